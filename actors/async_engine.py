@@ -114,7 +114,9 @@ class AsyncRayEngine(SessionFactory):
         `create_session` raises, and what ended the request.
         """
         began = time.perf_counter()
-        session = self.create_session(prompt, settings, raw=raw)
+        await self.prepare(settings or self.config.decode)
+        # A long prompt takes a while to encode; the steps of other requests do not wait for it.
+        session = await asyncio.to_thread(self.create_session, prompt, settings, raw=raw)
         builder = ResultBuilder(len(session.prompt), session.settings, session.end_token_ids, trace)
         if not session.finished:
             async with aclosing(self.events([session])) as events:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from actors.client_streams import StepEvents
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
+from lopa_ray.scheduling.fair_queue import first_in_line
 from lopa_ray.scheduling.journal import Journal
 
 MAX_SILENT_LOSSES = 2
@@ -71,8 +71,9 @@ class ClientJournals:
 
     def record_silent_loss(self, max_num_seqs: int) -> list[int]:
         """The group was lost with its master, which cannot say why. Returns the requests that end with it, since no
-        group survives until they have made a step. Those behind the first `max_num_seqs` had no slot there."""
-        for number in islice(self._journals, max_num_seqs):
+        group survives until they have made a step. Those that are not `first_in_line` had no slot there."""
+        sessions = {number: journal.session for number, journal in self._journals.items()}
+        for number in first_in_line(sessions, max_num_seqs):
             self._silent_losses[number] = self._silent_losses.get(number, 0) + 1
         return [number for number, count in self._silent_losses.items() if count > MAX_SILENT_LOSSES]
 

@@ -171,6 +171,7 @@ class Master:
             max_num_seqs=self._config.model.max_num_seqs,
             in_flight=self._scheduler.in_flight,
             waiting=self._scheduler.waiting,
+            waiting_by_client=self._scheduler.waiting_by_client,
             steps=self._steps,
             stalled_s=0.0 if began is None else time.monotonic() - began,
             broken=self._streams.broken,

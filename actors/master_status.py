@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lopa_ray.errors import LopaError
@@ -20,6 +21,8 @@ class MasterStatus:
     max_num_seqs: int
     in_flight: int
     waiting: int
+    waiting_by_client: Mapping[str, int]
+    """Of `waiting`, the requests of each client that has some; see `DecodeSession.client`."""
     steps: int
     stalled_s: float
     """Seconds since the step under way began; 0 while idle."""

@@ -18,7 +18,6 @@ from cluster.choices.answer_parser import (
 )
 from cluster.choices.messages import ChoicesRequest
 from lopa_ray.config.generation_settings import GUIDED
-from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.engine.session_factory import RenderedPrompt
 from lopa_ray.errors import SettingsError, about_setting
 from lopa_ray.text.rendered_chat import RenderedChat
@@ -45,8 +44,13 @@ class AnswerFormat:
     """Special tokens that the answer's text has."""
 
 
-def answer_format(request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt) -> AnswerFormat:
-    """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read."""
+def answer_format(
+    request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt, schema_regex: Callable[[str], str]
+) -> AnswerFormat:
+    """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read.
+
+    `schema_regex` translates a schema, or raises SettingsError; it is called for those of `checked_schemas`.
+    """
     if request.raw:
         return AnswerFormat()
     known = tool_format(tokenizer.chat_template(request.tools))
@@ -79,10 +83,25 @@ def answer_format(request: ChoicesRequest, tokenizer: Tokenizer, prompt: Rendere
         with about_setting("guided_json"):  # beside the functions' schemas, no error can say whose it is
             schema_regex(request.settings["guided_json"])
         answer = {"begin": "", "schema": schema}
-        settings = {"guided_json": None, **_tag([answer, *_calls(request, known)], [])}
+        settings = {"guided_json": None, **_tag([answer, *_calls(request, known, schema_regex)], [])}
     elif tools is not None and any(tool["function"].get("strict") for tool in request.tools):
-        settings = _tag(_calls(request, known), [known.trigger])
+        settings = _tag(_calls(request, known, schema_regex), [known.trigger])
     return AnswerFormat(parser, end_thinking if bound else "", settings, shown)
+
+
+def checked_schemas(request: ChoicesRequest) -> list[str]:
+    """The schemas, as JSON text, that `answer_format` may have to translate."""
+    if request.raw or request.forced_tools:
+        return []
+    guided_json = request.settings.get("guided_json") if request.tools else None
+    constrained = guided_json is not None or any(tool["function"].get("strict") for tool in request.tools)
+    functions = [tool["function"] for tool in request.tools if constrained]
+    schemas = [
+        json.dumps(_parameters(request, function["name"]))
+        for function in functions
+        if not function.get("strict")
+    ]
+    return schemas if guided_json is None else [guided_json, *schemas]
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:
@@ -99,7 +118,9 @@ def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> di
     return {"guided_structural_tag": json.dumps(tag, ensure_ascii=False)}
 
 
-def _calls(request: ChoicesRequest, known: ToolFormat) -> list[dict[str, Any]]:
+def _calls(
+    request: ChoicesRequest, known: ToolFormat, schema_regex: Callable[[str], str]
+) -> list[dict[str, Any]]:
     """A structure per function. A function that is not strict may have a schema that cannot be kept, or is large: then
     its arguments are any object."""
     structures = []

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from cluster.choices.answer_format import answer_format
+from cluster.choices.answer_format import AnswerFormat, answer_format, checked_schemas
 from cluster.choices.choice import ChoiceState
 from cluster.choices.messages import ChoicesRequest
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import override_settings
+from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.engine.session_factory import SessionFactory
-from lopa_ray.errors import PromptTooLongError
+from lopa_ray.errors import PromptTooLongError, SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
 
 SEED_LIMIT = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class _EncodedPrompt:
+    ids: list[int]
+    settings: GenerationSettings
+    answer: AnswerFormat
 
 
 class ChoiceFactory:
@@ -32,29 +43,62 @@ class ChoiceFactory:
 
         `arrival_time`: on the monotonic clock. Raises PromptError and SettingsError.
         """
-        choices: list[ChoiceState] = []
+        return self._choices(request, self._encode(request), arrival_time)
+
+    async def create_in_background(self, request: ChoicesRequest, arrival_time: float) -> list[ChoiceState]:
+        """The same while the event loop goes on: prompts are encoded in a thread, and constraints compiled in other
+        processes. Compilations that no other request waits for end when this is cancelled."""
+        for schema in checked_schemas(request):
+            # Functions that are not strict may have a schema that is refused.
+            with suppress(SettingsError):
+                await self._constraints.prepare_schema_regex(schema, request.client)
+        prompts = await asyncio.to_thread(self._encode, request)
+        for prompt in prompts:
+            await self._sessions.prepare(prompt.settings, request.client)
+        return await asyncio.to_thread(self._choices, request, prompts, arrival_time)
+
+    @property
+    def _constraints(self) -> ConstraintCache:
+        require_tokenizer(self._sessions.tokenizer)
+        assert self._sessions.constraints is not None  # as it has a tokenizer
+        return self._sessions.constraints
+
+    def _encode(self, request: ChoicesRequest) -> list[_EncodedPrompt]:
+        """The prompts of a request as ids, with all that belongs to each."""
         tokenizer = require_tokenizer(self._sessions.tokenizer)
-        random_seed = secrets.randbelow(SEED_LIMIT)
+        prompts = []
         for prompt in request.prompts:
             rendered = self._sessions.render(
                 prompt, raw=request.raw, tools=request.tools, variables=request.template_variables
             )
-            answer = answer_format(request, tokenizer, rendered)
+            answer = answer_format(request, tokenizer, rendered, self._constraints.schema_regex)
             ids = self._sessions.encode_rendered(rendered) + tokenizer.encode_markup(answer.prefill)
             settings = self._generation_settings({**request.settings, **answer.settings}, len(ids))
+            prompts.append(_EncodedPrompt(ids, settings, answer))
+        return prompts
+
+    def _choices(
+        self, request: ChoicesRequest, prompts: Sequence[_EncodedPrompt], arrival_time: float
+    ) -> list[ChoiceState]:
+        choices: list[ChoiceState] = []
+        tokenizer = require_tokenizer(self._sessions.tokenizer)
+        random_seed = secrets.randbelow(SEED_LIMIT)
+        for prompt in prompts:
+            settings = prompt.settings
             keeps_seed = "seed" in request.settings or not self._draws_anew
             first_seed = settings.seed if keeps_seed else random_seed
             for offset in range(request.n):
                 if settings.temperature > 0:
                     settings = settings.replace(seed=(first_seed + offset) % SEED_LIMIT)
-                session = self._sessions.create_session(ids, settings)
+                session = self._sessions.create_session(prompt.ids, settings)
+                session.client, session.priority = request.client, request.priority
                 choices.append(
                     ChoiceState(
                         request,
                         len(choices),
                         session,
                         tokenizer,
-                        answer,
+                        prompt.answer,
                         self._position_bytes,
                         arrival_time,
                     )

@@ -16,7 +16,7 @@ from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.tool_format import ToolCall
 
 OwnedId: TypeAlias = tuple[str, str]
-"""The owner of a request, and its id there."""
+"""The client of a request, and its id there."""
 
 ChoiceFinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
@@ -26,11 +26,15 @@ class ChoicesRequest:
     """One HTTP request, checked as far as that is possible without the model."""
 
     id: str
-    """What its owner calls it; no two running requests of one owner have the same."""
+    """What its client calls it; no two running requests of one client have the same."""
     prompts: tuple[Prompt, ...]
     """Choice i belongs to prompt i // n."""
     settings: Mapping[str, Any]
     """Decode settings that the request names; the group's defaults fill the rest."""
+    client: str = ""
+    """Who asks, `key N` or an address: ids are the client's own, and clients share a group fairly."""
+    priority: int = 0
+    """Of the requests of one client, those with the lowest value get slots first."""
     n: int = 1
     raw: bool = False
     """Text prompts go in as they are, without the chat template."""
@@ -57,13 +61,11 @@ class ChoicesRequest:
     """Seconds from arrival after which the request ends."""
     partial: bool = False
     """At the deadline, end with what was decided so far."""
-    owner: str = ""
-    """Who sent it: which API key (its number in the server's list), or "" on a server without keys."""
 
     @property
     def owned_id(self) -> OwnedId:
         """What tells it from all running requests."""
-        return self.owner, self.id
+        return self.client, self.id
 
 
 @dataclass(frozen=True, slots=True)

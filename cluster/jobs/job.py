@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import typer
 
 from actors.ray_connection import RayConnection
+from cluster.jobs.output_lock import output_lock
 from cluster.jobs.progress import JobProgress
 from cluster.jobs.resumable_output import JobOutput, JobResult, JobSpec
 from cluster.jobs.source import Chunk, InputSummary, Source
@@ -30,7 +31,18 @@ SPEED_SETTINGS = {"max_num_seqs", "prefix_cache_positions"}
 
 def run_job(source: str, output: str, config: Config, groups: int, *, raw: bool) -> JobResult | None:
     """Decode `source` into `output`; None if chunks had to be abandoned. Raises LopaError."""
-    config = resolve_config(config)
+
+    def wait(seconds: float) -> None:
+        typer.echo(f"{output}: a job was here before; looking in {seconds:g} s whether it still is")
+        time.sleep(seconds)
+
+    with output_lock(output, wait) as check_lock:
+        return _run_locked(source, output, resolve_config(config), groups, check_lock, raw=raw)
+
+
+def _run_locked(
+    source: str, output: str, config: Config, groups: int, check_lock: Callable[[], None], *, raw: bool
+) -> JobResult | None:
     prompts = Source(source)
     summary = prompts.summarize()
     results = JobOutput(output)
@@ -44,10 +56,11 @@ def run_job(source: str, output: str, config: Config, groups: int, *, raw: bool)
     missing = (
         chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in results.chunk_files
     )
-    if not _decode_chunks(missing, config, groups, results, progress, raw=raw):
+    if not _decode_chunks(missing, config, groups, results, progress, check_lock, raw=raw):
         return None
     if prompts.summarize() != summary:
         raise SettingsError(f"--input: {source} changed while the job ran; remove the files {output}.*")
+    check_lock()
     merged = results.merge_parts(summary.lines)
     progress.log(f"{output} is complete: {merged.lines} lines in {time.monotonic() - progress.started:.0f} s")
     return merged
@@ -66,6 +79,7 @@ def _decode_chunks(
     groups: int,
     results: JobOutput,
     progress: JobProgress,
+    check_lock: Callable[[], None],
     *,
     raw: bool,
 ) -> bool:
@@ -77,6 +91,7 @@ def _decode_chunks(
         queue = WorkQueue(config, groups, raw=raw, on_group_lost=progress.log, on_poll=progress.report)
         stack.callback(queue.close)
         for chunk, result in queue.run(chunks):
+            check_lock()
             results.write_chunk(chunk.index, result.rows)
             progress.add(result)
         for chunk in queue.abandoned:

@@ -18,7 +18,7 @@ def make_choices_request(
     request_id: str,
     request: GenerationRequest,
     *,
-    owner: str = "",
+    client: str = "",
     max_choices: int = MAX_CHOICES,
     max_stop: int = MAX_STOP,
 ) -> ChoicesRequest:
@@ -38,11 +38,12 @@ def make_choices_request(
     top_logprobs = request.num_top_logprobs()
     return ChoicesRequest(
         id=request_id,
-        owner=owner,
         prompts=prompts,
         settings=options.decode_settings
         | _decode_settings(request, top_logprobs)
         | request.constraint_settings(),
+        client=client,
+        priority=request.priority or 0,
         raw=request.raw,
         logprobs=top_logprobs is not None,
         stream=bool(request.stream),

@@ -48,7 +48,6 @@ class GenerationRequest(RequestModel, ABC):
         "media_io_kwargs": ({},),
         "min_p": (0,),
         "mm_processor_kwargs": ({},),
-        "priority": (0,),
         "prompt_logprobs": (),
         "request_id": (),
         "return_token_ids": (False,),
@@ -100,6 +99,9 @@ class GenerationRequest(RequestModel, ABC):
 
     bad_words: Annotated[list[str], Field(max_length=256)] | None = None
     """No run of whole tokens in the answer spells one of these, by itself or behind a space."""
+
+    priority: int | None = Field(default=None, ge=-MAX_INT, le=MAX_INT)
+    """Of the requests of one client, those with a lower value are decoded earlier; 0 is the default."""
 
     stream: bool | None = None
     """Send text as server-sent events, as soon as it can no longer change."""

@@ -29,7 +29,7 @@ from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.group_settings import MIN_HUNG_AFTER_S
 from lopa_ray.engine.config import Config
-from lopa_ray.errors import PromptError, RequestError, SettingsError
+from lopa_ray.errors import OverloadedError, PromptError, RequestError, SettingsError
 from lopa_ray.execution.model_files import pin_model
 
 REPLICA_CPUS = 0.1
@@ -42,7 +42,10 @@ CORES_FOR_TWO_INGRESSES = 4
 smaller one the second would take time from the groups."""
 
 INGRESS_MAX_ONGOING_REQUESTS = 1000
-"""Requests that an ingress replica handles at once; the groups' queues limit the number of requests."""
+"""Requests that an ingress replica handles at once."""
+
+GROUP_MAX_ONGOING_REQUESTS = 1000
+"""Requests that a group has at once, in slots or waiting; `group.max_requests_per_client` bounds those of a client."""
 
 HEALTH_CHECK_PERIOD_S = 1.0
 """Seconds between two health checks of a replica. They cost it nothing."""
@@ -67,7 +70,7 @@ class GroupReplica(GroupServer):
             async with aclosing(super().generate(request)) as outputs:
                 async for output in outputs:
                     yield output
-        except RequestError as error:
+        except (RequestError, OverloadedError) as error:
             yield RequestRejected(error)
 
     async def tokenize(  # type: ignore[override]  # it returns one more type
@@ -137,14 +140,14 @@ def default_replicas(deployment: str) -> int:
 def group_options(name: str, config: Config) -> dict[str, Any]:
     """Serve's options for a group: the replica and each of its workers get a bundle of one placement group."""
     bundle = worker_bundle(config) or {"CPU": REPLICA_CPUS}
-    max_num_seqs = config.model.max_num_seqs
     return {
         "name": name,
         "ray_actor_options": {"num_cpus": REPLICA_CPUS},
         "placement_group_bundles": [{"CPU": REPLICA_CPUS}, *[bundle] * config.group.num_workers],
         "placement_group_strategy": config.group.placement,
-        "max_ongoing_requests": 2 * max_num_seqs,
-        "max_queued_requests": 4 * max_num_seqs,
+        # Serve's queue knows no clients, the group's does: requests do not wait in the former.
+        "max_ongoing_requests": GROUP_MAX_ONGOING_REQUESTS,
+        "max_queued_requests": GROUP_MAX_ONGOING_REQUESTS,
         # Serve replaces a replica after three failures in a row.
         "health_check_period_s": HEALTH_CHECK_PERIOD_S,
         "health_check_timeout_s": config.group.hung_after_s / 2,

@@ -71,12 +71,12 @@ class Backend(Protocol):
     def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         """Decode. Closing the generator cancels the request.
 
-        Raises PromptError and SettingsError (the request is wrong), OverloadedError (the queue is
+        Raises PromptError and SettingsError (the request is wrong), OverloadedError (the client's queue is
         full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).
         """
 
     async def cancel(self, owned_id: OwnedId) -> bool:
-        """End a running request; false if its owner has none of that id."""
+        """End a running request; false if its client has none of that id."""
 
     async def tokenize(self, model: str, prompt: PromptToTokenize) -> TokenizedPrompt:
         """What `generate` makes of a text without chat template, or of messages, before it decodes.

@@ -36,6 +36,15 @@ class HttpSettings(StrictModel):
     max_stop: int = Field(default=MAX_STOP, ge=0)
     """Maximum number of stop strings of a request."""
 
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Requests of one client, by API key or else by address, on average; as many may come at once. null: no limit."""
+
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Tokens of one client's prompts and answers. They count when a request ends. null: no limit."""
+
+    tokens_per_day: int | None = Field(default=None, ge=1)
+    """The same for a day."""
+
     retry_after_s: int = Field(default=1, ge=1)
     """Seconds that 429 and 503 tell clients to wait (`Retry-After`)."""
 

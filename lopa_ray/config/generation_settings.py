@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.strict import StrictModel
-from lopa_ray.constraints.json_schema import schema_regex
-from lopa_ray.constraints.regex import alternatives, literal
+from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.structural_tag import StructuralTag
 from lopa_ray.errors import SettingName, SettingsError
 from lopa_ray.protocol.sampling_params import Ranking
@@ -122,16 +121,15 @@ class GenerationSettings(StrictModel):
         return next((name for name in CONSTRAINING if getattr(self, name) not in (None, ())), None)
 
     @property
-    def pattern(self) -> str | None:
-        """The regular expression that the answer's text has to match as a whole; None: there is none.
-
-        Raises SettingsError for a JSON schema that cannot be kept.
-        """
-        if self.guided_json is not None:
-            return schema_regex(self.guided_json)
-        if self.guided_choice is not None:
-            return alternatives(map(literal, self.guided_choice))
-        return self.guided_regex
+    def constraint_spec(self) -> ConstraintSpec:
+        """What the answer's text has to keep to."""
+        return ConstraintSpec(
+            self.guided_regex,
+            self.guided_choice,
+            self.guided_json,
+            self.guided_structural_tag,
+            self.bad_words,
+        )
 
     @field_validator("bad_words", "guided_choice", "stop_token_ids", mode="before")
     @classmethod

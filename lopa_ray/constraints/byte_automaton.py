@@ -2,69 +2,30 @@
 
 outlines-core can build automata over whole vocabularies. Here its vocabulary is the 256 bytes, and
 `constraint_builder` extends the automaton to tokens. This is faster, and the result is much smaller to send.
-outlines-core runs in a separate process, which can be ended when a construction takes too much time or memory.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from outlines_core import Index, Vocabulary
 
 from lopa_ray.errors import SettingsError
 
-MAX_SECONDS = 5
-"""Maximum CPU time of a construction, in seconds."""
-
-MAX_BYTES = 2**30
-"""Maximum memory of a construction, in bytes. For example, `[ab]*a[ab]{30}` has a billion states."""
-
 MAX_STATES = 4000
 """Maximum number of states of an automaton."""
+
+_LETTERS = Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
 
 _NO_ANCHORS = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)", re.DOTALL)
 """Matches escapes and character classes, in which ^ and $ are not anchors.
 
 A class that is not closed extends to the end of the text. Otherwise the search for its end from every bracket would
 take quadratic time.
-"""
-
-# This program runs in a separate process, because a construction that takes too long or too much memory cannot be
-# stopped otherwise. The leading letter S is added because outlines-core rejects expressions that match the empty text,
-# such as a*. The trailing \z is added because outlines-core uses leftmost-first matching, under which a|ab never
-# matches ab; with \z the automaton follows all alternatives. With "check" the expression is also parsed by itself:
-# "a)|(b" is not a valid expression, but would be valid inside the added parentheses.
-_BUILD = r"""
-import json, resource, sys
-from outlines_core import Index, Vocabulary
-limits = json.loads(sys.argv[1])
-if sys.platform == "linux":
-    resource.setrlimit(resource.RLIMIT_AS, (limits["bytes"], limits["bytes"]))
-resource.setrlimit(resource.RLIMIT_CPU, (limits["seconds"], limits["seconds"]))
-regex = json.loads(sys.stdin.read())
-letters = Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
-try:
-    if limits["check"]:
-        try:
-            Index(regex, letters)
-        except ValueError as error:
-            if "NFA" in str(error):
-                raise
-    index = Index("S(?:" + regex + r")\z", letters)
-    edges = index.get_transitions()
-    result = {"states": len(edges)}
-    if len(edges) <= limits["states"]:
-        result["start"] = edges[index.get_initial_state()][ord("S")]
-        result["final"] = sorted(index.get_final_states())
-        result["edges"] = [[state, list(to), list(to.values())] for state, to in edges.items()]
-except ValueError as error:
-    result = {"error": str(error)}
-print(json.dumps(result))
 """
 
 
@@ -84,41 +45,38 @@ class ByteAutomaton:
         A user's expression is first normalised by `normalize_regex`. With `trusted`, the expression comes from this
         project, and it is neither normalised nor checked by itself. Raises SettingsError for an invalid expression, for
         look-around, backreferences and word boundaries, for an expression of which a part matches no text, and for one
-        that is too large.
+        that has too many states. Time and memory have no limit here: `[ab]*a[ab]{30}` has a billion states.
         """
-        limits = {"bytes": MAX_BYTES, "seconds": MAX_SECONDS, "states": MAX_STATES, "check": not trusted}
-        built = subprocess.run(
-            [sys.executable, "-P", "-c", _BUILD, json.dumps(limits)],
-            input=json.dumps(regex if trusted else normalize_regex(regex)),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if built.returncode:
-            if built.returncode > 0 and "MemoryError" not in built.stderr:
-                raise SettingsError(
-                    f"outlines-core failed on {_abbreviate(regex)}: {built.stderr.strip()[-300:]}"
-                )
-            raise _too_large(regex, f"more than {MAX_SECONDS} s or {MAX_BYTES >> 30} GiB to build")
-        automaton = json.loads(built.stdout)
-        if "error" in automaton:
-            raise SettingsError(_describe_error(regex, automaton["error"]))
-        if automaton["states"] > MAX_STATES:
-            raise _too_large(regex, f"{automaton['states']} states; allowed: {MAX_STATES}")
-        return cls._from_edges(automaton["start"], automaton["final"], automaton["edges"])
+        checked = regex if trusted else normalize_regex(regex)
+        try:
+            if not trusted:
+                _check_syntax(checked)
+            # outlines-core rejects expressions that match the empty text, such as a*, so a letter S leads. It uses
+            # leftmost-first matching, under which a|ab never matches ab; with \z the automaton follows all
+            # alternatives.
+            index = Index("S(?:" + checked + r")\z", _LETTERS)
+        except ValueError as error:
+            raise SettingsError(_describe_error(regex, str(error))) from None
+        edges = index.get_transitions()
+        if len(edges) > MAX_STATES:
+            raise SettingsError(
+                f"the pattern {_abbreviate(regex)} is too large: {len(edges)} states; allowed: {MAX_STATES}; use fewer "
+                "and shorter repetitions, less nesting, or a simpler schema"
+            )
+        return cls._from_edges(edges[index.get_initial_state()][ord("S")], index.get_final_states(), edges)
 
     @classmethod
     def _from_edges(
-        cls, start: int, final: list[int], edges: list[tuple[int, list[int], list[int]]]
+        cls, start: int, final: Iterable[int], edges: Mapping[int, Mapping[int, int]]
     ) -> ByteAutomaton:
         index_of = {start: 0}
-        for state, _, _ in edges:
+        for state in edges:
             index_of.setdefault(state, len(index_of))
         dead = len(index_of)
         transitions = np.full((dead + 1, 256), dead, np.int32)
         accepting = np.zeros(dead + 1, np.bool_)
-        for state, letters, targets in edges:
-            for letter, target in zip(letters, targets, strict=True):
+        for state, targets in edges.items():
+            for letter, target in targets.items():
                 if letter < 256:  # outlines-core uses 256 as its end-of-text token
                     transitions[index_of[state], letter] = index_of[target]
         accepting[[index_of[state] for state in final]] = True
@@ -159,11 +117,13 @@ def _describe_error(regex: str, error: str) -> str:
     )
 
 
-def _too_large(regex: str, got: str) -> SettingsError:
-    return SettingsError(
-        f"the pattern {_abbreviate(regex)} is too large: {got}; use fewer and shorter repetitions, less nesting, "
-        "or a simpler schema"
-    )
+def _check_syntax(regex: str) -> None:
+    """Raises ValueError for an expression that is not valid by itself: "a)|(b" would be valid inside parentheses."""
+    try:
+        Index(regex, _LETTERS)
+    except ValueError as error:
+        if "NFA" in str(error):
+            raise
 
 
 def _abbreviate(regex: str) -> str:

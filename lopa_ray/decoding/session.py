@@ -60,6 +60,8 @@ class DecodeSession(ABC):
         "sampling_params",
         "end_token_ids",
         "replay",
+        "client",
+        "priority",
     )
     """What no step of a session changes."""
 
@@ -106,6 +108,10 @@ class DecodeSession(ABC):
         self.logit_changes = initial_logit_changes(settings, prompt, vocabulary)
         self.replay: tuple[ScheduledRequest, ...] = ()
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
+        self.client = ""
+        """Whose request it is; see `lopa_ray.scheduling.fair_queue`."""
+        self.priority = 0
+        """Of the requests of one client, those with the lowest value get slots first."""
         self._check_constraint()
         self.steps = 0
         self.forwards = 0

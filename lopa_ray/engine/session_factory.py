@@ -10,7 +10,7 @@ from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
-from lopa_ray.engine.constraint_compiler import ConstraintCompiler
+from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.chat_template import Message
@@ -31,7 +31,11 @@ class SessionFactory:
         self.config = config
         self.vocabulary = vocabulary
         self.tokenizer = tokenizer
-        self._constraint_compiler = None if tokenizer is None else ConstraintCompiler(tokenizer, vocabulary)
+        self.constraints = (
+            None
+            if tokenizer is None
+            else ConstraintCache(tokenizer, vocabulary, config.group.compile_timeout_s)
+        )
 
     def encode(
         self,
@@ -93,8 +97,9 @@ class SessionFactory:
         """A session for one prompt. `settings` default to those of the configuration.
 
         Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer together are
-        too long, and SettingsError for a pattern or schema that is not supported. The first request with a pattern
-        may take more than 1 s to compile it, so call this in a thread where that would block others.
+        too long, and SettingsError for a pattern or schema that is not supported. A long prompt takes a second or more
+        to encode, and a new pattern up to `group.compile_timeout_s` to compile, in a process of its own; `prepare` does
+        the latter for asynchronous programs. Raises OverloadedError if the machine lacks memory or time to compile.
         """
         settings = settings or self.config.decode
         ids = self.encode(prompt, raw=raw)
@@ -110,16 +115,26 @@ class SessionFactory:
             )
         return new_session(ids, settings, self.vocabulary, self._constraint(settings))
 
+    async def prepare(self, settings: GenerationSettings, client: str = "") -> None:
+        """Compile the constraint of `settings`, if they have one, so that `create_session` does not wait for it.
+
+        If this is cancelled and nobody else waits for the same constraint, its compilation ends. `client` is who asks:
+        one client's constraints do not occupy all processes. Raises what `create_session` raises for `settings`.
+        """
+        if settings.constrained:
+            await self._constraint_cache(settings).prepare_constraint(settings, client)
+
     def _constraint(self, settings: GenerationSettings) -> Constraint | None:
-        if not settings.constrained:
-            return None
-        if self._constraint_compiler is None:
+        return self._constraint_cache(settings).constraint(settings) if settings.constrained else None
+
+    def _constraint_cache(self, settings: GenerationSettings) -> ConstraintCache:
+        if self.constraints is None:
             raise SettingsError(
                 "got a pattern or words for the answer, but the checkpoint has no tokenizer "
                 "that spells its tokens; add its files or leave guided_* and bad_words out",
                 setting=settings.constraint_setting,
             )
-        return self._constraint_compiler.compile(settings)
+        return self.constraints
 
 
 def is_token_ids(prompt: object) -> bool:

@@ -161,6 +161,9 @@ class BranchRunner:
             self._staging.clear(slot)  # every staged branch keeps the staged rows of the whole step in memory
             if scheduled.save_prefix is not None:
                 self.prefix_store.save(scheduled.save_prefix, slot)
+        elif not scheduled.plan.cached:
+            # A request that begins anew in the slot that it gave away carries out its commits once more.
+            self.cache.last_commit[slot] = 0
         self.cache.retain(slot, scheduled.plan.cached)
         self.prefix_store.load(scheduled.stored_prefix, slot)
 

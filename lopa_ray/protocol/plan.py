@@ -88,6 +88,11 @@ class Plan:
     """The token whose probability is asked for, for each position of `Branch.scored`; then no token is chosen, and
     nothing else of how one would be counts. Empty: tokens are chosen."""
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the forwards of all branches."""
+        return sum(branch.stop - self.start for branch in self.branches)
+
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
         """The tokens that a masked position may get; None: any."""
         if not branch.bitmask_ids:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StoredPrefix
+from lopa_ray.scheduling.replay import Replay
 
 
 @dataclass(slots=True)
@@ -16,8 +17,10 @@ class RunningRequest:
     id: int
     session: DecodeSession
     slot: int
-    replay: list[ScheduledRequest]
-    """Plans that every worker must carry out, in order, before the session's next step; see `Journal`."""
+    replay: list[ScheduledRequest] = field(init=False)
+    """Plans that every worker must carry out, in order, before the session's next step; see `Replay`."""
+    log: Replay = field(init=False)
+    """The replay up to the last step, should the request have to give its slot away."""
     plan: Plan | None = None
     """The plan of the current step; None: the request takes no part in it."""
     rank_of_branch: dict[int, int] = field(default_factory=dict)
@@ -32,6 +35,20 @@ class RunningRequest:
     """Stored K/V of earlier requests that the current plan uses."""
     save_prefix: StoredPrefix | None = None
     """K/V that the workers save for later requests when they carry out the next plan's commit."""
+
+    def __post_init__(self) -> None:
+        self.log = Replay(self.session.replay)
+        self.replay = [
+            replace(scheduled, request_id=self.id, slot=self.slot) for scheduled in self.session.replay
+        ]
+
+    def next_plan(self, num_branches: int) -> Plan:
+        """The plan of the next step, of at most `num_branches` branches unless it is one of the replay."""
+        return self.replay[0].plan if self.replay else self.session.plan(num_branches)
+
+    def suspended(self) -> DecodeSession:
+        """The session as it stands, to go on in an empty slot."""
+        return self.session.with_state(self.session.export_state(), self.log.requests)
 
     def scheduled(self, rank: int) -> ScheduledRequest | None:
         """What the worker of that rank does for the request in the current step. It gets the plan even without a
@@ -58,6 +75,7 @@ class RunningRequest:
 
     def finish_step(self, plan: Plan, outcome: StepOutcome, num_workers: int) -> None:
         """Set the pending commit and its source rank; None if all workers staged the same K/V or there is only one."""
+        self.log.record(plan, outcome)
         self.pending_commit, self.source_rank = None, None
         if outcome.commit is not None:
             branch = outcome.commit.branch

@@ -14,7 +14,6 @@ Sessions do not know the number of workers, nor which worker evaluates a branch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Self
 
 from lopa_ray.config.execution_config import ExecutionConfig
@@ -22,11 +21,13 @@ from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
-from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan import Plan, ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
+from lopa_ray.scheduling.fair_queue import FairQueue
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
+from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.suspects import Suspects
 
 SPLIT_FACTOR = 7 / 8
@@ -57,7 +58,8 @@ class Scheduler:
         """Of the current step."""
         self._num_workers = 0
         self._free_slots = list(range(max_num_seqs))
-        self._waiting: dict[int, DecodeSession] = {}
+        self._queue = FairQueue()
+        self._step_cost = StepCost()
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
         self._pending_events: list[RequestEvent] = []
@@ -78,22 +80,28 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """Requests that wait for a slot."""
-        return len(self._waiting)
+        return len(self._queue)
+
+    @property
+    def waiting_by_client(self) -> dict[str, int]:
+        """Client → its requests that wait for a slot, if it has any."""
+        return self._queue.waiting_by_client
 
     @property
     def busy(self) -> bool:
         """Whether a request is in flight or waiting, or an event was not returned yet."""
-        return bool(self._running or self._waiting or self._pending_events)
+        return bool(self._running or self._queue or self._pending_events)
 
     def submit(self, session: DecodeSession) -> int:
-        """Queue a request, and return its id. It joins at the first step boundary at which a slot is free.
+        """Queue a request, and return its id. It joins at the first step boundary at which its client gets a slot (see
+        `FairQueue`).
 
         Raises ProtocolError for a session that is already finished.
         """
         if session.finished:
             raise ProtocolError("a finished session cannot be submitted")
         self._next_request += 1
-        self._waiting[self._next_request] = session
+        self._queue.add(self._next_request, session)
         return self._next_request
 
     def abort(self, request_id: int, error: Exception) -> None:
@@ -102,7 +110,8 @@ class Scheduler:
         running = self._running.get(request_id)
         if running is not None:
             self._release(request_id, running)
-        if running is not None or self._waiting.pop(request_id, None) is not None:
+        if running is not None or request_id in self._queue:
+            self._queue.end(request_id)
             self._pending_events.append(RequestFailure(request_id, error))
 
     def _release(self, request_id: int, entry: RunningRequest) -> None:
@@ -124,7 +133,7 @@ class Scheduler:
     @property
     def unfinished_ids(self) -> tuple[int, ...]:
         """Ids of the requests that have a slot, in the order in which they got it, and then of those that wait."""
-        return (*self._running, *self._waiting)
+        return (*self._running, *self._queue)
 
     @property
     def planned_ids(self) -> tuple[int, ...]:
@@ -160,22 +169,16 @@ class Scheduler:
         """One plan per worker for the next step; an empty list when no request is in flight.
 
         A second call before `advance` plans the same step again, in the current epoch. The step is for all requests in
-        flight, for a suspect alone (see `Suspects`), or for as many as `max_rows` allows; then requests take turns.
+        flight, for a suspect alone (see `Suspects`), or for as many as `max_rows` and the shares of their clients allow
+        (see `FairQueue`); then requests take turns.
         """
-        while self._free_slots and self._waiting:
-            request_id = next(iter(self._waiting))
-            session, slot = self._waiting.pop(request_id), self._free_slots.pop(0)
-            replay = [replace(scheduled, request_id=request_id, slot=slot) for scheduled in session.replay]
-            self._running[request_id] = RunningRequest(request_id, session, slot, replay)
+        self._assign_slots()
         self._num_workers, self._assignment = num_workers, BranchAssignment(num_workers, self.max_rows)
         for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
-        for request_id in self._in_turn():
-            try:
-                if not self._add_to_step(self._running[request_id]):
-                    break
-            except Exception as error:  # an error of one request must not end the others
-                self.abort(request_id, error)
+        for request_id, plan in self._next_plans().items():
+            if not self._add_to_step(self._running[request_id], plan):
+                break
         if not self.planned_ids:
             return []
         self._evictions = self.prefix_index.pending_evictions
@@ -184,22 +187,52 @@ class Scheduler:
             for rank in range(num_workers)
         ]
 
+    def _assign_slots(self) -> None:
+        """Let requests join. A client that has no slot takes one from a client that has several."""
+        while self._queue and (self._free_slots or self._preempt()):
+            request_id, session = self._queue.pop()
+            self._running[request_id] = RunningRequest(request_id, session, self._free_slots.pop(0))
+
+    def _preempt(self) -> bool:
+        """Free the slot of a request, if there is one that has to give it away."""
+        victim = self._queue.victim(
+            {request_id: entry.session.steps for request_id, entry in self._running.items()}
+        )
+        if victim is None:
+            return False
+        entry = self._running[victim]
+        self._release(victim, entry)
+        self._queue.requeue(victim, entry.suspended())
+        return True
+
+    def _next_plans(self) -> dict[int, Plan]:
+        """Plans of the requests for the next step, in the order in which they get room in it."""
+        plans: dict[int, Plan] = {}
+        for request_id in self._in_turn():
+            session = self._running[request_id].session
+            try:
+                num_branches = self._budget.num_branches(session.settings, len(self._running))
+                plans[request_id] = self._running[request_id].next_plan(num_branches)
+            except Exception as error:  # an error of one request must not end the others
+                self.abort(request_id, error)
+        rows = {request_id: plan.num_rows for request_id, plan in plans.items()}
+        selected = self._queue.select(rows, self._num_workers * self._step_cost.free_rows)
+        return {request_id: plans[request_id] for request_id in selected}
+
     def _in_turn(self) -> list[int]:
-        """Ids of the requests for the next step, in the order in which they get room in it."""
+        """Ids of the requests that may take part in the next step."""
         suspect = self.suspects.next_of(self._running)
         if suspect is not None:
             return [suspect]
-        if self.max_rows is None:
+        if self.max_rows is None and not self._queue.has_several_clients:
             return [*self._running]
         return sorted(self._running, key=lambda request_id: self._running[request_id].last_step)
 
-    def _add_to_step(self, entry: RunningRequest) -> bool:
-        """Plan a request's step, and assign its branches. Returns whether the step has room for it."""
+    def _add_to_step(self, entry: RunningRequest, plan: Plan) -> bool:
+        """Assign the branches of a request's plan. Returns whether the step has room for it."""
         if entry.replay:
-            plan = entry.replay[0].plan
             entry.plan = plan if self._assignment.add_replay(plan) else None
             return entry.plan is not None
-        plan = entry.session.plan(self._budget.num_branches(entry.session.settings, len(self._running)))
         stored_prefix = self.prefix_index.match(self.prefix_index.hash_prefixes(plan))
         ranks = self._assignment.add(plan, stored_prefix)
         if ranks is None:
@@ -250,12 +283,14 @@ class Scheduler:
                 by_request.setdefault(request_id, []).append(branch_report)
         self._step += 1
         self._grow_steps()
+        self._step_cost.record(self._assignment.rows, max(report.forward_s for report in step_reports))
         self._confirm_prefixes()
         events: list[RequestEvent] = []
         for request_id, entry in list(self._running.items()):
             if entry.plan is None:
                 continue
             plan, entry.plan, entry.last_step = entry.plan, None, self._step
+            self._queue.serve(request_id, plan.num_rows)
             if entry.replay:  # no event, because the outcome of this step was reported before
                 entry.finish_replay_step(plan)
                 continue
@@ -269,6 +304,7 @@ class Scheduler:
             events.append(RequestStep(request_id, plan, outcome))
             if outcome.finish_reason is not None:
                 self._release(request_id, entry)
+                self._queue.end(request_id)
             else:
                 entry.save_prefix = self.prefix_index.reserve(self.prefix_index.hash_prefixes(plan))
         return events + self.drain()

@@ -11,7 +11,10 @@ from lopa_ray.engine.local import LocalEngine
 from support.client_request import local_engine
 from support.server_process import ServerProcess, run_server
 
-DEMO = {"id": "demo", "group": {"num_workers": 2, "num_cpus": 0.25}}
+ROOM = 48
+"""Requests that one client may have at the model demo."""
+
+DEMO = {"id": "demo", "group": {"num_workers": 2, "num_cpus": 0.25, "max_requests_per_client": ROOM}}
 ONE_SLOT = {
     "id": "demo-d2f",
     "model": {"max_num_seqs": 1},

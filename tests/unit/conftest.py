@@ -22,7 +22,12 @@ LONGER = {
     "conformance": ("test_golden.py",),
     "constraints": ("test_banned_words.py", "test_constraint.py", "test_json_schema.py"),
     "decoding": ("test_blocks_in_flight.py", "test_blockwise_decoders.py", "test_sub_blocks.py"),
-    "engine": ("test_banned_words.py", "test_likelihood.py", "test_structured_output.py"),
+    "engine": (
+        "test_banned_words.py",
+        "test_constraint_cache.py",
+        "test_likelihood.py",
+        "test_structured_output.py",
+    ),
     "evaluation": ("test_harness_model.py",),
     "execution": (
         "test_compiled_layers.py",
@@ -43,7 +48,7 @@ LONGER = {
         "test_transformers_refusals.py",
     ),
     "paper": ("test_code_tasks.py", "test_commands.py", "test_report.py", "test_sandbox.py"),
-    "scheduling": ("test_prefix_index.py", "test_recovery.py"),
+    "scheduling": ("test_fair_queue.py", "test_prefix_index.py", "test_recovery.py"),
     "unit": ("test_imports.py",),
 }
 """Files by folder whose tests take the longest. `make test-fast` leaves them out; all others are `fast`."""

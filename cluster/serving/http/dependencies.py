@@ -20,7 +20,7 @@ _BEARER = HTTPBearer(auto_error=False)
 def require_api_key(keys: Sequence[SecretStr]) -> Callable[..., Any]:
     """A dependency of FastAPI's, which raises ApiError (401) for a request that bears none of the keys.
 
-    It takes the same time for every wrong key. `owner_of` then says which key a request bears.
+    It takes the same time for every wrong key. See `client_of` for the client that a key stands for.
     """
 
     async def check(request: Request, _: Annotated[Any, Security(_BEARER)]) -> None:
@@ -32,18 +32,14 @@ def require_api_key(keys: Sequence[SecretStr]) -> Callable[..., Any]:
         matches = [
             hmac.compare_digest(digest, sha256(key.get_secret_value().encode()).digest()) for key in keys
         ]
-        if not any(matches):
+        if any(matches):
+            request.scope["lopa.client"] = f"key {matches.index(True) + 1}"
+        else:
             raise _unauthorized(
                 "got an API key that is not valid here; ask the operator of this server for one"
             )
-        request.state.owner = str(matches.index(True))
 
     return check
-
-
-def owner_of(request: Request) -> str:
-    """The number of the API key that a request bears, in the order of the server's keys; "" if none was asked for."""
-    return getattr(request.state, "owner", "")
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response, Security
@@ -27,7 +28,8 @@ from cluster.openai.responses_builder import ResponsesBuilder
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
-from cluster.serving.http.dependencies import check_model, owner_of, require_api_key
+from cluster.serving.http.client_limits import ClientLimits, client_of
+from cluster.serving.http.dependencies import check_model, require_api_key
 from cluster.serving.http.openapi import (
     completion_response,
     error_responses,
@@ -52,28 +54,32 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
     )
     started = int(time.time())
     running_ids: set[OwnedId] = set()
+    limits = ClientLimits(settings)
 
     async def respond(
         http_request: Request,
         request_model: type[AnyRequest],
         new_builder: Callable[[AnyRequest, ChoicesRequest], AnswerBuilder],
     ) -> Responder:
-        record = log_record_of(http_request.scope)
+        record, client = log_record_of(http_request.scope), client_of(http_request.scope)
+        limits.admit(client)
         body = await read_json_object(http_request, settings.max_body_bytes)
         logger.debug("request %s has the fields %s", record.id, sorted(body))
         request = request_model.parse(body)
         choices_request = make_choices_request(
-            record.id,
-            request,
-            owner=owner_of(http_request),
-            max_choices=settings.max_choices,
-            max_stop=settings.max_stop,
+            record.id, request, client=client, max_choices=settings.max_choices, max_stop=settings.max_stop
         )
         check_model(request.model, backend().models)
         record.model = request.model
         builder = new_builder(request, choices_request)
         return Responder(
-            backend(), builder, request.setting_fields(), record, running_ids, settings.retry_after_s
+            backend(),
+            builder,
+            request.setting_fields(),
+            record,
+            running_ids,
+            settings.retry_after_s,
+            partial(limits.charge, client),
         )
 
     def model_card(model: str) -> ModelCard:
@@ -124,7 +130,7 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
     )
     async def cancel(request_id: str, http_request: Request) -> CancelledRequest:
         """`request_id` is the X-Request-ID that the request's response has. It was sent with the same API key."""
-        if not await backend().cancel((owner_of(http_request), request_id)):
+        if not await backend().cancel((client_of(http_request.scope), request_id)):
             message = f"no request {short_repr(request_id)} is running here; it may have ended"
             raise ApiError(404, message, "request_not_found", param="request_id")
         return CancelledRequest(id=request_id, object="request", cancelled=True)

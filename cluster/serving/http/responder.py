@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -42,12 +42,14 @@ class Responder(Response):
         record: RequestLogRecord,
         running_ids: set[OwnedId],
         retry_after_s: int,
+        charge: Callable[[int], None],
     ) -> None:
         """`setting_fields`: see `api_error`. `running_ids`: ids of the requests that are being answered,
-        shared by all responders."""
+        shared by all responders. `charge` is told the tokens of prompt and answer at the end."""
         super().__init__()
         self._backend, self._builder, self._setting_fields = backend, builder, setting_fields
         self._record, self._running_ids, self._retry_after_s = record, running_ids, retry_after_s
+        self._charge = charge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ClientDisconnectedError, and as long as nothing was sent the backend's errors and ApiError."""
@@ -59,6 +61,7 @@ class Responder(Response):
         finally:
             self._record.prompt_tokens = self._builder.prompt_tokens
             self._record.completion_tokens = self._builder.completion_tokens
+            self._charge((self._builder.prompt_tokens or 0) + (self._builder.completion_tokens or 0))
 
     @asynccontextmanager
     async def _outputs(self) -> AsyncIterator[AsyncIterator[ChoicesOutput]]:

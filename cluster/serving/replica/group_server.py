@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 from actors.async_engine import AsyncRayEngine
@@ -27,16 +27,19 @@ from cluster.choices.messages import (
 )
 from cluster.serving.backend import WorkerCounts
 from cluster.serving.replica.metrics import GroupMetrics
-from lopa_ray.config.generation_settings import CONSTRAINING
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import (
     ClusterError,
     DeadlineError,
     LopaError,
+    OverloadedError,
     PromptError,
 )
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
+
+REQUESTS_PER_SLOT = 32
+"""Requests of one client, per slot of the group, unless `group.max_requests_per_client` is set."""
 
 logger = logging.getLogger("lopa.group")
 
@@ -50,6 +53,8 @@ class GroupServer:
         self._model = model
         self._config = Config.parse(dict(config))
         self._metrics = GroupMetrics(model)
+        self._requests: Counter[str] = Counter()
+        """Client → its requests that have not ended."""
 
     async def start(self) -> None:
         """Start master and workers. Raises CheckpointError, SettingsError, WorkerLostError."""
@@ -70,11 +75,10 @@ class GroupServer:
         arrival_time = time.monotonic()
         outcome = "error"
         choices: list[ChoiceState] = []
+        self._requests[request.client] += 1
         try:
-            # A new constraint takes a while to compile; nothing else has to wait for it.
-            constrained = bool(request.tools) or any(name in request.settings for name in CONSTRAINING)
-            create = partial(self._choices.create, request, arrival_time)
-            choices = await asyncio.to_thread(create) if constrained else create()
+            self._check_room(request.client)
+            choices = await self._choices.create_in_background(request, arrival_time)
             yield RequestAccepted(
                 tuple(len(choice.session.prompt) for choice in choices[:: request.n]),
                 max(choice.session.settings.max_new_tokens for choice in choices),
@@ -96,7 +100,20 @@ class GroupServer:
             outcome = "cancelled"
             raise
         finally:
+            self._requests[request.client] -= 1
+            if not self._requests[request.client]:
+                del self._requests[request.client]
             self._metrics.on_request_finished(outcome, time.monotonic() - arrival_time)
+
+    def _check_room(self, client: str) -> None:
+        """Raises OverloadedError if the client has too many requests here. Those of others are no reason."""
+        most = (
+            self._config.group.max_requests_per_client or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
+        )
+        if self._requests[client] > most:
+            raise OverloadedError(
+                f"the queue is full: this client has {most} requests at this group; try again when one has ended"
+            )
 
     async def _decode_choices(
         self, request: ChoicesRequest, choices: list[ChoiceState]

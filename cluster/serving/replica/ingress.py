@@ -47,7 +47,7 @@ class Ingress:
         self._groups: Mapping[str, Any] = groups
         self.models = list(groups)
         self._cancel_events: dict[OwnedId, asyncio.Event] = {}
-        """Per running request an event that ends it. The HTTP layer refuses an id that its owner is using."""
+        """Per running request an event that ends it. The HTTP layer refuses an id that its client is using."""
         self._draining = False
 
     async def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from actors.client_streams import StepEvents
@@ -12,6 +13,9 @@ from lopa_ray.protocol.events import RequestStep
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
 STEP_SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+NO_KEY = "no key"
+"""All clients without API keys: there are any number of addresses."""
+
 PER_FORWARD = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0]
 
 
@@ -42,6 +46,13 @@ class GroupMetrics:
         self._wanted = metrics.gauge("lopa_workers_wanted", "Branch workers that there should be.")
         self._slots = metrics.gauge("lopa_slots_used", "Cache slots in use.")
         self._waiting = metrics.gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.")
+        self._client_waiting = metrics.gauge(
+            "lopa_client_requests_waiting",
+            "Requests that wait for a slot, by the API key that they have.",
+            "client",
+        )
+        self._clients: set[str] = {NO_KEY}
+        """Those that had waiting requests."""
         self._group_counters = {
             "prefix_hits": metrics.counter(
                 "lopa_prefix_hits", "Requests that found the beginning of their prompt."
@@ -96,6 +107,7 @@ class GroupMetrics:
         self._wanted.set(status.target_workers)
         self._slots.set(status.in_flight)
         self._waiting.set(status.waiting)
+        self._count_clients(status.waiting_by_client)
         counts: dict[str, int] = {field: getattr(status, field) for field in self._group_counters}
         # A group that replaces a lost one begins at 0.
         if any(count < self._group_counts[field] for field, count in counts.items()):
@@ -104,3 +116,13 @@ class GroupMetrics:
             if count > self._group_counts[field]:
                 self._group_counters[field].inc(count - self._group_counts[field])
         self._group_counts = counts
+
+    def _count_clients(self, waiting: Mapping[str, int]) -> None:
+        """Requests that wait, by client; one per API key, whose name is its place among the keys."""
+        by_label = dict.fromkeys(self._clients, 0)
+        for client, number in waiting.items():
+            label = client if client.startswith("key ") else NO_KEY
+            by_label[label] = by_label.get(label, 0) + number
+        for label, number in by_label.items():
+            self._client_waiting.set(number, client=label)
+        self._clients.update(by_label)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoicesRequest
+from lopa_ray.engine.compile_pool import Call, CompilePool
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.text.chat_template import ChatTemplate
@@ -41,3 +44,59 @@ def test_a_chat_is_rendered_and_encoded_once(tmp_path: Path, monkeypatch: pytest
     assert len(choices) == n
     assert sorted(calls) == ["encode_chat", "render", "render_chat"]
     assert all(choice.session.prompt == choices[0].session.prompt for choice in choices)
+
+
+def test_other_requests_go_on_while_a_prompt_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding, went_on = threading.Event(), threading.Event()
+    encode = Tokenizer.encode_chat
+
+    def slow_encode(*arguments: Any) -> list[int]:
+        encoding.set()
+        assert went_on.wait(30), "the event loop waits for the tokenizer"
+        return encode(*arguments)
+
+    monkeypatch.setattr(Tokenizer, "encode_chat", slow_encode)
+
+    async def run() -> None:
+        request = ChoicesRequest("id", ("1 + 2",), {"max_new_tokens": 8})
+        factory = ChoiceFactory(LocalEngine.from_pretrained("demo"))
+        creating = asyncio.create_task(factory.create_in_background(request, 0.0))
+        await asyncio.to_thread(encoding.wait)
+        went_on.set()
+        assert len(await creating) == 1
+
+    asyncio.run(run())
+
+
+PATTERN = "[ab]*a[ab]{24}"
+STRICT = {"name": "add", "strict": True}
+LOOSE = {"name": "sub", "parameters": {"type": "string", "pattern": PATTERN}}
+TOOLS = tuple({"type": "function", "function": function} for function in (STRICT, LOOSE))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [ChoicesRequest("id", ("1",), {"guided_regex": PATTERN}), ChoicesRequest("id", ("1",), {}, tools=TOOLS)],
+)
+def test_what_is_compiled_for_a_request_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, request_: ChoicesRequest
+) -> None:
+    started: asyncio.Queue[Call] = asyncio.Queue()
+    start = CompilePool.start
+
+    def recorded(*arguments: Any) -> Call:
+        started.put_nowait(call := start(*arguments))
+        return call
+
+    monkeypatch.setattr(CompilePool, "start", recorded)
+
+    async def run() -> None:
+        config = Config.load("demo", {"group": {"compile_timeout_s": 600.0}})
+        factory = ChoiceFactory(LocalEngine.from_config(config))
+        creating = asyncio.create_task(factory.create_in_background(request_, 0.0))
+        call = await started.get()
+        creating.cancel()
+        await asyncio.wait([creating])
+        assert call.cancelled
+
+    asyncio.run(run())

@@ -66,6 +66,7 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
     request = choices_request_of(server, client, CHAT, fields)
     assert request == ChoicesRequest(
         id=request.id,
+        client="address 127.0.0.1",
         prompts=(
             (
                 {"role": "system", "content": "be brief"},

@@ -58,6 +58,7 @@ def test_a_response_becomes_a_job(backend: FakeBackend, client: httpx.Client) ->
     request = sent(backend, client, **fields)
     assert request == ChoicesRequest(
         id=request.id,
+        client="address 127.0.0.1",
         prompts=(({"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}),),
         settings={
             "max_new_tokens": 16,
@@ -100,7 +101,7 @@ def test_what_asks_for_nothing_is_taken(backend: FakeBackend, client: httpx.Clie
     plain = ChoicesRequest("", (({"role": "user", "content": "hi"},),), {})
     for fields in ({}, NEUTRAL, dict.fromkeys(NEUTRAL)):
         request = sent(backend, client, **fields)
-        assert request == ChoicesRequest(request.id, plain.prompts, {})
+        assert request == ChoicesRequest(request.id, plain.prompts, {}, client="address 127.0.0.1")
 
 
 @pytest.mark.parametrize(

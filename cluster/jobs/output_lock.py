@@ -1,0 +1,176 @@
+"""`output_lock`: one job at a time writes to an output. A job that is killed does not hold up the next one.
+
+Beside OUTPUT lies OUTPUT.job.lock, which says who writes. On a local file system it has a lock of the operating system,
+which ends with the process. Object stores have no locks: there the holder writes the file anew again and again, and a
+file that stays as it is was left behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fsspec.implementations.local import LocalFileSystem
+
+from cluster.jobs.storage import resolve_url, storage_errors
+from lopa_ray.errors import SettingsError
+
+RENEWAL_S = 10.0
+"""Seconds after which a holder writes its file anew, where there are no locks."""
+
+
+@contextmanager
+def output_lock(url: str, wait: Callable[[float], object]) -> Iterator[Callable[[], None]]:
+    """Hold the lock of an output. Yields a function that raises SettingsError if another job has taken it meanwhile.
+
+    Raises SettingsError, which names the holder, if another job has the lock. Where there are no locks and a file lies
+    there, `wait` is called with 30 s, to see whether it changes.
+    """
+    with storage_errors("--output", url):
+        file_system, path = resolve_url(url)
+    path = f"{path}.job.lock"
+    if isinstance(file_system, LocalFileSystem):
+        with _locked_file(url, Path(path)):
+            yield lambda: None
+        return
+    lease = Lease(url, file_system, path)
+    lease.take(wait)
+    try:
+        with _renewed(lease):
+            yield lease.check
+    finally:
+        lease.release()
+
+
+def _holder() -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"host": socket.gethostname(), "process": os.getpid(), "since": now}
+
+
+def _in_use(url: str, content: bytes) -> SettingsError:
+    try:
+        holder = json.loads(content)
+        who = f"process {holder['process']} on {holder['host']}, since {holder['since']}"
+    except (ValueError, TypeError, KeyError):
+        who = "a process that has not written its name yet"
+    return SettingsError(
+        f"--output: another job writes to {url}: {who}; wait until it ends, end it, or choose another --output"
+    )
+
+
+@contextmanager
+def _locked_file(url: str, path: Path) -> Iterator[None]:
+    """Hold the operating system's lock of a file, which exists meanwhile."""
+    while True:
+        with storage_errors("--output", url):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+b")
+        with file:
+            with storage_errors("--output", url):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    raise _in_use(url, file.read()) from None
+            # A holder may have removed the file after it was opened here, and the lock of that one is nobody's.
+            if not _is_at(file, path):
+                continue
+            file.truncate(0)
+            file.write(json.dumps(_holder()).encode())
+            file.flush()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class Lease:
+    """A file that its holder writes anew every RENEWAL_S."""
+
+    def __init__(self, url: str, file_system: Any, path: str) -> None:
+        """Of the output at `url`; see `take`."""
+        self._url, self._file_system, self._path = url, file_system, path
+        self._holder = {**_holder(), "id": secrets.token_hex(8)}
+        self._renewals = 0
+        self._taken_by: bytes | None = None
+        """The file of a job that has taken the lease."""
+
+    def take(self, wait: Callable[[float], object]) -> None:
+        """Raises SettingsError if the file that is there changes."""
+        with storage_errors("--output", self._url):
+            found = self._read()
+            if found is not None:
+                wait(3 * RENEWAL_S)
+                later = self._read()
+                if later is not None and later != found:
+                    raise _in_use(self._url, later)
+            self._write()
+
+    def renew(self) -> None:
+        """Write the file anew, unless another job has taken the lease."""
+        found = self._read()
+        if found is not None and json.loads(found)["id"] != self._holder["id"]:
+            self._taken_by = found
+        elif self._taken_by is None:
+            self._write()
+
+    def check(self) -> None:
+        """Raises SettingsError if another job has taken the lease."""
+        if self._taken_by is not None:
+            raise _in_use(self._url, self._taken_by)
+
+    def release(self) -> None:
+        """Remove the file."""
+        if self._taken_by is None:
+            with suppress(OSError):  # it is found unchanged then, as after a kill
+                self._file_system.rm_file(self._path)
+
+    def _read(self) -> bytes | None:
+        self._file_system.invalidate_cache()
+        try:
+            content: bytes = self._file_system.cat_file(self._path)
+        except FileNotFoundError:
+            return None
+        return content
+
+    def _write(self) -> None:
+        self._renewals += 1
+        content = json.dumps({**self._holder, "renewals": self._renewals})
+        self._file_system.pipe_file(self._path, content.encode())
+
+
+@contextmanager
+def _renewed(lease: Lease) -> Iterator[None]:
+    """Renew a lease in a thread."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(RENEWAL_S):
+            # A store that does not answer now may do so later; otherwise writing the chunks says why it does not.
+            with suppress(OSError):
+                lease.renew()
+
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,78 @@
+"""ConstraintCompiler: compiles what an answer's text has to keep to into a constraint over one vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lopa_ray.constraints.banned_words import ban_words, restrict
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.constraint import Constraint
+from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
+from lopa_ray.constraints.constraint_spec import ConstraintSpec
+from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.constraints.structural_tag import StructuralTag, tagged_text_automaton
+from lopa_ray.protocol.vocabulary import Vocabulary
+
+
+class ConstraintCompiler:
+    """It can be pickled, and computes only. Its calls may take unbounded time and memory: `CompilePool` bounds them."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        token_bytes: Sequence[bytes],
+        added_tokens: Mapping[int, tuple[str, bool]],
+    ) -> None:
+        """`token_bytes` [vocabulary]: the bytes of each token; empty for special tokens, added tokens and padding.
+        `added_tokens`: id → text, and whether it is special."""
+        self._vocabulary, self._token_bytes, self._added_tokens = vocabulary, list(token_bytes), added_tokens
+
+    def compile(self, spec: ConstraintSpec) -> Constraint | None:
+        """The constraint that accepts exactly the texts that `spec` allows; None if it allows all texts.
+
+        Raises SettingsError if `ByteAutomaton.from_regex` rejects the pattern, or if the constraint is too large for
+        the vocabulary.
+        """
+        constraint: Constraint | None = None
+        if spec.structural_tag is not None:
+            constraint = self._from_tag(spec.structural_tag)
+        elif (pattern := spec.pattern()) is not None:
+            constraint = self._from_regex(pattern, trusted=spec.regex is None)
+        if not spec.bad_words:
+            return constraint
+        bans = ban_words(spec.bad_words, self._token_bytes, self._vocabulary.eos_token_id)
+        return bans if constraint is None else restrict(constraint, bans)
+
+    def schema_regex(self, text: str) -> str:
+        """See `lopa_ray.constraints.json_schema.schema_regex`."""
+        return schema_regex(text)
+
+    def _from_regex(self, regex: str, *, trusted: bool) -> Constraint:
+        automaton = ByteAutomaton.from_regex(regex, trusted=trusted)
+        function_ids, functions = token_functions(automaton.transitions, self._token_bytes)
+        return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)
+
+    def _from_tag(self, text: str) -> Constraint:
+        """The constraint of a structural tag, given as JSON.
+
+        Added tokens count as the bytes of their text here. Special tokens that no structure names are allowed in the
+        free text and change no state, because they are not shown in the answer's text.
+        """
+        token_bytes, neutral = list(self._token_bytes), []
+        tag = StructuralTag.parse(text)
+        automaton, num_free_states = tagged_text_automaton(tag)
+        for token, (written, special) in self._added_tokens.items():
+            if token >= self._vocabulary.size or token == self._vocabulary.mask_token_id:
+                continue
+            if special and written not in tag.literals:
+                neutral.append(token)
+            else:
+                token_bytes[token] = written.encode()
+        function_ids, functions = token_functions(automaton.transitions, token_bytes)
+        stays = np.arange(functions.shape[1])
+        stays[num_free_states:] = functions.shape[1] - 1
+        function_ids[neutral] = len(functions)
+        functions = np.append(functions, stays[None].astype(functions.dtype), axis=0)
+        return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)

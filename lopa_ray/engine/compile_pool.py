@@ -1,0 +1,107 @@
+"""CompilePool: calls in a few processes, shared fairly between clients, each as long as somebody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from lopa_ray.engine.compile_process import CompileProcess
+
+MAX_PROCESSES = 4
+"""Calls that run at the same time."""
+
+MAX_PER_CLIENT = 2
+"""Those of one client: the others find a process free."""
+
+MAX_IDLE = 1
+"""Processes that are kept for the next call: one takes 0.3 s to start, and some 50 MB."""
+
+
+class Call:
+    """A call that waits for a process, runs, or has ended."""
+
+    def __init__(self, method: str, argument: object, client: str) -> None:
+        self.method, self.argument, self.client = method, argument, client
+        self.future: Future[Any] = Future()
+        self.process: CompileProcess | None = None
+        """The process that it runs in."""
+        self.cancelled = False
+
+
+class CompilePool:
+    """Runs calls of one target's methods. It may be used from any thread, and holds none while it has no calls."""
+
+    def __init__(self, new_target: Callable[[], object], limit_s: float) -> None:
+        """`new_target` makes what processes are started with; see `CompileProcess`. `limit_s`: of each call."""
+        self._new_target, self._limit_s = new_target, limit_s
+        self._lock = threading.Lock()
+        self._waiting: list[Call] = []
+        self._running: list[Call] = []
+        self._idle: list[CompileProcess] = []
+
+    def start(self, method: str, argument: object, client: str) -> Call:
+        """Begin a call as soon as a process is free for the client. Its future has what `CompileProcess.call` returns
+        or raises."""
+        call = Call(method, argument, client)
+        with self._lock:
+            self._waiting.append(call)
+            self._start_waiting()
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """Nobody waits for the call any more: if it runs, its process ends. A call that has ended is passed over."""
+        with self._lock:
+            call.cancelled = True
+            if call in self._waiting:
+                self._waiting.remove(call)
+            elif call.process is not None:
+                call.process.kill()
+        call.future.cancel()
+
+    def _start_waiting(self) -> None:
+        """With the lock held: run what may run, first the calls of those clients that have the fewest running."""
+        while self._waiting and len(self._running) < MAX_PROCESSES:
+            running = Counter(call.client for call in self._running)
+            call = min(self._waiting, key=lambda call: running[call.client])
+            if running[call.client] >= MAX_PER_CLIENT:
+                return
+            self._waiting.remove(call)
+            self._running.append(call)
+            threading.Thread(target=self._run, args=(call,), name="compile", daemon=True).start()
+
+    def _run(self, call: Call) -> None:
+        """A thread: run a call, and then let others run."""
+        result: Any = None
+        failure: Exception | None = None
+        try:
+            result = self._result(call)
+        except Exception as error:
+            failure = error
+        with self._lock:
+            process, call.process = call.process, None
+            self._running.remove(call)
+            if process is not None and process.alive and len(self._idle) < MAX_IDLE:
+                self._idle.append(process)
+                process = None
+            self._start_waiting()
+        if process is not None:
+            process.close()
+        # A future that was cancelled takes no result.
+        if call.future.set_running_or_notify_cancel():
+            if failure is None:
+                call.future.set_result(result)
+            else:
+                call.future.set_exception(failure)
+
+    def _result(self, call: Call) -> Any:
+        with self._lock:
+            process = self._idle.pop() if self._idle else None
+        process = process or CompileProcess(self._new_target())
+        with self._lock:
+            call.process = process
+            if call.cancelled:
+                return None
+        return process.call(call.method, call.argument, self._limit_s)

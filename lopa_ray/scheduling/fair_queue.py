@@ -1,0 +1,139 @@
+"""FairQueue: which client's request gets a slot next, and which requests take part in a step. It does no I/O.
+
+Clients share a group, however many requests each of them has. The next slot is for the client with the fewest, and in a
+step a client with few requests does not wait for those of a client with many. What each client was served is counted in
+rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client gets much ahead of another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from lopa_ray.decoding.session import DecodeSession
+
+
+class FairQueue:
+    """All unfinished requests by client, and those that wait for a slot."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, DecodeSession] = {}
+        self._clients: dict[int, str] = {}
+        """Unfinished request → its client."""
+        self._slots: Counter[str] = Counter()
+        """Client → slots that its requests have."""
+        self._served: dict[str, int] = {}
+        """Client with unfinished requests → rows that it was served, from where the others were when it came."""
+        self._preemptions: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._waiting)
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting
+
+    @property
+    def has_several_clients(self) -> bool:
+        """Whether unfinished requests are those of more than one client."""
+        return len(self._served) > 1
+
+    @property
+    def waiting_by_client(self) -> dict[str, int]:
+        """Requests that wait for a slot."""
+        return dict(Counter(session.client for session in self._waiting.values()))
+
+    def add(self, request_id: int, session: DecodeSession) -> None:
+        """A new request. A new client begins where the client stands that was served least: it claims no past."""
+        if session.client not in self._served:
+            self._served[session.client] = min(self._served.values(), default=0)
+        self._clients[request_id] = session.client
+        self._waiting[request_id] = session
+
+    def pop(self) -> tuple[int, DecodeSession]:
+        """The request that gets the next slot: of the client that has the fewest, and was served least, the first by
+        `priority`, then by age."""
+        first: dict[str, tuple[int, int]] = {}
+        """Client → priority and id of its first request."""
+        for request_id, session in self._waiting.items():
+            place = session.priority, request_id
+            first[session.client] = min(place, first.get(session.client, place))
+        # Of equal clients the first one, whose oldest request has waited longest.
+        client = min(first, key=lambda client: (self._slots[client], self._served[client]))
+        request_id = first[client][1]
+        session = self._waiting.pop(request_id)
+        self._slots[session.client] += 1
+        return request_id, session
+
+    def end(self, request_id: int) -> None:
+        """A request has ended, with a slot or without."""
+        client = self._clients.pop(request_id)
+        self._preemptions.pop(request_id, None)
+        if self._waiting.pop(request_id, None) is None:
+            self._slots[client] -= 1
+        if client not in self._clients.values():
+            del self._served[client]
+            self._slots.pop(client, None)
+
+    # Preemption
+
+    def victim(self, steps: Mapping[int, int]) -> int | None:
+        """The request that has to give its slot to a client that waits and has none; None: no such client waits, or
+        nobody has more than one slot. `steps`: request with a slot → steps that it has made, which cost time again.
+        """
+        if all(self._slots[session.client] for session in self._waiting.values()):
+            return None
+        client, slots = self._slots.most_common(1)[0]
+        if slots < 2:
+            return None
+        own = [request_id for request_id in steps if self._clients[request_id] == client]
+        return min(own, key=lambda request_id: (self._preemptions[request_id], steps[request_id]))
+
+    def requeue(self, request_id: int, session: DecodeSession) -> None:
+        """A request has given its slot away, and waits again."""
+        self._preemptions[request_id] += 1
+        self._slots[session.client] -= 1
+        self._waiting[request_id] = session
+
+    # Steps
+
+    def select(self, rows: Mapping[int, int], free_rows: float) -> list[int]:
+        """The requests of the next step. `rows`: request with a slot → rows of its next step, first in turn first.
+
+        In each step a client may get as far as the one that was served least, and further by the rows of the client
+        that wants the fewest. Then `free_rows` are left, which cost little beside the fixed time of a step.
+        """
+        wanted: Counter[str] = Counter()
+        for request_id, number in rows.items():
+            wanted[self._clients[request_id]] += number
+        if len(wanted) < 2:
+            return [*rows]
+        fewest = min(wanted.values())
+        served = {client: self._served[client] for client in wanted}
+        level = min(served.values()) + fewest
+        selected: list[int] = []
+        for request_id, number in rows.items():
+            client = self._clients[request_id]
+            if served[client] < level:
+                served[client] += number
+                selected.append(request_id)
+        room = len(wanted) * fewest + free_rows - sum(rows[request_id] for request_id in selected)
+        for request_id in [request_id for request_id in rows if request_id not in selected]:
+            if rows[request_id] <= room:
+                room -= rows[request_id]
+                selected.append(request_id)
+        return selected
+
+    def serve(self, request_id: int, rows: int) -> None:
+        """A step of the request with that many rows has succeeded."""
+        self._served[self._clients[request_id]] += rows
+
+
+def first_in_line(sessions: Mapping[int, DecodeSession], number: int) -> list[int]:
+    """The requests that get slots first if all are submitted together."""
+    queue = FairQueue()
+    for request_id, session in sessions.items():
+        queue.add(request_id, session)
+    return [queue.pop()[0] for _ in range(min(number, len(sessions)))]

@@ -1,0 +1,79 @@
+"""Replay: the steps of a request from which its K/V can be computed once more. It does no I/O.
+
+Cached K/V depend on the tokens of the window at the time they were written, so they cannot be rebuilt from the decided
+tokens alone. For each step whose K/V are still in the cache a replay has the inputs of the winning branch. These
+forwards are run again in order, starting with an empty cache. Inputs and cache are the same as before, so the K/V are
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
+from lopa_ray.protocol.sampling_params import SamplingParams
+
+
+class Replay:
+    """The replay of one request, which grows and shrinks with its steps."""
+
+    def __init__(self, begun: Sequence[ScheduledRequest] = ()) -> None:
+        """`begun`: of a request that was restored by a replay, that one."""
+        self._steps = [(scheduled.plan, _replayed_commit(scheduled)) for scheduled in begun]
+        """Plans, with the commit of what each of them has staged."""
+        self._commit: Commit | None = None
+        """The commit of the K/V that the last staging step has staged."""
+        for _, commit in self._steps:
+            self._commit = commit or self._commit
+
+    def record(self, plan: Plan, outcome: StepOutcome) -> None:
+        """Record a step."""
+        # A replayed step is dropped if the new step reads nothing that it cached.
+        while self._steps and not _reads(plan, self._steps[-1][1]):
+            self._commit = self._steps.pop()[0].commit
+        if outcome.commit is not None or plan.cached:
+            # Its commit is that of the last step that staged K/V.
+            self._steps.append((replace(plan, commit=self._commit), outcome.commit))
+        self._commit = outcome.commit or self._commit
+
+    @property
+    def requests(self) -> list[ScheduledRequest]:
+        """What workers carry out; see `DecodeSession.replay`."""
+        return [
+            ScheduledRequest(
+                0, 0, _filling(plan), () if commit is None or commit.shared else (commit.branch,)
+            )
+            for plan, commit in self._steps
+        ]
+
+
+def _replayed_commit(scheduled: ScheduledRequest) -> Commit | None:
+    """The commit of what a replayed step stages."""
+    plan, branches = scheduled.plan, scheduled.plan.branches
+    branch = next(iter(scheduled.branch_indices), 0)
+    if not scheduled.branch_indices and not (plan.stage_shared and branches[0].to_stage):
+        return None
+    return Commit(plan.step, branch, branches[branch].to_stage, plan.stage_shared)
+
+
+def _filling(plan: Plan) -> Plan:
+    """The part of a plan that fills a cache."""
+    return replace(
+        plan,
+        branches=tuple(
+            Branch(branch.segments, range(0), branch.fills, branch.to_stage) for branch in plan.branches
+        ),
+        sampling_params=SamplingParams(),
+        token_bitmasks=(),
+        targets=(),
+    )
+
+
+def _reads(plan: Plan, commit: Commit | None) -> bool:
+    """Whether a step reads any of what a commit has brought into the cache."""
+    spans = () if commit is None else commit.spans
+    return any(
+        cached.start < span.stop and span.start < cached.stop for cached in plan.cached for span in spans
+    )
