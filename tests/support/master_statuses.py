@@ -11,6 +11,7 @@ HEALTHY = MasterStatus(
     max_num_seqs=4,
     in_flight=0,
     waiting=0,
+    waiting_by_client={},
     steps=0,
     stalled_s=0.0,
     broken=None,

@@ -18,9 +18,8 @@ from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, Evaluated
 from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
 from lopa_ray.protocol.plan import Fill, Plan
 
-EXPANDED_SHARE = 0.5
-"""What follows on a state is looked at if its probability exceeds this ÷ the number of drafts: with many drafts also
-the children of improbable states are among them."""
+DRAFTS_PER_EXPANSION = 2
+"""For so many drafts it is looked once what follows on one of them, the most probable ones first."""
 
 MIN_DRAFT = 1e-4
 """Less probable states are no drafts."""
@@ -101,6 +100,7 @@ class DraftTree:
         if most < 1 or not can_follow(current):
             return []
         expand(current, 1)
+        expansions = most // DRAFTS_PER_EXPANSION
         while heap and len(drafts) < most:
             probability, _, parent, fills, depth = heapq.heappop(heap)
             if -probability < min_probability:
@@ -115,9 +115,9 @@ class DraftTree:
             seen.add(draft.key)
             if states.get(draft.key) is None:
                 drafts.append(draft)
-            left = most - len(drafts)
-            pays = -probability > EXPANDED_SHARE / most and _is_among(probability, heap, left)
+            pays = expansions > 0 and _is_among(probability, heap, most - len(drafts))
             if pays and depth < MAX_DEPTH and can_follow(draft):
+                expansions -= 1
                 expand(draft, depth + 1)
         return drafts
 
@@ -133,9 +133,6 @@ class DraftTree:
         blocks = session.threshold_blocks()
         if blocks is None or self._model is None or self._threshold is None:
             return self._stale_fill_sets(session, source)
-        scored = source.scores
-        if not blocks or not all(position in scored for block in blocks for position in block.positions):
-            return []
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
         return self._model.fill_sets(blocks, source, beyond, self._threshold, most)
 

@@ -99,12 +99,15 @@ class FillModel:
     ) -> list[FillSet]:
         """The `most` most probable fill sets of a state, the most probable first.
 
-        `blocks` are its masked positions, which the report of `state` has scored; `beyond` are the positions of tokens
-        that it has and `state` has not.
+        `blocks` are its masked positions; `beyond` are the positions of tokens that it has and `state` has not. Without
+        masks, or if the report of `state` has not scored all of them, nothing is known.
         """
         report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
-        rows = np.array([report.row_of[position] for position in positions])
+        known = [row for position in positions if (row := report.row_of.get(position)) is not None]
+        if not positions or len(known) < len(positions):
+            return []
+        rows = np.array(known)
         units = features(blocks, report, rows, beyond) @ self._hidden + self._hidden_bias
         units /= 1 + np.exp(-units)
         outputs = units @ self._output + self._output_bias
@@ -119,7 +122,7 @@ class FillModel:
             of_block = _block_sets(span.start, passes, weights, keeps, any_passes, block.complete, most)
             sets = _joined(sets, of_block, most) if first > len(block.positions) else of_block
         return [
-            (probability, tuple((positions[at], report.tokens[rows[at]]) for at in chosen))
+            (probability, tuple((positions[at], report.tokens[known[at]]) for at in chosen))
             for probability, chosen in sets
             if chosen
         ]
@@ -194,11 +197,12 @@ def _block_sets(
     probability that it keeps its token. Given that any position passes, positions pass independently. If none does, a
     complete block fills one of them.
     """
-    likely = [(at, p) for at, p in enumerate(passes.tolist(), first) if p > LEAST_PROBABILITY]
+    likely = (passes > LEAST_PROBABILITY).nonzero()[0]
     log_none = float(np.add.reduce(np.log1p(-np.minimum(passes, 1 - CLIPPED))))
     best, chosen, flips = log_none, set[int](), []
-    for at, probability in likely:
-        inside = min(probability * float(keeps[at - first]), 1 - CLIPPED)
+    columns = (likely + first).tolist(), passes[likely].tolist(), keeps[likely].tolist()
+    for at, probability, kept in zip(*columns, strict=True):
+        inside = min(probability * kept, 1 - CLIPPED)
         cost = math.log(inside / max(1 - probability, CLIPPED))
         flips.append((abs(cost), at))
         if cost > 0:
@@ -212,11 +216,9 @@ def _block_sets(
         if members:
             sets[members] = factor * math.exp(-cost)
     if complete:
-        chances = ((1 - any_passes) / float(np.add.reduce(weights)) * weights * keeps).tolist()
-        for chance, at in sorted(zip(chances, range(first, first + len(chances)), strict=True))[
-            -MOST_FALLBACKS:
-        ]:
-            sets[at,] = sets.get((at,), 0.0) + chance
+        chances = weights * keeps * ((1 - any_passes) / float(np.add.reduce(weights)))
+        for at in chances.argsort()[-MOST_FALLBACKS:].tolist():
+            sets[first + at,] = sets.get((first + at,), 0.0) + float(chances[at])
     else:
         sets[()] = 1 - any_passes
     ordered = sorted(((probability, members) for members, probability in sets.items()), reverse=True)

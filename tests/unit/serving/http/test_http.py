@@ -175,7 +175,7 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
         )
     )
     thread.start()
-    wait_until(lambda: ("", "r.1") in backend.running)
+    wait_until(lambda: ("address 127.0.0.1", "r.1") in backend.running)
     # An id belongs to one request at a time.
     twin = client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"})
     assert error_of(twin, 409).code == "request_id_in_use"
