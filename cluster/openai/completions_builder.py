@@ -19,7 +19,14 @@ from cluster.choices.messages import (
 from cluster.openai.completions_request import CompletionsRequest
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.lopa_models import CanvasBranch, CanvasCell, CanvasNote, ChoiceCanvas, ChoiceCost
+from cluster.openai.lopa_models import (
+    CanvasBranch,
+    CanvasCell,
+    CanvasNote,
+    CanvasRuleStep,
+    ChoiceCanvas,
+    ChoiceCost,
+)
 from cluster.openai.response_builder import ResponseBuilder, choice_cost
 from cluster.openai.response_model import ResponseModel
 from cluster.openai.response_models import Usage
@@ -137,4 +144,8 @@ def canvas_object(snapshot: CanvasSnapshot) -> ChoiceCanvas:
             for branch in snapshot.branches
         ],
         winner=snapshot.winner,
+        rule_steps=[
+            CanvasRuleStep(branch=rule_step.branch, positions=list(rule_step.positions))
+            for rule_step in snapshot.rule_steps
+        ],
     )

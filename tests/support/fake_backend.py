@@ -26,6 +26,7 @@ from cluster.choices.messages import (
     ChoiceStats,
     PromptToTokenize,
     RequestAccepted,
+    RuleStepView,
     TextDelta,
     TokenizedPrompt,
     TokenLogprob,
@@ -176,6 +177,7 @@ class FakeBackend:
                 stats=ChoiceStats(
                     steps=5,
                     forwards=20,
+                    rule_steps=6,
                     tokens=len(shown),
                     seconds=0.5,
                     queued_seconds=0.1,
@@ -230,7 +232,8 @@ def _snapshot(choice: int, at: int, words: tuple[str, ...]) -> CanvasSnapshot:
         for place, word in enumerate(words)
     )
     branches = (BranchView("anchor", "", float("nan")), BranchView("+1", words[at], 0.9))
-    return CanvasSnapshot(choice, at + 1, cells, branches, winner=1, seconds=0.01 * at)
+    rule_steps = (RuleStepView(1, (at,)),)
+    return CanvasSnapshot(choice, at + 1, cells, branches, winner=1, rule_steps=rule_steps, seconds=0.01 * at)
 
 
 @dataclass
