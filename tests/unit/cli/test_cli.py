@@ -17,13 +17,9 @@ from cluster.cli import app
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
-from support.verified_decode import PROBLEM
 
 MODEL = str(GOLDEN / "models" / "dream-tiny-2l")
 SMALL = ("--local", "--model", MODEL, "-n", "24", "--set", "decode.block_size=8")
-
-NBSP = "&#160;"
-"""How a drawing has a space."""
 
 torch.set_num_threads(1)
 
@@ -183,42 +179,6 @@ def test_trace_has_every_step_of_every_line(tmp_path: Path) -> None:
         assert [step["step"] for step in mine] == list(range(1, line["steps"] + 1))
         assert sum(len(step["branches"]) for step in mine) == line["forwards"]
         assert mine[-1]["canvas"][: len(line["token_ids"])] == line["token_ids"]
-
-
-# What is shown of steps
-
-VERIFIED = ("--local", "-n", "64", "-b", "8", "--set", "decode.lookahead=verified")
-
-
-def test_accepted_drafts_are_watched_traced_and_counted(tmp_path: Path) -> None:
-    trace, drawing = tmp_path / "trace.jsonl", tmp_path / "steps.svg"
-    files = ("--trace", str(trace), "--svg", str(drawing))
-    shown = lopa("generate", *VERIFIED, "--watch", *files, PROBLEM).stdout.splitlines()
-    steps = objects(trace.read_text())
-    depths = [len(step["rule_steps"]) for step in steps]
-    assert max(depths) > 1
-    for line, step, depth in zip(shown, steps, depths, strict=False):
-        assert line.startswith(f"step {step['step']:>3}  ")
-        assert (f" depth {depth}  " in line) == (depth > 1)
-        assert f"  +{step['winner']} " in line or (step["winner"] == 0 and "  anchor " in line)
-        assert step["fills"] == [fill for rule_step in step["rule_steps"] for fill in rule_step["fills"]]
-    accepted = sum(len({rule_step["branch"] for rule_step in step["rule_steps"]}) - 1 for step in steps)
-    evaluated = sum(len(step["branches"]) - 1 for step in steps)
-    table = dict(
-        line.strip().split(maxsplit=1) for line in shown if line.startswith(("depth", "drafts", "steps"))
-    )
-    assert table["steps"].split() == [str(len(steps))]
-    assert table["depth"] == f"{sum(depths) / len(steps):.2f} steps of the rule per step"
-    assert table["drafts"] == f"{accepted} of {evaluated} accepted"
-    assert f"depth{NBSP}{depths[-1]}" in drawing.read_text() and "✓" in drawing.read_text()
-    result = json.loads(lopa("generate", *VERIFIED, "--json", PROBLEM).stdout)
-    assert (result["steps"], result["rule_steps"]) == (len(steps), sum(depths))
-
-
-def test_forks_that_compete_have_no_depth() -> None:
-    shown = lopa("generate", "--local", "-n", "64", "-b", "8", "--watch", PROBLEM).stdout
-    assert "winners" in shown
-    assert not any(word in shown for word in ("depth", "drafts"))
 
 
 # Usage and settings
