@@ -10,6 +10,7 @@ from .decoding.lookahead_settings import LookaheadSettings as LookaheadSettings
 from .decoding.result import (
     GenerationResult as GenerationResult,
     TraceBranch as TraceBranch,
+    TraceRuleStep as TraceRuleStep,
     TraceStep as TraceStep,
 )
 from .decoding.session import DecodeSession as DecodeSession

@@ -31,6 +31,7 @@ def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> di
         "prompt_tokens": result.prompt_tokens,
         "steps": result.steps,
         "forwards": result.forwards,
+        "rule_steps": result.rule_steps,
         "tpf": round(result.tpf, 4),
         "tps": round(result.tps, 2),
         "seconds": round(result.seconds, 4),
@@ -45,11 +46,8 @@ def format_winners(winners: Sequence[str]) -> str:
     return " ".join(name if count == 1 else f"{name}×{count}" for name, count in runs)
 
 
-def stats_table(result: GenerationResult, winners: Sequence[str], model: ModelSettings) -> Table:
-    """The small table under an answer; `winners` are the names of the branches that won, step by step.
-
-    `model`: as the engine has it.
-    """
+def stats_table(result: GenerationResult, recorder: StepRecorder, model: ModelSettings) -> Table:
+    """The small table under an answer, whose steps `recorder` has. `model`: as the engine has it."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
@@ -60,16 +58,22 @@ def stats_table(result: GenerationResult, winners: Sequence[str], model: ModelSe
     table.add_row("forwards", f"{result.forwards}")
     table.add_row("finish reason", result.finish_reason)
     table.add_row("dtype", f"{model.dtype} on {model.device}")
-    if any(name != "anchor" for name in winners) or result.forwards > result.steps:
-        table.add_row("winners", Text(format_winners(winners)))
+    if result.mean_depth > 1:
+        table.add_row("depth", f"{result.mean_depth:.2f} steps of the rule per step")
+    if recorder.accepted:
+        table.add_row("drafts", f"{recorder.accepted} of {result.forwards - result.steps} accepted")
+    elif any(name != "anchor" for name in recorder.winners) or result.forwards > result.steps:
+        table.add_row("winners", Text(format_winners(recorder.winners)))
     return table
 
 
 class StepRecorder:
-    """Records the steps of requests: the branch that won each, and the trace as JSON lines if a file is given."""
+    """Records the steps of requests: the name of the branch that won each, the number of accepted drafts, and the trace
+    as JSON lines if a file is given."""
 
     def __init__(self, trace: Path | None = None) -> None:
         self.winners: list[str] = []
+        self.accepted = 0
         self._file: TextIO | None = None if trace is None else trace.open("w", encoding="utf-8")
 
     def listener(self, lines: Sequence[int] | None = None) -> OnStep:
@@ -77,6 +81,7 @@ class StepRecorder:
 
         def listen(index: int, step: TraceStep) -> None:
             self.winners.append(step.branch_name(step.winner))
+            self.accepted += len(step.accepted)
             if self._file is not None:
                 line = {} if lines is None else {"line": lines[index]}
                 self._file.write(json.dumps({**line, **asdict(step)}) + "\n")

@@ -20,6 +20,7 @@ from cluster.choices.messages import (
     ChoicesOutput,
     ChoicesRequest,
     ChoiceStats,
+    RuleStepView,
     TextDelta,
     TokenLogprob,
 )
@@ -27,7 +28,7 @@ from lopa_ray.decoding.result import ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.plan import Fill
 from lopa_ray.protocol.step_report import PHASES
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -85,7 +86,7 @@ class ChoiceState:
         """Add a step; returns its outputs."""
         now, outcome = time.monotonic(), event.outcome
         step = self._result.add_step(event.plan, outcome)
-        self._add_stats(event, now)
+        self._add_stats(event, step, now)
         for decision in step.decided:
             at = decision.position - len(self.session.prompt)
             self._decisions[at] = decision
@@ -147,26 +148,33 @@ class ChoiceState:
 
     # Statistics
 
-    def _add_stats(self, event: RequestStep, now: float) -> None:
-        plan = event.plan
+    def _add_stats(self, event: RequestStep, step: TraceStep, now: float) -> None:
+        commit = event.plan.commit
         if self._first_step is None:
             self._first_step = now
-        if plan.commit is not None:
-            self._commit_bytes += sum(map(len, plan.commit.spans)) * self._position_bytes
+        if commit is not None:
+            self._commit_bytes += sum(map(len, commit.spans)) * self._position_bytes
         if event.timing is None:
             return
         phase_seconds = asdict(event.timing)
         for phase in PHASES:
             self._phase_seconds[phase] += phase_seconds[phase]
         if self._request.trace:
-            self._trace_events += self._chrome_events(plan, phase_seconds, now)
+            self._trace_events += self._chrome_events(step, phase_seconds, now)
 
     def _chrome_events(
-        self, plan: Plan, phase_seconds: Mapping[str, float], now: float
+        self, step: TraceStep, phase_seconds: Mapping[str, float], now: float
     ) -> Iterator[Mapping[str, Any]]:
         """The phases of a step one behind the other, ending now; microseconds since the request arrived."""
         at = now - self.arrival_time - sum(phase_seconds.values())
-        arguments = {"step": plan.step, "branches": len(plan.branches)}
+        arguments = {
+            "step": step.step,
+            "branches": len(step.branches),
+            "winner": step.branch_name(step.winner),
+            "rule_steps": step.depth,
+            "accepted": " ".join(map(step.branch_name, step.accepted)),
+            "tokens": len(step.decided),
+        }
         for phase in PHASES:
             yield {
                 "name": phase, "cat": "step", "ph": "X", "pid": 0, "tid": self.index,
@@ -184,6 +192,7 @@ class ChoiceState:
         return ChoiceStats(
             steps=result.steps,
             forwards=result.forwards,
+            rule_steps=result.rule_steps,
             tokens=text_tokens + ended,
             seconds=now - self.arrival_time,
             queued_seconds=(self._first_step or now) - self.arrival_time,
@@ -205,9 +214,16 @@ class ChoiceState:
             BranchView(step.branch_name(at), self._tried(branch.fills), branch.confidence)
             for at, branch in enumerate(step.branches)
         )
-        return CanvasSnapshot(self.index, step.step, cells, branches, step.winner, now - self.arrival_time)
+        prompt = len(self.session.prompt)
+        rule_steps = tuple(
+            RuleStepView(rule_step.branch, tuple(position - prompt for position, _ in rule_step.fills))
+            for rule_step in step.rule_steps
+        )
+        return CanvasSnapshot(
+            self.index, step.step, cells, branches, step.winner, rule_steps, now - self.arrival_time
+        )
 
-    def _tried(self, fills: Sequence[tuple[int, int]]) -> str:
+    def _tried(self, fills: Sequence[Fill]) -> str:
         prompt = len(self.session.prompt)
         return " ".join(
             f"{self._tokenizer.token_text(token)}@{position - prompt}" for position, token in fills

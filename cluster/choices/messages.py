@@ -134,6 +134,15 @@ class BranchView:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleStepView:
+    """One step of the rule of filling: the index of the branch whose report it took (None: none of this step's), and
+    the positions that it filled, counted from the beginning of the answer."""
+
+    branch: int | None
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CanvasSnapshot:
     """A choice after one of its steps."""
 
@@ -142,6 +151,7 @@ class CanvasSnapshot:
     cells: tuple[CellView, ...]
     branches: tuple[BranchView, ...]
     winner: int
+    rule_steps: tuple[RuleStepView, ...]
     seconds: float
     """Since the request arrived."""
 
@@ -152,6 +162,8 @@ class ChoiceStats:
 
     steps: int
     forwards: int
+    rule_steps: int
+    """Steps of the rule of filling."""
     tokens: int
     """Up to and including the first EOS, and not beyond a stop string."""
     seconds: float

@@ -80,7 +80,7 @@ def generate_one(
     answer = result.text if result.text is not None else " ".join(map(str, result.token_ids))
     console.print(answer, markup=False, soft_wrap=True)
     console.print()
-    console.print(stats_table(result, recorder.winners, engine.config.model))
+    console.print(stats_table(result, recorder, engine.config.model))
 
 
 def generate_many(

@@ -70,6 +70,8 @@ class CanvasRenderer:
         title = (
             f"step {step.step} · {decided}/{len(step.canvas)} decided · {decided / step.step:.1f} per step"
         )
+        if step.depth > 1:
+            title += f" · depth {step.depth}"
         table = Table.grid(expand=True, padding=(0, 1))
         table.add_column(ratio=1)
         cells = [
@@ -95,8 +97,13 @@ class CanvasRenderer:
         return text
 
     def branch_table(self, step: TraceStep) -> RenderableType:
-        """Per evaluated branch its fills, its confidence, and whether it won; the anchor first."""
-        order = sorted(range(len(step.branches)), key=lambda at: bool(step.branches[at].fills))
+        """Per evaluated branch its fills, its confidence, and whether it won or was accepted.
+
+        The anchor comes first, then accepted drafts.
+        """
+        order = sorted(
+            range(len(step.branches)), key=lambda at: (bool(step.branches[at].fills), at not in step.accepted)
+        )
         shown = order[:MAX_BRANCH_ROWS]
         if step.winner not in shown:
             shown[-1] = step.winner
@@ -104,16 +111,17 @@ class CanvasRenderer:
         for at in shown:
             branch = step.branches[at]
             won = at == step.winner
+            counts = won or at in step.accepted
             tried = " ".join(
                 f"{self._token_text(token).strip() or '␣'}@{p - self._prompt_len}"
                 for p, token in branch.fills
             )
             table.add_row(
-                Text("▶" if won else " ", "bold green"),
-                Text(step.branch_name(at), "bold" if won else ""),
+                Text("▶" if won else "✓" if counts else " ", "bold green"),
+                Text(step.branch_name(at), "bold" if counts else ""),
                 Text(tried[:12], "cyan"),
-                Text(self._bar(branch.confidence), "green" if won else "blue"),
-                Text(f"{branch.confidence:.3f}", "bold" if won else "dim"),
+                Text(self._bar(branch.confidence), "green" if counts else "blue"),
+                Text(f"{branch.confidence:.3f}", "bold" if counts else "dim"),
             )
         hidden = len(order) - len(shown)
         return Group(table, Text(f"and {hidden} more", "dim")) if hidden else table
@@ -122,6 +130,8 @@ class CanvasRenderer:
         """One line of plain text, where nothing can be redrawn."""
         step = frame.step
         won = step.branch_name(step.winner)
+        if step.depth > 1:
+            won += f" depth {step.depth}"
         return f"step {step.step:>3}  {won:<6}  {self.canvas(frame).plain}"
 
     def _bar(self, confidence: float) -> str:

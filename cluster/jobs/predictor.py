@@ -32,6 +32,7 @@ RESULT_TYPES = {
     "prompt_tokens": "int64",
     "steps": "int64",
     "forwards": "int64",
+    "rule_steps": "int64",
     "tpf": "double",
     "tps": "double",
     "seconds": "double",

@@ -108,6 +108,7 @@ class AnswerBuilder(ABC):
         return RequestCost(
             steps=steps,
             forwards=sum(stats.forwards for stats in all_stats),
+            rule_steps=sum(stats.rule_steps for stats in all_stats),
             tokens=tokens,
             tpf=tokens / steps if steps else 0.0,
             seconds=max(stats.seconds for stats in all_stats),

@@ -13,6 +13,8 @@ class Cost(ResponseModel):
     steps: int
     forwards: int
     """Branches that were evaluated."""
+    rule_steps: int
+    """Steps of the rule of filling: `steps`, or more with verified lookahead, where one forward may do several."""
     tokens: int
     tpf: float
     """Tokens per forward: tokens ÷ steps."""
@@ -59,11 +61,20 @@ class CanvasBranch(ResponseModel):
     """An evaluated branch."""
 
     name: str
-    """anchor, or +1, +2 … for lookahead branches."""
+    """anchor, or +1, +2 … for the other branches."""
     tried: str
     """What it filled beyond the anchor."""
     confidence: float | None
-    """The highest wins. Null if it has none."""
+    """The highest wins, where branches compete; verified ones do not. Null if it has none."""
+
+
+class CanvasRuleStep(ResponseModel):
+    """A step of the rule of filling. A step has one; with verified lookahead it may have several."""
+
+    branch: int | None
+    """Index into `branches`: the one whose report the rule took. Null if it took none of this step's."""
+    positions: list[int]
+    """Indices into `cells`: what it filled."""
 
 
 class ChoiceCanvas(ResponseModel):
@@ -76,7 +87,9 @@ class ChoiceCanvas(ResponseModel):
     cells: list[CanvasCell]
     branches: list[CanvasBranch]
     winner: int
-    """Index into `branches`."""
+    """Index into `branches`; with verified lookahead the last accepted draft, or the anchor."""
+    rule_steps: list[CanvasRuleStep]
+    """In order. Branches behind the first one's are accepted drafts."""
 
 
 class CanvasNote(ResponseModel):

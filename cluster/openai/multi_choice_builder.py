@@ -20,7 +20,14 @@ from cluster.openai.answer_builder import AnswerBuilder, choice_cost
 from cluster.openai.completion_objects import Usage
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.lopa_models import CanvasBranch, CanvasCell, CanvasNote, ChoiceCanvas, ChoiceCost
+from cluster.openai.lopa_models import (
+    CanvasBranch,
+    CanvasCell,
+    CanvasNote,
+    CanvasRuleStep,
+    ChoiceCanvas,
+    ChoiceCost,
+)
 from cluster.openai.multi_choice_request import MultiChoiceRequest
 from cluster.openai.response_model import ResponseModel
 from lopa_ray import __version__
@@ -137,4 +144,8 @@ def canvas_object(snapshot: CanvasSnapshot) -> ChoiceCanvas:
             for branch in snapshot.branches
         ],
         winner=snapshot.winner,
+        rule_steps=[
+            CanvasRuleStep(branch=rule_step.branch, positions=list(rule_step.positions))
+            for rule_step in snapshot.rule_steps
+        ],
     )

@@ -34,16 +34,29 @@ class TraceBranch:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceRuleStep:
+    """One step of the rule of filling. A step has one; with verified lookahead it may have several."""
+
+    branch: int | None
+    """Index of the branch whose report the rule took; None: a report that an earlier step brought, or none."""
+    fills: tuple[Fill, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TraceStep:
     """One step of a request. Positions are absolute."""
 
     step: int
     branches: tuple[TraceBranch, ...]
     winner: int
+    """Index of the branch that the request goes on from; with verified lookahead the last accepted draft, or the
+    anchor."""
     fills: tuple[Fill, ...]
-    """Filled on the winner, beyond the fill set that it was evaluated with."""
+    """Filled beyond the fill set that the winner of a comparison was evaluated with: the fills of `rule_steps`."""
+    rule_steps: tuple[TraceRuleStep, ...]
+    """What the rule filled, step by step."""
     decided: tuple[Decision, ...]
-    """All that the step decided: the winner's fill set, then `fills`, with their probabilities."""
+    """All that the step decided, with probabilities: the fill set of the winner of a comparison, then `fills`."""
     input_start: int
     cached: int
     """Cached positions that the step read."""
@@ -53,9 +66,22 @@ class TraceStep:
     canvas: tuple[int, ...]
     """Ids after the prompt as they stood after the step."""
 
+    @property
+    def depth(self) -> int:
+        """Steps of the rule."""
+        return len(self.rule_steps)
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """Indices of the drafts whose reports the rule took after that of the step's first branch, in this order."""
+        taken = (rule_step.branch for rule_step in self.rule_steps)
+        return tuple(dict.fromkeys(branch for branch in taken if branch is not None))[1:]
+
     def branch_name(self, index: int) -> str:
-        """ "anchor", or "+3" for the third lookahead branch."""
-        return f"+{index + 1}" if self.branches[index].fills else "anchor"
+        """ "anchor", or "+3" for the third branch beside it: a fork, or with verified lookahead a draft."""
+        if not self.branches[index].fills:
+            return "anchor"
+        return f"+{sum(bool(branch.fills) for branch in self.branches[: index + 1])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +98,8 @@ class GenerationResult:
     """Forward rounds (the published decoders report one more)."""
     forwards: int
     """Branch evaluations, over all steps."""
+    rule_steps: int
+    """Steps of the rule of filling: as many as `steps`, or more with verified lookahead."""
     seconds: float
     """Wall-clock time from submission to the last step."""
     prompt_tokens: int
@@ -81,6 +109,11 @@ class GenerationResult:
     def tpf(self) -> float:
         """Tokens per forward: `tokens` ÷ `steps`."""
         return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def mean_depth(self) -> float:
+        """Steps of the rule per step: `rule_steps` ÷ `steps`."""
+        return self.rule_steps / self.steps if self.steps else 0.0
 
     @property
     def tps(self) -> float:
@@ -101,6 +134,7 @@ class ResultBuilder:
         self._trace: list[TraceStep] = []
         self.steps = 0
         self.forwards = 0
+        self.rule_steps = 0
         self.canvas: tuple[int, ...] = ()
         self.finish_reason: FinishReason | None = None if settings.max_new_tokens else "length"
 
@@ -108,6 +142,7 @@ class ResultBuilder:
         """Take in a step; returns it as the trace shows it."""
         self.steps += 1
         self.forwards += len(plan.branches)
+        self.rule_steps += len(outcome.rule_steps)
         self.canvas = outcome.canvas
         self.finish_reason = outcome.finish_reason
         step = trace_step(plan, outcome)
@@ -133,6 +168,7 @@ class ResultBuilder:
             tokens=len(self.canvas) if counted is None else counted,
             steps=self.steps,
             forwards=self.forwards,
+            rule_steps=self.rule_steps,
             seconds=seconds,
             prompt_tokens=self._prompt_len,
             trace=tuple(self._trace),
@@ -147,6 +183,10 @@ def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
         branches=tuple(TraceBranch(branch.fills, branch.stop, confidence) for branch, confidence in branches),
         winner=outcome.winner,
         fills=outcome.fills,
+        rule_steps=tuple(
+            TraceRuleStep(rule_step.branch, tuple(decision.fill for decision in rule_step.filled))
+            for rule_step in outcome.rule_steps
+        ),
         decided=outcome.adopted + outcome.filled,
         input_start=plan.start,
         cached=sum(map(len, plan.cached)),

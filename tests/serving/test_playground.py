@@ -109,6 +109,42 @@ def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: F
 
 
 @browser_test
+def test_accepted_drafts_are_shown_with_what_each_report_filled(page: Page, server: FakeServer) -> None:
+    expect(page.locator("#depth")).to_be_hidden()
+    server.verified = True
+    run(page)
+    slider = page.get_by_role("slider", name="Step")
+    slider.fill("4")  # Five positions, in three steps of the rule.
+    rows = page.locator("#branch-table tbody tr")
+    names = [row.get_by_role("rowheader").text_content() for row in rows.all()]
+    assert names == ["anchor", "+2, accepted", "+3, accepted", "+1"]
+    assert rows.nth(1).get_by_role("cell").first.inner_text() == "-@16 +1"
+    marks = "row => getComputedStyle(row.cells[0], '::before').content"
+    assert [row.evaluate(marks) for row in rows.all()] == ['""', '"✓"', '"▶"', '""']
+    expect(page.locator("#accepted")).to_have_text("Accepted 2 drafts: one forward did 3 steps of the rule.")
+    newest = page.locator("#canvas .new")
+    titles = [cell.get_attribute("title").split("step 4, ")[1] for cell in newest.all()]
+    assert titles == [f"step {at} of the rule in it" for at in (1, 2, 3, 1, 2)]
+    parts = page.locator("#bars i").nth(3).locator("b")
+    heights = [part.bounding_box()["height"] for part in parts.all()]
+    assert len(heights) == 3 and heights[0] == pytest.approx(2 * heights[2], abs=1)
+    # 3 + 3 + 3 + 3 + 3 + 3 + 2 steps of the rule.
+    slider.fill(str(STEPS))
+    expect(page.locator("#depth")).to_have_text(f"{20 / STEPS:.2f}")
+    assert page.locator("#steps").inner_text() == str(STEPS)
+
+
+@browser_test
+def test_a_comparison_of_forks_shows_no_depth(page: Page, server: FakeServer) -> None:
+    run(page)
+    for what in "#depth", "#accepted":
+        expect(page.locator(what)).to_be_hidden()
+    expect(page.locator("#branch-table .accepted")).to_have_count(0)
+    expect(page.locator("#bars b")).to_have_count(STEPS)
+    assert "of the rule" not in page.locator("#canvas").inner_html()
+
+
+@browser_test
 def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
     run(page)
     assert server.bodies[-1] == {
@@ -124,10 +160,14 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
         page.get_by_label(name).fill(value)
     page.get_by_label("Decoder").select_option("lopa")
     page.get_by_label("Window attention").select_option("block_causal")
+    page.get_by_label("Lookahead").select_option("verified")
+    page.get_by_label("Acceptance").fill("exact")
     page.get_by_label("Raw text").check()
     prompt(page).fill("2+2=")
     run(page)
     lopa = {"num_branches": "auto", "confidence_threshold": 0.8, "block_size": 16}
+    choices = {"decoder": "lopa", "window_attention": "block_causal", "lookahead": "verified"}
+    choices["acceptance"] = "exact"
     assert server.paths[-1] == "/v1/completions"
     assert server.bodies[-1] == {
         "model": "demo",
@@ -137,13 +177,14 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
         "seed": 7,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "lopa": {**lopa, "decoder": "lopa", "window_attention": "block_causal", "stream_canvas": True},
+        "lopa": {**lopa, **choices, "stream_canvas": True},
     }
     newest = page.locator("#runs tbody tr").first
     expect(newest).to_contain_text("2+2=")
     expect(newest).to_contain_text("raw · lopa · branches auto")
     page.get_by_label("Decoder").select_option("d2f")
-    expect(page.get_by_label("Branches")).to_be_disabled()
+    for name in "Branches", "Lookahead", "Acceptance":
+        expect(page.get_by_label(name)).to_be_disabled()
 
 
 @browser_test

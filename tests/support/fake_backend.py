@@ -27,6 +27,7 @@ from cluster.choices.messages import (
     OwnedId,
     PromptToTokenize,
     RequestAccepted,
+    RuleStepView,
     TextDelta,
     TokenizedPrompt,
     TokenLogprob,
@@ -179,6 +180,7 @@ class FakeBackend:
                 stats=ChoiceStats(
                     steps=5,
                     forwards=20,
+                    rule_steps=6,
                     tokens=len(shown),
                     seconds=0.5,
                     queued_seconds=0.1,
@@ -233,7 +235,8 @@ def _snapshot(choice: int, at: int, words: tuple[str, ...]) -> CanvasSnapshot:
         for place, word in enumerate(words)
     )
     branches = (BranchView("anchor", "", float("nan")), BranchView("+1", words[at], 0.9))
-    return CanvasSnapshot(choice, at + 1, cells, branches, winner=1, seconds=0.01 * at)
+    rule_steps = (RuleStepView(1, (at,)),)
+    return CanvasSnapshot(choice, at + 1, cells, branches, winner=1, rule_steps=rule_steps, seconds=0.01 * at)
 
 
 @dataclass

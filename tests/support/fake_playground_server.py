@@ -47,6 +47,8 @@ class FakeServer:
     """The stream waits after this step for as long as this names it."""
     entropy: bool = False
     """Confidences are negative entropies."""
+    verified: bool = False
+    """The branches beside the anchor are drafts: the first one is wrong, all others are accepted."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     client_disconnected: threading.Event = field(default_factory=threading.Event)
@@ -108,7 +110,9 @@ class FakeServer:
         delta = {"delta": {"role": "assistant", "content": TEXT}} if chat else {"text": TEXT}
         yield {"choices": [{"index": 0, "finish_reason": None, **delta}]}
         seconds = steps * 0.05
+        rule_steps = sum(len(self._rule_steps(step, 0)) for step in range(1, steps + 1))
         cost = {"steps": steps, "forwards": 4 * steps - 3, "tokens": TOKENS, "tpf": TOKENS / steps}
+        cost["rule_steps"] = rule_steps
         last_choice = {
             "index": 0,
             "finish_reason": "stop",
@@ -121,6 +125,8 @@ class FakeServer:
         cells = [{"t": text, "s": s} if s <= step else {"t": "", "s": 0} for text, s in self.decode]
         tried = [(f"+{i}", f"{text}@{at}") for i, (at, text) in enumerate(_next(self.decode, step), 1)]
         names = [*tried, ("anchor", "")] if step > 1 else [("anchor", "")]
+        if self.verified:
+            names = [("anchor", ""), ("+1", "no@0"), *self._drafts(step)]
         confidences = [
             0.55 + 0.4 * step / steps + 0.045 * math.sin(7 * step + 3 * i) for i in range(len(names))
         ]
@@ -129,6 +135,7 @@ class FakeServer:
             for (name, what), c in zip(names, confidences, strict=True)
         ]
         winner = max(range(len(confidences)), key=confidences.__getitem__)
+        rule_steps = self._rule_steps(step, winner)
         seconds = step * 0.05
         return {
             "choice": 0,
@@ -136,8 +143,25 @@ class FakeServer:
             "seconds": seconds,
             "cells": cells,
             "branches": branches,
-            "winner": winner,
+            "winner": rule_steps[-1]["branch"],
+            "rule_steps": rule_steps,
         }
+
+    def _rule_steps(self, step: int, winner: int) -> list[dict[str, Any]]:
+        """What the rule filled in a step: all of it by the winner's report, or by those of the anchor and drafts."""
+        positions = [at for at, (_, s) in enumerate(self.decode) if s == step]
+        if not self.verified:
+            return [{"branch": winner, "positions": positions}]
+        groups = [positions[at::3] for at in range(min(3, len(positions)))]
+        return [{"branch": at + (at > 0), "positions": group} for at, group in enumerate(groups)]
+
+    def _drafts(self, step: int) -> list[tuple[str, str]]:
+        """The accepted drafts of a step: what the rule has filled before it takes their reports."""
+        drafts, tried = [], []
+        for at, rule_step in enumerate(self._rule_steps(step, 0)[:-1], 2):
+            tried += [f"{self.decode[p][0]}@{p}" for p in rule_step["positions"]]
+            drafts.append((f"+{at}", " ".join(tried)))
+        return drafts
 
 
 def _next(decode: list[tuple[str, int]], step: int) -> list[tuple[int, str]]:

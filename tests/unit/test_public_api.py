@@ -25,7 +25,8 @@ LOPA_RAY = {
         "ModelSettings",
         "ScalingSettings",
     ),
-    *("DecodeSession", "Engine", "GenerationResult", "LocalEngine", "Tokenizer", "TraceBranch", "TraceStep"),
+    *("DecodeSession", "Engine", "GenerationResult", "LocalEngine", "Tokenizer"),
+    *("TraceBranch", "TraceRuleStep", "TraceStep"),
     *(
         "BlockView",
         "Decision",

@@ -40,7 +40,12 @@ class GroupMetrics:
             "lopa_step_phase_seconds", "Seconds of a step by phase.", STEP_SECONDS, "phase"
         )
         self._branch_wins = metrics.counter(
-            "lopa_branch_wins", "Steps of requests by the kind of branch that won.", "kind"
+            "lopa_branch_wins",
+            "Steps of requests by the kind of branch that won, or was accepted last.",
+            "kind",
+        )
+        self._rule_steps = metrics.counter(
+            "lopa_rule_steps", "Steps of the rule of filling in steps of requests."
         )
         self._workers = metrics.gauge("lopa_workers", "Live branch workers.")
         self._wanted = metrics.gauge("lopa_workers_wanted", "Branch workers that there should be.")
@@ -79,14 +84,15 @@ class GroupMetrics:
         self._steps.inc()
         for phase, seconds in asdict(step_events.timing).items():
             self._phase_seconds.observe(seconds, phase=phase)
+        steps = [event for event in step_events.events if isinstance(event, RequestStep)]
         kinds = [
-            "lookahead" if event.plan.branches[event.outcome.winner].fills else "anchor"
-            for event in step_events.events
-            if isinstance(event, RequestStep)
+            "lookahead" if event.plan.branches[event.outcome.winner].fills else "anchor" for event in steps
         ]
         for kind in ("anchor", "lookahead"):
             if kind in kinds:
                 self._branch_wins.inc(kinds.count(kind), kind=kind)
+        if steps:
+            self._rule_steps.inc(sum(len(event.outcome.rule_steps) for event in steps))
 
     def on_choice_finished(self, finished: ChoiceFinished) -> None:
         """After every finished choice."""

@@ -70,6 +70,7 @@ def test_a_chat_completion(client: httpx.Client) -> None:
     assert [top.logprob for top in logprobs.content[0].top_logprobs] == [-0.1, -9999.0]
     lopa = answer.lopa
     assert (lopa.steps, lopa.forwards, lopa.tokens, lopa.commit_bytes) == (10, 40, 20, 2000)
+    assert lopa.rule_steps == 12
     assert (lopa.tpf, lopa.seconds, lopa.queued_seconds) == (2.0, 0.5, 0.1)
     assert lopa.phases_seconds == {"plan": 0.2, "forward": 0.4}
     assert lopa.trace is not None
@@ -179,6 +180,7 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
             {"name": "+1", "tried": "Once", "confidence": 0.9},
         ],
         "winner": 1,
+        "rule_steps": [{"branch": 1, "positions": [0]}],
     }
     assert len(snapshots) == 2
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from actors.client_streams import StepEvents
 from actors.master_status import MasterStatus
 from cluster.serving.replica.metrics import GroupMetrics
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.step_report import StepTiming
+from support.verified_decode import PROBLEM, VERIFIED
 
 STATUS = MasterStatus(
     workers=1,
@@ -50,3 +56,26 @@ def test_queues_are_shown_by_key_and_all_addresses_as_one() -> None:
         }
         expected = {"no key": 5, "key 1": 5} if "key 1" in waiting else {"no key": 0, "key 1": 0, "key 2": 1}
         assert numbers == expected
+
+
+def test_mean_depth_is_steps_of_the_rule_per_step_of_a_request() -> None:
+    engine = LocalEngine.from_pretrained("demo")
+    timing = StepTiming(plan=0.0, scatter=0.0, commit=0.0, forward=0.0, gather=0.0, select=0.0)
+    group = GroupMetrics("m")
+    steps = []
+
+    def on_event(_: int, event: RequestStep) -> None:
+        steps.append(event)
+
+    sessions = [engine.create_session(PROBLEM, settings) for settings in (VERIFIED, VERIFIED.of_one_branch())]
+    results = [result for _, result in engine.run(sessions, on_event=on_event)]
+    for event in steps:
+        group.on_step(StepEvents((event,), timing))
+    deep = [event for event in steps if len(event.outcome.rule_steps) > 1]
+    (one_branch,) = {result.rule_steps for result in results if isinstance(result, GenerationResult)}
+    text = group.text()
+    assert deep and len(steps) < 2 * one_branch
+    assert f'lopa_rule_steps_total{{model="m"}} {2 * one_branch}.0\n' in text
+    # A step whose drafts were accepted is one of lookahead's, once.
+    assert f'lopa_branch_wins_total{{kind="lookahead",model="m"}} {len(deep)}.0\n' in text
+    assert f'lopa_branch_wins_total{{kind="anchor",model="m"}} {len(steps) - len(deep)}.0\n' in text

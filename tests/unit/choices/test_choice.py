@@ -1,0 +1,81 @@
+"""What a choice reports of steps in which the rule takes the reports of several branches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cluster.choices.choice_factory import ChoiceFactory
+from cluster.choices.messages import CanvasSnapshot, ChoiceFinished, ChoicesRequest
+from lopa_ray.decoding.result import trace_step
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.step_report import PHASES, StepTiming
+from support.verified_decode import PROBLEM, VERIFIED
+
+TIMING = StepTiming(plan=0.1, scatter=0.1, commit=0.1, forward=0.1, gather=0.1, select=0.1)
+
+
+@pytest.fixture(scope="module")
+def decode() -> tuple[list[RequestStep], list[CanvasSnapshot], ChoiceFinished]:
+    """The steps of one choice with verified lookahead, its snapshots, and its end."""
+    request = ChoicesRequest("id", (PROBLEM,), VERIFIED.given(), stream=True, stream_canvas=True, trace=True)
+    engine = LocalEngine.from_pretrained("demo")
+    (choice,) = ChoiceFactory(engine).create(request, 0.0)
+    steps: list[RequestStep] = []
+    outputs = []
+
+    def on_event(_: int, event: RequestStep) -> None:
+        steps.append(event)
+        outputs.extend(choice.add_step(replace(event, timing=TIMING)))
+
+    list(engine.run([choice.session], on_event=on_event))
+    (finished,) = [output for output in outputs if isinstance(output, ChoiceFinished)]
+    return steps, [output for output in outputs if isinstance(output, CanvasSnapshot)], finished
+
+
+Decode = tuple[list[RequestStep], list[CanvasSnapshot], ChoiceFinished]
+
+
+def test_snapshots_tell_which_drafts_were_accepted_and_what_each_report_filled(decode: Decode) -> None:
+    steps, snapshots, _ = decode
+    assert len(snapshots) == len(steps)
+    decided: set[int] = set()
+    accepted = 0
+    for event, snapshot in zip(steps, snapshots, strict=True):
+        assert [step.branch for step in snapshot.rule_steps] == [
+            step.branch for step in event.outcome.rule_steps
+        ]
+        filled = [position for step in snapshot.rule_steps for position in step.positions]
+        # Each position that this step decided was filled in one step of the rule.
+        newest = {at for at, cell in enumerate(snapshot.cells) if cell.step == snapshot.step}
+        assert sorted(filled) == sorted(newest) and decided.isdisjoint(newest)
+        decided |= newest
+        names = [branch.name for branch in snapshot.branches]
+        assert names == ["anchor", *(f"+{number}" for number in range(1, len(names)))]
+        accepted += len(snapshot.rule_steps) > 1
+    assert accepted
+
+
+def test_statistics_count_forwards_and_steps_of_the_rule(decode: Decode) -> None:
+    steps, _, finished = decode
+    assert finished.stats.steps == len(steps) < finished.stats.rule_steps
+    assert finished.stats.rule_steps == sum(len(event.outcome.rule_steps) for event in steps)
+
+
+def test_trace_events_name_the_accepted_drafts(decode: Decode) -> None:
+    steps, _, finished = decode
+    assert len(finished.trace) == len(steps) * len(PHASES)
+    shown = [event["args"] for event in finished.trace[:: len(PHASES)]]
+    for event, arguments in zip(steps, shown, strict=True):
+        step = trace_step(event.plan, event.outcome)
+        assert arguments == {
+            "step": step.step,
+            "branches": len(step.branches),
+            "winner": step.branch_name(step.winner),
+            "rule_steps": step.depth,
+            "accepted": " ".join(f"+{draft}" for draft in step.accepted),
+            "tokens": len(step.decided),
+        }
+    assert any(len(arguments["accepted"].split()) > 1 for arguments in shown)

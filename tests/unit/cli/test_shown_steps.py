@@ -1,0 +1,61 @@
+"""What `lopa generate` shows and records of steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from typer.testing import CliRunner
+
+from cluster.cli import app
+from support.verified_decode import PROBLEM
+
+NBSP = "&#160;"
+"""How a drawing has a space."""
+
+torch.set_num_threads(1)
+
+
+def generate(*options: str) -> str:
+    """What the command prints on stdout."""
+    result = CliRunner().invoke(app, ["generate", "--local", "-n", "64", "-b", "8", *options, PROBLEM])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+VERIFIED = ("--set", "decode.lookahead=verified")
+
+
+def test_accepted_drafts_are_watched_traced_and_counted(tmp_path: Path) -> None:
+    trace, drawing = tmp_path / "trace.jsonl", tmp_path / "steps.svg"
+    files = ("--trace", str(trace), "--svg", str(drawing))
+    shown = generate(*VERIFIED, "--watch", *files).splitlines()
+    steps = [json.loads(line) for line in trace.read_text().splitlines()]
+    depths = [len(step["rule_steps"]) for step in steps]
+    assert max(depths) > 1
+    for line, step, depth in zip(shown, steps, depths, strict=False):
+        assert line.startswith(f"step {step['step']:>3}  ")
+        assert (f" depth {depth}  " in line) == (depth > 1)
+        assert f"  +{step['winner']} " in line or (step["winner"] == 0 and "  anchor " in line)
+        assert step["fills"] == [fill for rule_step in step["rule_steps"] for fill in rule_step["fills"]]
+    accepted = [len({rule_step["branch"] for rule_step in step["rule_steps"]} - {0, None}) for step in steps]
+    evaluated = sum(len(step["branches"]) - 1 for step in steps)
+    table = dict(
+        line.strip().split(maxsplit=1) for line in shown if line.startswith(("depth", "drafts", "steps"))
+    )
+    assert table["steps"].split() == [str(len(steps))]
+    assert table["depth"] == f"{sum(depths) / len(steps):.2f} steps of the rule per step"
+    assert table["drafts"] == f"{sum(accepted)} of {evaluated} accepted"
+    last = len(steps) - 1
+    drawn = {last // 3, 2 * last // 3, last}
+    assert (f"depth{NBSP}" in drawing.read_text()) == any(depths[at] > 1 for at in drawn)
+    assert ("✓" in drawing.read_text()) == any(accepted[at] > 1 for at in drawn)
+    result = json.loads(generate(*VERIFIED, "--json"))
+    assert (result["steps"], result["rule_steps"]) == (len(steps), sum(depths))
+
+
+def test_forks_that_compete_have_no_depth() -> None:
+    shown = generate("--watch")
+    assert "winners" in shown
+    assert not any(word in shown for word in ("depth", "drafts"))
