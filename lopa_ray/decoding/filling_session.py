@@ -163,8 +163,9 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """
         plan = self.plan()
         is_plain = not (plan.token_bitmasks or self.logit_changes or self.settings.temperature)
-        ends = any(token in self.end_token_ids for _, token in fills)
-        return is_plain and not ends and not plan.branches[0].to_stage and self._keeps_blocks(fills)
+        if not is_plain or plan.branches[0].to_stage or not self._keeps_blocks(fills):
+            return False
+        return not self.has_ended([token for _, token in fills]) and not self.has_ended(self.generated)
 
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         """Whether no block begins or ends in the planned step, if that fills these."""
@@ -211,7 +212,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return self.choose(scores, branch.constraint_state)
 
     def allows(self, fills: Sequence[Fill]) -> bool:
-        """Whether the constraint allows these together, besides what `choose_planned` has chosen."""
+        """Whether the constraint allows these together on the planned canvas, and with what `choose_planned` chose."""
         constraint_state = self._branches[0].constraint_state
         return not fills or constraint_state is None or constraint_state.allows_together(fills)
 

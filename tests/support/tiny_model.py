@@ -64,6 +64,9 @@ SETTINGS: dict[str, GenerationSettings] = {
         max_new_tokens=40, block_size=16, sub_block_size=4, sub_block_cache=True, num_branches=3
     ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
+    "verified": LopaSettings(
+        max_new_tokens=64, num_branches=6, block_size=16, lookahead="verified", stop_at_eos=False
+    ),
 }
 
 

@@ -59,7 +59,9 @@ class Draft:
         return session
 
     def after(self, fills: Sequence[Fill], all_fills: frozenset[Fill], probability: float) -> Draft | None:
-        """The next state that scores positions, if the rule fills these here; None if the request ends before it.
+        """The next state that scores positions, if the rule fills these here.
+
+        None if the request ends before it, or if its constraint allows no such state.
 
         Where the window stays as it is, it is described without a session. Should that be wrong, no plan of the rule
         agrees with it, and its branch is of no use.
@@ -68,6 +70,8 @@ class Draft:
         if session.keeps_window(fills):
             key = self.key.with_fills(fills, len(session.prompt))
             return Draft(all_fills, probability, self.plan, key, lambda: session.after(fills))
+        if not session.allows(fills):
+            return None
         following = _scoring_state(session.after(fills))
         return None if following is None else Draft.of(following, all_fills, probability)
 
@@ -77,8 +81,12 @@ class DraftTree:
 
     def __init__(self, settings: GenerationSettings) -> None:
         threshold = getattr(settings, "confidence_threshold", None)
+        self._settings = settings
         self._threshold: float | None = threshold
         self._model = None if threshold is None else FillModel.load(settings.ranking)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DraftTree, (self._settings,)
 
     def drafts(
         self, current: Draft, states: EvaluatedStates, most: int, min_probability: float = MIN_DRAFT

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import ScoreError, SettingsError, StepLimitError
 from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.step_report import BranchReport
 from support.context_model import ContextModel
 from support.fake_model import VOCABULARY
 from support.settings_strategies import ANY_SETTINGS, PROMPTS
@@ -22,13 +32,20 @@ CONTEXT_MODELS = st.builds(
     vocabulary=st.sampled_from([VOCABULARY, replace(VOCABULARY, shifted=True)]),
 )
 
+VERIFIED = LopaSettings(
+    max_new_tokens=40, block_size=16, num_branches=8, lookahead="verified", confidence_threshold=0.8
+)
+
 
 @st.composite
 def any_verified(draw: st.DrawFn) -> LookaheadSettings:
-    """Settings of every decoder with lookahead, with the verified one."""
+    """Settings of every decoder that has a lookahead, with the verified one."""
     wanted = draw(ANY_SETTINGS.filter(lambda wanted: isinstance(wanted, LookaheadSettings)))
     given = {name: getattr(wanted, name) for name in wanted.model_fields_set - wanted.implied - {*OF_FORKS}}
-    changes = {"num_branches": draw(st.integers(2, 9)), "lookahead": "verified"}
+    changes: dict[str, Any] = {
+        "num_branches": draw(st.one_of(st.integers(2, 9), st.just("auto"))),
+        "lookahead": "verified",
+    }
     if draw(st.booleans()):
         changes |= {"temperature": draw(st.sampled_from([0.5, 1.0])), "seed": draw(st.integers(0, 9))}
     if "settled" in type(wanted).model_fields:
@@ -36,25 +53,198 @@ def any_verified(draw: st.DrawFn) -> LookaheadSettings:
     return type(wanted)(**given | changes)
 
 
-def steps_of(session: DecodeSession, model: ContextModel) -> list[StepOutcome]:
-    """The outcomes of a request; it may end with an error, which is raised."""
+def steps_of(
+    session: DecodeSession, model: ContextModel, *, restored: bool = False, branches: int | None = None
+) -> list[StepOutcome]:
+    """The outcomes of a request. `restored`: every step is done by another session, from the state before it."""
     outcomes = []
     while not session.finished:
-        outcomes.append(session.advance(model.reports(session.plan())))
+        if restored:
+            state = session.export_state()
+            assert session.plan(branches) == session.plan(branches) and session.export_state() == state
+            session = session.with_state(state, ())
+        outcomes.append(session.advance(model.reports(session.plan(branches))))
     return outcomes
 
 
-@settings(max_examples=400)
-@given(PROMPTS, any_verified(), CONTEXT_MODELS)
-def test_tokens_and_finish_reason_are_those_of_one_branch(
-    prompt: list[int], wanted: LookaheadSettings, model: ContextModel
+def assert_same(together: list[StepOutcome], of_one: list[StepOutcome]) -> None:
+    """The same steps of the rule, in no more steps, with the same end."""
+    rule_steps = [rule_step for outcome in together for rule_step in outcome.rule_steps]
+    assert [rule_step.filled for rule_step in rule_steps] == [outcome.filled for outcome in of_one]
+    assert len(together) <= len(of_one)
+    if of_one:
+        last, alone = together[-1], of_one[-1]
+        assert (last.canvas, last.finish_reason) == (alone.canvas, alone.finish_reason)
+
+
+@settings(max_examples=150)
+@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans())
+def test_every_decoder_takes_the_steps_of_one_branch(
+    prompt: list[int], wanted: LookaheadSettings, model: ContextModel, restored: bool
 ) -> None:
+    """The model's rows follow from all that they see, so they differ as soon as a branch stands for another state."""
     alone = new_session(prompt, wanted.of_one_branch(), model.vocabulary)
     verified = new_session(prompt, wanted, model.vocabulary)
-    of_one, together = steps_of(alone, replace(model)), steps_of(verified, replace(model))
-    assert verified.generated == alone.generated
-    assert verified.finish_reason == alone.finish_reason
-    assert len(together) <= len(of_one)
-    rule_steps = [rule_step for outcome in together for rule_step in outcome.rule_steps]
-    assert [step.filled for step in rule_steps] == [outcome.filled for outcome in of_one]
-    assert [outcome.canvas for outcome in together[-1:]] == [outcome.canvas for outcome in of_one[-1:]]
+    of_one = steps_of(alone, replace(model))
+    assert_same(steps_of(verified, replace(model), restored=restored), of_one)
+
+
+@pytest.mark.long
+@settings(max_examples=10_000)
+@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans())
+def test_every_decoder_takes_the_steps_of_one_branch_in_many_cases(
+    prompt: list[int], wanted: LookaheadSettings, model: ContextModel, restored: bool
+) -> None:
+    test_every_decoder_takes_the_steps_of_one_branch.hypothesis.inner_test(prompt, wanted, model, restored)
+
+
+DECODERS = {
+    "full attention": VERIFIED,
+    "block-causal": VERIFIED.replace(window_attention="block_causal", block_size=8),
+    "block diffusion": BlockDiffusionSettings(
+        max_new_tokens=40, block_size=8, num_branches=8, lookahead="verified", confidence_threshold=0.8
+    ),
+    "a schedule": VanillaSettings(max_new_tokens=40, steps=20, num_branches=8, lookahead="verified"),
+    "random positions": VanillaSettings(
+        max_new_tokens=40, steps=20, remasking="random", num_branches=8, lookahead="verified"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_drafts_save_steps_where_the_model_keeps_its_mind(name: str) -> None:
+    wanted = DECODERS[name]
+    saved = total = 0
+    for seed in range(5):
+        model = ContextModel(seed=seed, stability=1.0)
+        of_one = steps_of(new_session([1, 2], wanted.of_one_branch(), VOCABULARY), replace(model))
+        together = steps_of(new_session([1, 2], wanted, VOCABULARY), replace(model))
+        assert_same(together, of_one)
+        saved, total = saved + len(of_one) - len(together), total + len(of_one)
+    assert saved > total / 5
+
+
+def test_a_smaller_budget_changes_steps_and_no_token() -> None:
+    model = ContextModel(stability=1.0)
+    of_one = steps_of(new_session([1, 2], VERIFIED.of_one_branch(), VOCABULARY), replace(model))
+    lengths = []
+    for branches in (1, 2, 4, 8):
+        together = steps_of(new_session([1, 2], VERIFIED, VOCABULARY), replace(model), branches=branches)
+        assert_same(together, of_one)
+        lengths.append(len(together))
+    assert lengths[0] == len(of_one) and lengths == sorted(lengths, reverse=True) and lengths[-1] < lengths[0]
+
+
+def test_auto_evaluates_probable_drafts_alone() -> None:
+    model = ContextModel(stability=1.0)
+    fixed = new_session([1, 2], VERIFIED.replace(num_branches=16), VOCABULARY)
+    auto = new_session([1, 2], VERIFIED.replace(num_branches="auto"), VOCABULARY)
+    assert steps_of(fixed, replace(model))[-1].canvas == steps_of(auto, replace(model))[-1].canvas
+    assert auto.forwards < fixed.forwards
+
+
+def test_answers_under_a_constraint_are_those_of_one_branch() -> None:
+    texts = [*(bytes([97 + token % 4]) for token in range(48)), b"", b""]
+    automaton = ByteAutomaton.from_regex("(ab?c+d?){2,9}")
+    functions = token_functions(automaton.transitions, texts)
+    constraint = build_constraint(*functions, automaton.accepting, VOCABULARY.eos_token_id)
+    for seed in range(10):
+        wanted = VERIFIED.replace(guided_regex="(ab?c+d?){2,9}", block_size=5)
+        model = ContextModel(seed=seed, stability=1.0)
+        alone = new_session([1], wanted.of_one_branch(), VOCABULARY, constraint)
+        verified = new_session([1], wanted, VOCABULARY, constraint)
+        assert_same(steps_of(verified, replace(model)), steps_of(alone, replace(model)))
+
+
+# Relaxed acceptance
+
+
+@settings(max_examples=60)
+@given(CONTEXT_MODELS, st.sampled_from([0.0, 0.3, 0.6]), st.sampled_from([None, 1.0]))
+def test_relaxed_acceptance_fills_the_rules_tokens_and_probable_choices_of_a_report(
+    model: ContextModel, acceptance: float, settled: float | None
+) -> None:
+    session = new_session([1, 2], VERIFIED.replace(acceptance=acceptance, settled=settled), model.vocabulary)
+    while not session.finished:
+        plan = session.plan()
+        reports = model.reports(plan)
+        outcome = session.advance(reports)
+        known = [_choices(report) for report in reports]
+        for rule_step in outcome.rule_steps:
+            if rule_step.branch is None:
+                continue
+            for decision in rule_step.filled:
+                assert known[rule_step.branch][decision.position] == (decision.token, decision.probability)
+        # What follows on a step of the rule is a branch with all that it has filled.
+        filled: set[tuple[int, int]] = set()
+        for before, after in zip(outcome.rule_steps, outcome.rule_steps[1:], strict=False):
+            filled |= {decision.fill for decision in before.filled}
+            if after.branch is not None:
+                assert set(plan.branches[after.branch].fills) == filled
+
+
+def _choices(report: BranchReport) -> dict[int, tuple[int, float]]:
+    columns = (report.positions.tolist(), report.tokens.tolist(), report.probabilities.tolist())
+    return {position: (token, probability) for position, token, probability in zip(*columns, strict=True)}
+
+
+def test_relaxed_acceptance_takes_no_more_steps() -> None:
+    steps = {"exact": 0, "relaxed": 0}
+    for seed in range(10):
+        for name, acceptance in (("exact", "exact"), ("relaxed", 0.3)):
+            session = new_session([1, 2], VERIFIED.replace(acceptance=acceptance), VOCABULARY)
+            steps[name] += len(steps_of(session, ContextModel(seed=seed, stability=1.0)))
+    assert steps["relaxed"] < steps["exact"]
+
+
+# Ends and refusals
+
+
+def test_a_draft_without_scores_is_no_draft_and_an_anchor_without_scores_is_an_error() -> None:
+    session, model = new_session([1, 2], VERIFIED, VOCABULARY), ContextModel(stability=1.0)
+    while len(session.plan().branches) == 1:
+        session.advance(model.reports(session.plan()))
+    reports = model.reports(session.plan())
+    broken = [replace(report, scores=report.scores * np.nan) for report in reports]
+    outcome = session.advance([reports[0], *broken[1:]])
+    assert len(outcome.rule_steps) == 1
+    with pytest.raises(ScoreError, match="NaN"):
+        session.advance([replace(r, scores=r.scores * np.nan) for r in model.reports(session.plan())])
+
+
+def test_the_step_limit_is_that_of_one_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LopaSession, "step_limit", 3)
+    model = ContextModel(stability=1.0)
+    alone = new_session([1, 2], VERIFIED.of_one_branch(), VOCABULARY)
+    first = replace(model)
+    outcomes = [alone.advance(first.reports(alone.plan())) for _ in range(3)]
+    decided = sum(len(outcome.filled) for outcome in outcomes)
+    for wanted in (VERIFIED, VERIFIED.of_one_branch()):
+        session = new_session([1, 2], wanted, VOCABULARY)
+        with pytest.raises(StepLimitError, match="3 steps did not finish 40 tokens"):
+            steps_of(session, replace(model))
+        assert sum(token != VOCABULARY.mask_token_id for token in session.generated) == decided
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("anchor", "win"),
+        ("branch_confidence", "bottom(0.3)"),
+        ("creation_confidence_alpha", 0.5),
+        ("tokens_per_fork", 2),
+        ("lookahead_below", 0.5),
+    ],
+)
+def test_settings_of_forks_are_refused_by_name(setting: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=f"{setting}.*lookahead verified") as raised:
+        VERIFIED.replace(**{setting: value})
+    assert raised.value.setting == setting
+
+
+def test_acceptance_needs_drafts() -> None:
+    with pytest.raises(SettingsError, match=r"acceptance 0\.5 without drafts") as raised:
+        LopaSettings(acceptance=0.5)
+    assert raised.value.setting == "acceptance"
+    with pytest.raises(SettingsError, match="acceptance"):
+        VERIFIED.replace(acceptance="nearly")

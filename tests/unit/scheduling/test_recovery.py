@@ -64,6 +64,21 @@ KINDS: dict[str, GenerationSettings] = {
     "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
     "settled": LopaSettings(**FULL, num_branches=3, settled=1.0),
     "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
+    "verified": LopaSettings(**FULL, num_branches=6, lookahead="verified"),
+    "verified_causal": LopaSettings(
+        **FULL,
+        num_branches=5,
+        lookahead="verified",
+        window_attention="block_causal",
+        commit_protocol="two_phase",
+    ),
+    "verified_relaxed": LopaSettings(
+        **FULL, num_branches=6, lookahead="verified", acceptance=0.2, settled=1.0
+    ),
+    "verified_blocks": BlockDiffusionSettings(max_new_tokens=20, num_branches=4, lookahead="verified"),
+    "verified_cache": FastDllmSettings(
+        max_new_tokens=20, block_size=8, num_branches=4, confidence_threshold=0.6, lookahead="verified"
+    ),
 }
 
 
