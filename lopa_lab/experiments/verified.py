@@ -89,8 +89,8 @@ class Verified(Experiment):
         "0.05. TPF: tokens up to the first EOS ÷ steps, of all problems together. Forwards per token: branch "
         "evaluations ÷ tokens. Equal answers: token ids and finish reason are those of one branch at the same "
         f"settings. The model that proposes drafts is the package's, fitted to other problems (seed {FIT_SEED}). "
-        f"Bars are for blocks of {USUAL_SIZE} and threshold {USUAL_THRESHOLD:g}; they are compared with measured values, "
-        f"not with intervals. Figure: blocks of {USUAL_SIZE}; the numbers are thresholds on the lines of one branch "
+        f"Bars are for blocks of {USUAL_SIZE} and threshold {USUAL_THRESHOLD:g}, and concern the measured values, "
+        f"not intervals. Figure: blocks of {USUAL_SIZE}; the numbers are thresholds on the lines of one branch "
         "and of LoPA, and branches on the others."
     )
     paper = (
