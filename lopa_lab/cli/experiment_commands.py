@@ -1,4 +1,4 @@
-"""The commands of `lopa experiment`: one for each experiment, `fit-fill-model`, and `report`."""
+"""The commands of `lopa experiment`: one for each experiment, `fit-drafts`, and `report`."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ for _name, _question in EXPERIMENTS.items():
     app.command(_name, help=_question)(_command(_name))
 
 
-@app.command("fit-fill-model")
-def fit_fill_model(
+@app.command("fit-drafts")
+def fit_drafts(
     config: options.ConfigOption = "demo",
     model: options.ModelOption = None,
     device: options.DeviceOption = None,
@@ -81,9 +81,9 @@ def fit_fill_model(
         Path, typer.Option("--output", "-o", metavar="FILE", help="File of the parameters.")
     ] = Path("fill_models.json"),
 ) -> None:
-    """Fit what proposes the drafts of verified lookahead, for each ranking.
+    """Fit the model that proposes the drafts of verified lookahead.
 
-    Decodes problems with verified lookahead, and fits the model to the states that the decodes reach. Replace
+    Decodes problems with verified lookahead, and fits a model per ranking to the states that it reaches. Replace
     lopa_ray/decoding/verified/fill_models.json with the file to use it.
     """
     with exit_on_error():

@@ -77,7 +77,7 @@ def shapes(parameters: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 def test_the_command_writes_what_the_package_loads(tmp_path: Path) -> None:
     path = tmp_path / "fill_models.json"
     few = ("--problems", "1", "--rounds", "1", "--set", "decode.max_new_tokens=48")
-    done = CliRunner().invoke(app, ["experiment", "fit-fill-model", *few, "--output", str(path)])
+    done = CliRunner().invoke(app, ["experiment", "fit-drafts", *few, "--output", str(path)])
     assert done.exit_code == 0, done.output
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) == len(get_args(Ranking)) + 2
