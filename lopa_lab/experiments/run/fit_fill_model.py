@@ -27,8 +27,8 @@ from lopa_ray.protocol.sampling_params import Ranking
 BRANCHES = 8
 """Of the decodes that give the examples."""
 HIDDEN_UNITS = 16
-EPOCHS = 40
-BLOCKS_PER_BATCH = 2048
+EPOCHS = 80
+BLOCKS_PER_BATCH = 256
 LEARNING_RATE = 1e-2
 WEIGHT_DECAY = 1e-4
 DIGITS = 4
