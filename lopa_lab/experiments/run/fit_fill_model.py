@@ -72,8 +72,8 @@ class FillNetwork(nn.Module):
         count = torch.bincount(block_of_row, minlength=blocks).log1p()[:, None]
         return self.output(units), self.block(torch.cat((mean, most, count), 1))[:, 0]
 
-    def log_likelihood(self, examples: Sequence[BlockExample]) -> Tensor:
-        """The mean over blocks of the log-probability of what was filled: float32 scalar."""
+    def log_likelihoods(self, examples: Sequence[BlockExample]) -> Tensor:
+        """The log-probability of what was filled in each block: [B], float32."""
         sizes = torch.tensor([len(example.passes) for example in examples])
         block_of_row = torch.repeat_interleave(torch.arange(len(examples)), sizes)
         inputs = torch.from_numpy(np.concatenate([example.features for example in examples]))
@@ -98,7 +98,7 @@ class FillNetwork(nn.Module):
         filled = passes.clone()
         filled[first[has_fallback] + fallback[has_fallback]] = 1
         of_tokens = by_block(_log_bernoulli(outputs[:, 2], keeps) * filled)
-        return (of_block + of_tokens).mean()
+        return of_block + of_tokens
 
     def parameters_of_model(self) -> dict[str, Any]:
         """The parameters of a `FillModel`."""
@@ -170,19 +170,19 @@ def fit_fill_model(examples: Sequence[BlockExample], seed: int = 0) -> FittedFil
         raise ValueError("there are no examples to fit a model to")
     torch.manual_seed(seed)
     network = FillNetwork(torch.from_numpy(np.concatenate([example.features for example in examples])))
-    before = network.log_likelihood(examples).item()
+    before = network.log_likelihoods(examples).mean().item()
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     batches = -(-len(examples) // BLOCKS_PER_BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=EPOCHS * batches)
     for _ in range(EPOCHS):
         order = torch.randperm(len(examples)).tolist()
         for batch in range(batches):
-            loss = -network.log_likelihood([examples[at] for at in order[batch::batches]])
+            loss = -network.log_likelihoods([examples[at] for at in order[batch::batches]]).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-    after = network.log_likelihood(examples).item()
+    after = network.log_likelihoods(examples).mean().item()
     return FittedFillModel(network.parameters_of_model(), len(examples), before, after)
 
 

@@ -120,7 +120,7 @@ def test_the_fill_model_computes_the_probabilities_that_were_fitted(complete: bo
 
     def likelihood(passes: tuple[bool, ...], fallback: int = -1) -> float:
         example = BlockExample(table, np.array(passes), fallback, np.ones(count, bool))
-        return network.log_likelihood([example]).exp().item()
+        return network.log_likelihoods([example]).exp().item()
 
     expected = {}
     for passes in product((False, True), repeat=count):
@@ -141,6 +141,6 @@ def test_likelihood_counts_the_tokens_of_filled_positions_alone(engine: LocalEng
     network = FillNetwork(torch.from_numpy(np.concatenate([each.features for each in examples])))
     some = next(each for each in examples if each.passes.any() and not each.passes.all())
     left, filled = some.keeps ^ ~some.passes, some.keeps ^ some.passes
-    plain = network.log_likelihood([some]).item()
-    assert network.log_likelihood([replace(some, keeps=left)]).item() == plain
-    assert network.log_likelihood([replace(some, keeps=filled)]).item() != plain
+    plain = network.log_likelihoods([some]).item()
+    assert network.log_likelihoods([replace(some, keeps=left)]).item() == plain
+    assert network.log_likelihoods([replace(some, keeps=filled)]).item() != plain
