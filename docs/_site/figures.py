@@ -1,4 +1,4 @@
-"""The figures of `how_lopa_works.md`, from decodes of one word problem by the model of the package.
+"""The figures of `how_lopa_works.md` and `verified.md`, from decodes of one word problem by the model of the package.
 
 `python docs/_site/figures.py` decodes and draws; with `--draw` it draws the kept decodes again.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,25 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from lopa_lab.records.figure import MARKERS, PALETTE, svg
+from lopa_ray.protocol.outcome import Decision
 
 FIGURES = ROOT / "docs/figures"
 DECODES = FIGURES / "decodes.json"
 PROBLEM = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
+LONGER_PROBLEM = (
+    "There were 74 pizzas in Wendy's pack. Alex gives 7 more pizzas to Wendy. Alex sends Wendy 71 others. How many "
+    "does Wendy have now?"
+)
+"""What verified lookahead is shown on: the answer has more steps."""
 DECODERS = ("vanilla", "d2f", "lopa")
 
 
 def decodes() -> dict[str, Any]:
-    """Steps of each decoder: which positions of the answer they decided, and their branches' confidences."""
+    """Steps of each decoder: which positions of the answer they decided, and their branches' confidences.
+
+    Of verified lookahead, the positions that the steps of each forward decided, and those of one branch.
+    """
+    from lopa_lab.bench.decoding import steps_of
     from lopa_ray import D2FSettings, LocalEngine, LopaSettings, VanillaSettings
 
     engine = LocalEngine.from_pretrained("demo")
@@ -48,6 +59,20 @@ def decodes() -> dict[str, Any]:
                 for step in result.trace
             ],
         }
+    verified = LopaSettings(max_new_tokens=64, num_branches=8, lookahead="verified")
+    session = engine.create_session(LONGER_PROBLEM, verified)
+    forwards = [step.outcome.rule_steps for step in steps_of(engine, [session])]
+    one_branch = engine.generate(LONGER_PROBLEM, verified.of_one_branch(), trace=True)
+
+    def positions(decisions: Iterable[Decision]) -> list[int]:
+        return sorted(decision.position - one_branch.prompt_tokens for decision in decisions)
+
+    recorded["verified"] = {
+        "problem": LONGER_PROBLEM,
+        "tokens": one_branch.tokens,
+        "one branch": [positions(step.decided) for step in one_branch.trace],
+        "forwards": [[positions(rule_step.filled) for rule_step in rule_steps] for rule_steps in forwards],
+    }
     return recorded
 
 
@@ -111,10 +136,35 @@ def progress(recorded: dict[str, Any]) -> str:
     return svg(draw)
 
 
+def verified_forwards(recorded: dict[str, Any]) -> str:
+    """Which step of the rule decides which position, and the forwards that did these steps."""
+    forwards = recorded["verified"]["forwards"]
+
+    def draw(axis: Any) -> None:
+        row = 0
+        for at, rule_steps in enumerate(forwards):
+            color = PALETTE[at % 2]
+            axis.axhspan(row + 0.5, row + len(rule_steps) + 0.5, color=color, alpha=0.12, linewidth=0)
+            middle = row + (len(rule_steps) + 1) / 2
+            axis.text(1.01, middle, at + 1, transform=axis.get_yaxis_transform(), va="center", fontsize=9)
+            for decided in rule_steps:
+                row += 1
+                xs = [position for position in decided if position < recorded["verified"]["tokens"]]
+                axis.scatter(xs, [row] * len(xs), s=12, marker="s", color=color)
+        axis.set_ylim(row + 0.5, 0.5)
+        axis.set_xlabel("position of the answer")
+        axis.set_ylabel("step of the rule: one branch's forward")
+        axis.text(1.07, 0.5, "forward of 8 branches", transform=axis.transAxes, rotation=-90, va="center")
+        axis.grid(visible=False)
+
+    return svg(draw)
+
+
 DRAWN = {
     "filling_order.svg": filling_order,
     "branch_confidences.svg": branch_confidences,
     "progress.svg": progress,
+    "verified.svg": verified_forwards,
 }
 
 

@@ -1,4 +1,4 @@
-"""The commands of `lopa experiment`: one for each experiment, and `report`."""
+"""The commands of `lopa experiment`: one for each experiment, `fit-drafts`, and `report`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from cluster.command_line import options
 from cluster.command_line.exit_status import exit_on_error
-from lopa_lab.experiments.table import EXPERIMENTS
+from lopa_lab.experiments.table import EXPERIMENTS, FIT_SEED
 
 app = typer.Typer(
     help="Open questions about LoPA: each command measures one, and writes data, plot and finding. Give an interrupted "
@@ -60,6 +60,46 @@ def _command(name: str) -> Callable[..., None]:
 
 for _name, _question in EXPERIMENTS.items():
     app.command(_name, help=_question)(_command(_name))
+
+
+@app.command("fit-drafts")
+def fit_drafts(
+    config: options.ConfigOption = "demo",
+    model: options.ModelOption = None,
+    device: options.DeviceOption = None,
+    dtype: options.DtypeOption = None,
+    assignments: options.SetOption = None,
+    problems: Annotated[int, typer.Option(min=1, help="Word problems to decode.")] = 500,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the problems; `lopa experiment verified` needs others.")
+    ] = FIT_SEED,
+    rounds: Annotated[
+        int,
+        typer.Option(min=1, help="How often to decode and fit; each round has the drafts of the one before."),
+    ] = 2,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File of the parameters.")
+    ] = Path("fill_models.json"),
+) -> None:
+    """Fit the model that proposes the drafts of verified lookahead.
+
+    Decodes problems with verified lookahead, and fits a model per ranking to the states that it reaches. Replace
+    lopa_ray/decoding/verified/fill_models.json with the file to use it.
+    """
+    with exit_on_error():
+        from cluster.batch.open_engine import open_engine
+        from lopa_lab.experiments.run.fit_fill_model import fill_models_text, fit_fill_models
+        from lopa_lab.records.record import check_writable, replace_file
+        from lopa_lab.word_problems import held_out_problems
+
+        check_writable(output)
+        overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
+        given = options.load_config(config, overrides)
+        with open_engine(given, local=True) as engine:
+            decoded = held_out_problems(seed, problems)
+            parameters = fit_fill_models(engine, given, decoded, rounds, typer.echo)
+        replace_file(output, fill_models_text(parameters))
+        typer.echo(f"File: {output}")
 
 
 @app.command()

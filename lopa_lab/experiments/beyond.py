@@ -65,6 +65,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "second-best tokens": {"top_logprobs": 2},
     "two tokens, summed probability": {"tokens_per_fork": 2},
     "two tokens, learned predictor": {"tokens_per_fork": 2},
+    "verified, exact": {"lookahead": "verified"},
+    "verified, relaxed": {"lookahead": "verified", "acceptance": 0.5},
 }
 """Changes of settings, by variant."""
 VARIANTS = (LOPA, *dict.fromkeys((*SETTINGS, *LOOKAHEADS, *LEARNED)))
@@ -87,8 +89,9 @@ class Beyond(Experiment):
         "probability at masked positions, whether or not it passes the threshold. learned predictor: the winner has "
         "the most tokens decided in this step, which its scores tell, and in the next, which a ridge regression on "
         f"nine features of these scores predicts, fitted on {TRAINING_PROBLEMS} training problems decoded with random "
-        "winners. two tokens with one of the last two rules: both changes. Rules for winners count tokens behind the "
-        "end of an answer too, TPF does not. The bar, in each of the "
+        "winners. two tokens with one of the last two rules: both changes. verified: the branches are drafts of the "
+        "rule's next steps, exact or with acceptance 0.5. Rules for winners count tokens behind the end of an answer "
+        "too, TPF does not. The bar, in each of the "
         f"{len(SEEDS) * len(BLOCK_SIZES)} cells: TPF at least {FASTER:.2f} times LoPA's, clearly above 1, with a "
         f"score that is not clearly lower, and over all cells at most {-EQUAL_POINTS:.0f} points lower by its whole "
         f"interval; or a score at least {MORE_POINTS:.0f} points higher, clearly above 0, with a TPF that is not "

@@ -18,8 +18,12 @@ EXPERIMENTS = {
     "overhead": "What does lookahead cost on one device?",
     "open-ended": "How do decoders write text without a checkable answer?",
     "beyond": "Does another lookahead beat the published one?",
+    "verified": "What do verified drafts give, and what do they cost?",
 }
 """Name → the question that it answers. The order is that of help and findings."""
+
+FIT_SEED = 101
+"""Seed of the problems that `lopa experiment fit-drafts` decodes: experiments are about others."""
 
 
 def load_experiment(name: str) -> Experiment:

@@ -51,6 +51,9 @@ def test_the_kept_decodes_are_those_of_the_model() -> None:
             assert step["decided"] == other["decided"]
             assert step["winner"] == other["winner"]
             assert step["confidences"] == pytest.approx(other["confidences"], abs=0.002)
+    assert decoded["verified"] == kept["verified"]
+    rule_steps = [decided for forward in kept["verified"]["forwards"] for decided in forward]
+    assert rule_steps == kept["verified"]["one branch"]
 
 
 @pytest.mark.usefixtures("site")

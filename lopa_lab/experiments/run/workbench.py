@@ -18,6 +18,7 @@ from lopa_lab.experiments.run.lookaheads import MakeSession
 from lopa_lab.experiments.run.outcomes import Name, StepTotals
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -103,13 +104,7 @@ class Workbench(ExitStack):
         sessions = [self.engine.create_session(problem.question, settings) for problem in problems]
         if make_session is not None:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
-        results = results_of(self.engine, sessions)
-        return {
-            "tokens": [result.tokens for result in results],
-            "steps": [result.steps for result in results],
-            "forwards": [result.forwards for result in results],
-            "correct": [int(right) for right in solved(problems, results)],
-        }
+        return graded(problems, results_of(self.engine, sessions))
 
     def totals_in_turns(
         self, decoders: Mapping[Name, Callable[[str], Mapping[str, float]]]
@@ -124,3 +119,13 @@ class Workbench(ExitStack):
                 if number:
                     totals[name].add(sums)
         return totals
+
+
+def graded(problems: Sequence[Problem], results: Sequence[GenerationResult]) -> dict[str, Any]:
+    """What `Outcomes` are made of, from the results of problems."""
+    return {
+        "tokens": [result.tokens for result in results],
+        "steps": [result.steps for result in results],
+        "forwards": [result.forwards for result in results],
+        "correct": [int(right) for right in solved(problems, results)],
+    }

@@ -1,7 +1,8 @@
 """FillModel: what a threshold rule will probably fill in a state that has not been scored, by a report from before it.
 
-A small network that is fitted beforehand (`lopa experiment verified --fit`) and the same for all requests, so that
-the drafts of a request depend on nothing but itself. It decides the number of steps, and never a token.
+A small network that is fitted beforehand (`lopa experiment fit-drafts`) and the same for all requests, so that
+the drafts of a request depend on nothing but itself. It decides the number of steps, and with exact acceptance never a
+token.
 
 Shape suffixes: N masked positions, F features, H hidden units, B blocks.
 """

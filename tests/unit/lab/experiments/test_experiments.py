@@ -14,7 +14,7 @@ from cluster.cli import app
 from lopa_lab.experiments.branches import Branches
 from lopa_lab.experiments.run.experiment import Data, ExperimentRecord
 from lopa_lab.experiments.run.workbench import Workbench
-from lopa_lab.experiments.table import EXPERIMENTS, load_experiment
+from lopa_lab.experiments.table import EXPERIMENTS, FIT_SEED, load_experiment
 from lopa_lab.records.points_log import Point
 from lopa_ray.errors import SettingsError
 
@@ -28,6 +28,17 @@ SMALLER: dict[str, dict[str, Any]] = {
     },
     "budget": {"BUDGETS": {"fixed": (1, 4), "auto": (4,), "early exit": (0.5,)}},
     "overhead": {"LOOKAHEADS": (1, 3), "USUAL": 3},
+    "verified": {
+        "BLOCK_SIZES": (32,),
+        "RUNS": {
+            "one branch": ((1,), (0.9,)),
+            "LoPA": ((4, 8), (0.9,)),
+            "exact": ((4, 8, 16), (0.9,)),
+            "relaxed": ((8,), (0.9,)),
+            "one branch, settled": ((1,), (0.9,)),
+            "relaxed, settled": ((8,), (0.9,)),
+        },
+    },
     "open-ended": {"DECODERS": (0, 1, 4), "LENGTH": 16, "MC_NUM": 2},
 }
 """Experiments that need no Ray, with constants of their modules that make them smaller."""
@@ -36,7 +47,7 @@ SMALLER: dict[str, dict[str, Any]] = {
 TWO_PROBLEMS = ("--problems", "2", "--set", "decode.max_new_tokens=48")
 
 
-def experiment(*arguments: str | Path) -> Result:
+def experiment(*arguments: str | int | Path) -> Result:
     return CliRunner().invoke(app, ["experiment", *map(str, arguments)])
 
 
@@ -91,6 +102,12 @@ def test_too_little_to_tell_anything_is_refused(name: str, length: int, tmp_path
     assert done.exit_code == 2, done.output
     assert "for longer answers (--set decode.max_new_tokens)" in " ".join(done.output.split())
     assert not (tmp_path / f"{name}.json").exists()
+
+
+def test_problems_that_drafts_are_fitted_to_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = experiment("verified", *TWO_PROBLEMS, "--seed", FIT_SEED, "--output", tmp_path)
+    assert done.exit_code == 2 and "take another seed" in " ".join(done.output.split())
 
 
 @pytest.mark.usefixtures("smaller")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lopa_lab.experiments import ablation, beyond, budget, open_ended, tfo
+from lopa_lab.experiments import ablation, beyond, budget, open_ended, tfo, verified
 from lopa_lab.experiments.predictor import Observed, ObservedSession
+from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.run.outcomes import Outcomes
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
+from lopa_ray.decoding.result import GenerationResult
 from support.experiment_record import experiment_record
 from support.fake_model import VOCABULARY, FakeModel
 
@@ -47,6 +49,56 @@ def test_few_problems_do_not_meet_a_bar(problems: int, says: bool) -> None:
     assert ("meet the bar in every cell" in found.headline) == says
     assert ("Fewer than 10 problems per cell" in found.headline) != says
     assert {row[-1] for row in found.rows} == {"", "yes" if says else "–"}
+
+
+def verified_record(problems: int, steps: dict[str, int], answers: dict[str, list[str]]) -> ExperimentRecord:
+    """Every problem takes `steps` of what decodes; by default one branch takes 20, and the others 8."""
+    points = []
+    for point in verified.EXPERIMENT.points():
+        decoder = str(point["decoder"])
+        data = outcomes([steps.get(decoder, 20 if decoder == verified.ONE else 8)] * problems)
+        points.append((dict(point), data | {"answers": answers.get(decoder, ["a"] * problems)}))
+    return experiment_record("verified", problems, *points)
+
+
+def test_bars_of_verified_lookahead() -> None:
+    """LoPA takes 10 steps: relaxed drafts have 1.25 times its TPF, which is enough without settled choices only."""
+    found = verified.EXPERIMENT.finding(verified_record(10, {verified.LOPA: 10}, {}))
+    text = (
+        found.text.replace(" [2.50 to 2.50]", "")
+        .replace(" [1.25 to 1.25]", "")
+        .replace(" [+0.0 to +0.0]", "")
+    )
+    assert (
+        "exact drafts with 16 branches have 2.50 times the TPF of one branch (bar: at least 1.9; met)" in text
+    )
+    assert "relaxed drafts with 8 branches have 1.25 times the TPF of LoPA with 4 at +0.0 points" in text
+    assert "(bar: at least 1.4 at no less than -2.5 points; missed)" in text
+    assert "7 of 8 bars are met" in text and "7 of 8 bars are met" in found.headline
+    assert "10, 10, 10 of 10 answers" in text
+    assert text.startswith("This is one small model") and "one small model" in found.headline
+
+
+def test_answers_of_verified_lookahead_are_compared_one_by_one() -> None:
+    record = verified_record(10, {verified.LOPA: 10}, {verified.EXACT: ["a"] * 9 + ["b"]})
+    found = verified.EXPERIMENT.finding(record)
+    assert "9, 9, 9 of 10 answers are equal to those of one branch (bar: all; missed)" in found.text
+    assert {row[-1] for row in found.rows if row[1] == verified.EXACT} == {"9 of 10"}
+    assert {row[-1] for row in found.rows if row[1] != verified.EXACT} == {""}
+
+
+def test_few_problems_do_not_meet_bars_of_verified_lookahead() -> None:
+    found = verified.EXPERIMENT.finding(verified_record(9, {}, {}))
+    assert "Fewer than 10 problems do not tell whether bars are met" in found.headline
+
+
+def test_fingerprints_tell_tokens_and_finish_reasons_apart() -> None:
+    result = GenerationResult(
+        [1, 2], "a", "stop", tokens=2, steps=1, forwards=1, seconds=0.0, prompt_tokens=1
+    )
+    others = [replace(result, token_ids=[1, 3]), replace(result, finish_reason="length")]
+    assert len({verified.answer_fingerprint(each) for each in (result, *others)}) == 3
+    assert verified.answer_fingerprint(replace(result, steps=9)) == verified.answer_fingerprint(result)
 
 
 def test_lopa_among_random_orders() -> None:
