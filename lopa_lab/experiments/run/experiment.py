@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -58,7 +58,8 @@ class ExperimentRecord(Record):
 
     def outcomes(self, **parameters: Value) -> Outcomes:
         """Return the outcomes at the one point with these parameters. Raises KeyError without such a point."""
-        return Outcomes(**self.data(**parameters))
+        data = self.data(**parameters)
+        return Outcomes(**{field.name: data[field.name] for field in fields(Outcomes)})
 
     @cached_property
     def resamples(self) -> Resamples:

@@ -116,7 +116,7 @@ def test_the_fill_model_computes_the_probabilities_that_were_fitted(complete: bo
     table = features(blocks, report_features(state, THRESHOLD), range(count), [13])
     torch.manual_seed(3)
     network = FillNetwork(torch.from_numpy(table))
-    sets = FillModel(network.parameters_of_model()).fill_sets(blocks, state, [13], THRESHOLD)
+    sets = FillModel(network.parameters_of_model()).fill_sets(blocks, state, [13], THRESHOLD, 8)
 
     def likelihood(passes: tuple[bool, ...], fallback: int = -1) -> float:
         example = BlockExample(table, np.array(passes), fallback, np.ones(count, bool))

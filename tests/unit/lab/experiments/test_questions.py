@@ -94,7 +94,7 @@ def test_few_problems_do_not_meet_bars_of_verified_lookahead() -> None:
 
 def test_fingerprints_tell_tokens_and_finish_reasons_apart() -> None:
     result = GenerationResult(
-        [1, 2], "a", "stop", tokens=2, steps=1, forwards=1, seconds=0.0, prompt_tokens=1
+        [1, 2], "a", "stop", tokens=2, steps=1, rule_steps=1, forwards=1, seconds=0.0, prompt_tokens=1
     )
     others = [replace(result, token_ids=[1, 3]), replace(result, finish_reason="length")]
     assert len({verified.answer_fingerprint(each) for each in (result, *others)}) == 3
