@@ -69,14 +69,14 @@ def fit_drafts(
     device: options.DeviceOption = None,
     dtype: options.DtypeOption = None,
     assignments: options.SetOption = None,
-    problems: Annotated[int, typer.Option(min=1, help="Word problems to decode.")] = 500,
+    problems: Annotated[int, typer.Option(min=1, help="Word problems to decode.")] = 400,
     seed: Annotated[
         int, typer.Option(min=0, help="Of the problems; `lopa experiment verified` needs others.")
     ] = FIT_SEED,
     rounds: Annotated[
         int,
         typer.Option(min=1, help="How often to decode and fit; each round has the drafts of the one before."),
-    ] = 2,
+    ] = 1,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="File of the parameters.")
     ] = Path("fill_models.json"),
