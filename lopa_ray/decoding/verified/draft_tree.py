@@ -18,8 +18,9 @@ from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, Evaluated
 from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
 from lopa_ray.protocol.plan import Fill, Plan
 
-DRAFTS_PER_EXPANSION = 2
-"""For so many drafts it is looked once what follows on one of them, the most probable ones first."""
+EXPANDED_SHARE = 1.0
+"""What follows on a state is looked at if its probability exceeds this ÷ the number of drafts: with more drafts also
+the children of less probable states are among the best."""
 
 MIN_DRAFT = 1e-4
 """Less probable states are no drafts."""
@@ -108,7 +109,6 @@ class DraftTree:
         if most < 1 or not can_follow(current):
             return []
         expand(current, 1)
-        expansions = most // DRAFTS_PER_EXPANSION
         while heap and len(drafts) < most:
             probability, _, parent, fills, depth = heapq.heappop(heap)
             if -probability < min_probability:
@@ -123,9 +123,8 @@ class DraftTree:
             seen.add(draft.key)
             if states.get(draft.key) is None:
                 drafts.append(draft)
-            pays = expansions > 0 and _is_among(probability, heap, most - len(drafts))
+            pays = -probability > EXPANDED_SHARE / most and _is_among(probability, heap, most - len(drafts))
             if pays and depth < MAX_DEPTH and can_follow(draft):
-                expansions -= 1
                 expand(draft, depth + 1)
         return drafts
 
