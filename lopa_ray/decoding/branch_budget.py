@@ -3,7 +3,8 @@
 `fixed` gives what the request asks for: its tokens then depend on nothing but itself. So they do with
 `num_branches` auto, which follows the request's own steps.
 `load` shares a number of branches among the requests in flight: few get many each, many get
-few. Their tokens then depend on the load. How many workers there are plays no part.
+few. Their tokens then depend on the load, unless exact verified lookahead keeps those of one branch. How many workers
+there are plays no part.
 """
 
 from __future__ import annotations

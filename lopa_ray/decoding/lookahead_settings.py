@@ -22,8 +22,8 @@ class LookaheadSettings(GenerationSettings):
     """LoPA's lookahead (arXiv 2512.16229), for a decoder's settings to build on."""
 
     num_branches: NumBranches = 1
-    """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
-    request's own steps, max_branches at most."""
+    """Branches per step, the anchor included; 1 is plain decoding. auto: max_branches at most, as many as have paid off
+    in this request's own steps; with `lookahead` verified as many drafts as are probable enough."""
 
     max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
     """Most branches per step where num_branches is auto."""
@@ -37,8 +37,8 @@ class LookaheadSettings(GenerationSettings):
     that of one branch. A probability: also such with further tokens that the model chooses with a higher one."""
 
     branch_budget: Literal["fixed", "load"] = "fixed"
-    """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend
-    on the load."""
+    """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend on the
+    load, unless `lookahead` is verified and `acceptance` exact: then the number of steps does."""
 
     branch_confidence: str = "mean"
     """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
