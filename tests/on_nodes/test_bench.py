@@ -9,9 +9,8 @@ import pytest
 from lopa_lab.bench.measurements import BenchRecord
 from support.client_command import run_command
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_a_start_by_phase(tmp_path: Path) -> None:
     options = (
         "--shape",
@@ -35,6 +34,7 @@ def test_a_start_by_phase(tmp_path: Path) -> None:
         assert row["workers MiB"] > 100
 
 
+@pytest.mark.slow
 def test_pauses_after_a_kill(tmp_path: Path) -> None:
     options = ("--workers", "2", "--rounds", "1", "--max-new-tokens", "64", "--output", "record.json")
     run_command(tmp_path, "cluster.cli", "bench", "recovery", *options)
@@ -48,6 +48,7 @@ def test_pauses_after_a_kill(tmp_path: Path) -> None:
         assert row["longest pause s"] >= row["pause s"] > row["step ms"] / 1000 > 0
 
 
+@pytest.mark.slow
 def test_calls_connections_and_compiled_graphs(tmp_path: Path) -> None:
     options = ("--workers", "1,2", "--forward-ms", "1", "--rounds", "3", "--output", "record.json")
     run_command(tmp_path, "cluster.cli", "bench", "control", *options)
@@ -60,6 +61,7 @@ def test_calls_connections_and_compiled_graphs(tmp_path: Path) -> None:
         assert row["compile s"] > 0
 
 
+@pytest.mark.long
 def test_parts_with_a_group_and_a_server(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     parts = ("step-cpu", "serve-cpu")

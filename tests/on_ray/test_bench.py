@@ -33,7 +33,7 @@ def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None
     assert group["launches"] == local["launches"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commits_of_models_of_several_depths(tmp_path: Path) -> None:
     size = ("--shape", "dream-27m", "--layers", "1,2", "--workers", "1", "--span", "8", "--rounds", "1")
     record = bench_record(tmp_path, "commit", *size, "--transport", "single_phase")

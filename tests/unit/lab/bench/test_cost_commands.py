@@ -9,7 +9,7 @@ import pytest
 from support.bench_command import bench, bench_record
 
 COMMANDS = {
-    "host": (("--requests", "1,2", "--branches", "2", "--steps", "4"), 2),
+    "host": (("--requests", "1,2", "--branches", "2", "--steps", "4"), 4),
     "quantization": (("--problems", "2", "--formats", "float32,bfloat16/w8a8"), 2),
     "constraints": (("--tokens", "80", "--branches", "2"), 5),
     "pages": (("--requests", "10", "--branches", "1,2", "--repeats", "1"), 22),
