@@ -5,33 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from actors.client_streams import StepEvents
-from actors.master_status import MasterStatus
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.step_report import StepTiming
+from support.master_statuses import HEALTHY
 from support.verified_decode import PROBLEM, VERIFIED
 
-STATUS = MasterStatus(
-    workers=1,
-    pending_workers=0,
-    target_workers=1,
-    max_num_seqs=8,
-    in_flight=0,
-    waiting=0,
-    waiting_by_client={},
-    steps=9,
-    stalled_s=0.0,
-    broken=None,
-    last_error=None,
-    prefix_hits=0,
-    prefix_positions=0,
-    failed_steps=0,
-    out_of_memory_steps=0,
-    max_step_rows=None,
-    dtype="float32",
-)
+STATUS = replace(HEALTHY, workers=1, target_workers=1, max_num_seqs=8, steps=9)
 
 
 def test_counters_follow_a_group_and_the_one_in_its_place() -> None:
