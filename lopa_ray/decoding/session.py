@@ -8,7 +8,7 @@ session runs in one process, on any number of workers, and through their failure
         plan = session.plan()
         outcome = session.advance(reports_for(plan))
 
-A decoder is a subclass with three methods, `_begin`, `_plan` and `_advance`.
+Decoders are subclasses of `FillingSession`. A session of another kind has three methods: `_begin`, `_plan`, `_advance`.
 """
 
 from __future__ import annotations
