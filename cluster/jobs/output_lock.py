@@ -81,7 +81,7 @@ def _locked_file(url: str, path: Path) -> Iterator[None]:
                 except BlockingIOError:
                     file.seek(0)
                     raise _in_use(url, file.read()) from None
-            # A holder may have removed the file after it was opened here, and the lock of that one is nobody's.
+            # The holder may have removed the file after it was opened here. A lock on a removed file excludes nothing.
             if not _is_at(file, path):
                 continue
             file.truncate(0)

@@ -1,4 +1,4 @@
-"""CompilePool: calls in a few processes, shared fairly between clients, each as long as somebody waits for it."""
+"""CompilePool: calls in a few processes, shared fairly between clients, each until it ends or is cancelled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CompilePool:
         return call
 
     def cancel(self, call: Call) -> None:
-        """Nobody waits for the call any more: if it runs, its process ends. A call that has ended is passed over."""
+        """Drop a call that waits, or end the process of one that runs. A call that has ended stays as it is."""
         with self._lock:
             call.cancelled = True
             if call in self._waiting:

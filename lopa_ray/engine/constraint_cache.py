@@ -63,7 +63,7 @@ class ConstraintCache:
     async def prepare_constraint(self, settings: GenerationSettings, client: str = "") -> None:
         """Compile what `constraint` then returns at once. Raises what it raises.
 
-        If the caller is cancelled, and nobody else waits for the same, the compilation ends. `client`: who asks for it;
+        If the last caller that waits for a compilation is cancelled, the compilation ends. `client`: who asks for it;
         see `CompilePool`.
         """
         with about_setting(settings.constraint_setting):
@@ -94,7 +94,7 @@ class ConstraintCache:
 
     @contextmanager
     def _future(self, method: Method, argument: object, client: str) -> Iterator[Future[Any]]:
-        """The outcome of a call, kept or still to come. A call for which nobody waits any more is cancelled."""
+        """The outcome of a call, kept or still to come. A call is cancelled with its last caller."""
         key = sha256(repr((method, argument)).encode()).digest()
         kept = self._kept(key)
         if kept is not None:

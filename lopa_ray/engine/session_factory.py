@@ -118,7 +118,7 @@ class SessionFactory:
     async def prepare(self, settings: GenerationSettings, client: str = "") -> None:
         """Compile the constraint of `settings`, if they have one, so that `create_session` does not wait for it.
 
-        If this is cancelled and nobody else waits for the same constraint, its compilation ends. `client` is who asks:
+        If the last caller that waits for a constraint is cancelled, its compilation ends. `client` is who asks:
         one client's constraints do not occupy all processes. Raises what `create_session` raises for `settings`.
         """
         if settings.constrained:

@@ -81,7 +81,7 @@ class FairQueue:
 
     def victim(self, steps: Mapping[int, int]) -> int | None:
         """The request that has to give its slot to a client that waits and has none; None: no such client waits, or
-        nobody has more than one slot. `steps`: request with a slot → steps that it has made, which cost time again.
+        no client has more than one slot. `steps`: request with a slot → steps that it has made, which cost time again.
         """
         if all(self._slots[session.client] for session in self._waiting.values()):
             return None

@@ -106,9 +106,6 @@ class EvaluatedStates:
     def __iter__(self) -> Iterator[EvaluatedState]:
         return iter(self._states)
 
-    def __len__(self) -> int:
-        return len(self._states)
-
     def add(self, state: EvaluatedState) -> None:
         """Take in a state that the current step has scored."""
         self._states.append(state)

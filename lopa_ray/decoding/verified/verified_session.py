@@ -42,7 +42,7 @@ BRANCH_COST = 0.1
 class VerifiedSession(DecodeSession):
     """One request: its rule, a session of the decoder that plans one branch at a time, and what is known of states."""
 
-    planned_attributes = ("_pending_plan", "_drafts")
+    settings: LookaheadSettings
 
     def __init__(self, rule: FillingSession[Any], settings: LookaheadSettings) -> None:
         """`rule` is a session that has not begun, with the same settings but for the lookahead. Raises nothing that it
@@ -50,7 +50,6 @@ class VerifiedSession(DecodeSession):
         self._rule = rule
         super().__init__(rule.prompt, settings, rule.vocabulary, rule.constraint)
         self.logit_changes = None  # the rule's plans have them
-        self._settings = settings
 
     def _begin(self) -> None:
         self._states = EvaluatedStates(MOST_STATES)
@@ -86,7 +85,7 @@ class VerifiedSession(DecodeSession):
 
     def _plan(self, num_branches: int) -> Plan:
         anchor = Draft.of(self._rule, frozenset(), 1.0)
-        least = BRANCH_COST if self._settings.num_branches == "auto" else MIN_DRAFT
+        least = BRANCH_COST if self.settings.num_branches == "auto" else MIN_DRAFT
         self._drafts = [anchor, *self._tree.drafts(anchor, self._states, num_branches - 1, least)]
         plan, mask = anchor.plan, self.vocabulary.mask_token_id
         length = max(draft.plan.branches[0].stop for draft in self._drafts) - plan.start
@@ -170,8 +169,8 @@ class VerifiedSession(DecodeSession):
     def _decide(self, state: EvaluatedState) -> list[Decision]:
         """What the rule fills by a report, and under relaxed acceptance what a branch has besides."""
         filled = self._rule.choose_planned(state.scores)
-        if self._settings.acceptance != "exact":
-            filled += self._relaxed(filled, state.scores, self._settings.acceptance)
+        if self.settings.acceptance != "exact":
+            filled += self._relaxed(filled, state.scores, self.settings.acceptance)
         return filled
 
     def _relaxed(

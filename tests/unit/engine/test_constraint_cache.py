@@ -1,4 +1,4 @@
-"""Constraints are compiled in processes of their own: within limits, each once, and only while somebody waits."""
+"""Constraints are compiled in processes of their own: within limits, each once, and only while a caller waits."""
 
 from __future__ import annotations
 
