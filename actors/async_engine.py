@@ -30,7 +30,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
-from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
+from lopa_ray.errors import LopaError, ProtocolError, WorkerError, WorkerLostError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.model.hub import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
@@ -241,7 +241,7 @@ class AsyncRayEngine(SessionFactory):
         finally:
             self.resuming = False
         sessions = self._journals.resumed_sessions()
-        losses = {**self._journals.losses}
+        losses = self._journals.losses
         logger.warning(f"{len(sessions)} requests go on after {time.monotonic() - began:.1f} s")
         await self._submit(sessions, losses)
 
@@ -288,7 +288,10 @@ class AsyncRayEngine(SessionFactory):
 
     def _fail_silent(self, loss: WorkerLostError) -> None:
         """The group does not say which of its requests go on; see `ClientJournals.record_silent_loss`."""
-        self._fail(self._journals.record_silent_loss(self.config.model.max_num_seqs), loss)
+        culprit = self._journals.record_silent_loss(self.config.model.max_num_seqs)
+        if culprit is not None:
+            reason = f"its group was lost twice while this request's step was run, at last alone: {loss}"
+            self._fail([culprit], WorkerError(reason))
 
     async def _submit(
         self, sessions: dict[int, DecodeSession], losses: Mapping[int, int] | None = None

@@ -10,9 +10,7 @@ from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.fair_queue import first_in_line
 from lopa_ray.scheduling.journal import Journal
-
-MAX_SILENT_LOSSES = 2
-"""On how many masters in a row a request may be lost before it has made a step."""
+from lopa_ray.scheduling.suspects import Suspects
 
 
 class ClientJournals:
@@ -20,10 +18,8 @@ class ClientJournals:
 
     def __init__(self) -> None:
         self._journals: dict[int, Journal] = {}
-        self.losses: dict[int, int] = {}
-        """Request → `WorkerLostError.losses` of the group that it had before this one."""
-        self._silent_losses: dict[int, int] = {}
-        """Request → on how many groups in a row it has made no step until their master was lost."""
+        self._suspects = Suspects()
+        """As the group has them, for the case that its master is lost."""
 
     def __iter__(self) -> Iterator[int]:
         return iter([*self._journals])
@@ -35,7 +31,7 @@ class ClientJournals:
     def end(self, number: int) -> None:
         """The request has ended, or its caller has stopped iterating."""
         self._journals.pop(number, None)
-        self._clear_losses(number)
+        self._suspects.clear([number])
 
     def record(self, batch: StepEvents) -> Iterator[RequestEvent]:
         """Record a batch; yields the events that go on to the requests' callers. Those are not that the group has
@@ -47,12 +43,11 @@ class ClientJournals:
                 continue  # its caller has stopped iterating
             if isinstance(event, RequestFailure):
                 if isinstance(event.error, WorkerLostError):
-                    self.losses[number] = event.error.losses
-                    self._silent_losses.pop(number, None)
+                    self._suspects.add_losses(number, event.error.losses)
                     continue
                 self.end(number)
             else:
-                self._clear_losses(number)
+                self._suspects.clear([number])
                 if event.outcome.finish_reason is not None:
                     self.end(number)
                 elif number in batch.states:
@@ -69,15 +64,15 @@ class ClientJournals:
         """The sessions of all requests in their present state, for another group."""
         return {number: journal.restored_session() for number, journal in self._journals.items()}
 
-    def record_silent_loss(self, max_num_seqs: int) -> list[int]:
-        """The group was lost with its master, which cannot say why. Returns the requests that end with it, since no
-        group survives until they have made a step. Those that are not `first_in_line` had no slot there."""
-        sessions = {number: journal.session for number, journal in self._journals.items()}
-        for number in first_in_line(sessions, max_num_seqs):
-            self._silent_losses[number] = self._silent_losses.get(number, 0) + 1
-        return [number for number, count in self._silent_losses.items() if count > MAX_SILENT_LOSSES]
+    @property
+    def losses(self) -> dict[int, int]:
+        """Request → how often workers were lost during the step that it is in, if they were; see `Master.submit`."""
+        return self._suspects.all_losses()
 
-    def _clear_losses(self, number: int) -> None:
-        """The request has made a step, or has ended."""
-        self.losses.pop(number, None)
-        self._silent_losses.pop(number, None)
+    def record_silent_loss(self, max_num_seqs: int) -> int | None:
+        """The group was lost with its master, which cannot say why. Returns the request that has caused it, if that is
+        to be assumed; see `Suspects`. Requests that were not `first_in_line` had no slot there."""
+        sessions = {number: journal.session for number, journal in self._journals.items()}
+        in_flight = first_in_line(sessions, max_num_seqs)
+        suspect = self._suspects.next_of(in_flight)
+        return self._suspects.record_loss(in_flight if suspect is None else [suspect], with_group=True)

@@ -180,7 +180,7 @@ class Master:
             prefix_positions=self._scheduler.prefix_index.hit_positions,
             failed_steps=self._failed_steps,
             out_of_memory_steps=self._out_of_memory_steps,
-            max_step_rows=self._scheduler.max_rows,
+            max_step_rows=self._scheduler.limit.rows,
             dtype=self._config.model.dtype,
         )
 
@@ -216,7 +216,10 @@ class Master:
         elif isinstance(error, WorkerMemoryError) and self._split_steps(error):
             self._out_of_memory_steps += 1
         else:
-            self._abort(self._scheduler.suspects.record_error(self._scheduler.planned_ids), error)
+            culprit = self._scheduler.suspects.record_error(self._scheduler.planned_ids)
+            if culprit is not None and isinstance(error, WorkerMemoryError):
+                self._scheduler.refuse_branch()
+            self._abort(culprit, error)
 
     async def _wait_for_work(self) -> None:
         while not self._scheduler.busy and not self._membership.change_due:
@@ -250,10 +253,12 @@ class Master:
 
     async def _gather(self, batch: RPCBatch) -> list[StepReport]:
         """See `BranchPool.gather`. A request whose step has lost workers again and again ends with an error."""
+        pool = self._membership.pool
         try:
-            return await self._membership.pool.gather(batch)
+            return await pool.gather(batch)
         except WorkerLostError as error:
-            culprit = self._scheduler.suspects.record_loss(self._scheduler.planned_ids)
+            planned = self._scheduler.planned_ids
+            culprit = self._scheduler.suspects.record_loss(planned, with_group=not len(pool))
             reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
             self._abort(culprit, WorkerError(reason))
             raise
@@ -279,7 +284,7 @@ class Master:
             return False
         logger.warning(
             f"a step of {len(self._scheduler.planned_ids)} requests needs too much memory; from now on a worker gets "
-            f"at most {self._scheduler.max_rows} rows per step, and requests take turns ({error})"
+            f"at most {self._scheduler.limit.rows} rows per step, and requests take turns ({error})"
         )
         return True
 

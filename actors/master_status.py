@@ -37,7 +37,7 @@ class MasterStatus:
     """How many attempts at a step have failed in a row; 0 after one that succeeded."""
     out_of_memory_steps: int
     """Steps that failed because a worker had too little memory."""
-    max_step_rows: int | None
-    """The most rows that a worker gets in one step since then; None: as many as the requests have."""
+    max_step_rows: int
+    """The most rows that a worker gets in one step, unless a single branch has more; see `StepLimit`."""
     dtype: str
     """Of weights and K/V: `model.dtype`, or what auto stands for."""

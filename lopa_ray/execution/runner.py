@@ -158,7 +158,9 @@ class BranchRunner:
         slot, commit = scheduled.slot, scheduled.plan.commit
         if commit is not None:
             self.cache.last_commit[slot] = commit.step
-            self._staging.clear(slot)  # every staged branch keeps the staged rows of the whole step in memory
+            # Every staged branch keeps the staged rows of its whole step in memory. A step that is made in parts has
+            # staged some in those before.
+            self._staging.retain_step(slot, scheduled.plan.step)
             if scheduled.save_prefix is not None:
                 self.prefix_store.save(scheduled.save_prefix, slot)
         elif not scheduled.plan.cached:

@@ -9,6 +9,7 @@ Positions are absolute (the prompt starts at 0); spans are `range`s of positions
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -91,7 +92,16 @@ class Plan:
     @property
     def num_rows(self) -> int:
         """Rows of the forwards of all branches."""
-        return sum(branch.stop - self.start for branch in self.branches)
+        return self.rows_of(range(len(self.branches)))
+
+    def rows_of(self, branches: Iterable[int]) -> int:
+        """Rows of the forwards of these branches."""
+        return sum(self.branches[index].stop - self.start for index in branches)
+
+    @property
+    def max_branch_rows(self) -> int:
+        """Rows of the forward of the longest branch alone."""
+        return max(branch.stop for branch in self.branches) - self.start
 
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
         """The tokens that a masked position may get; None: any."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lopa_ray.protocol.plan import Plan, StoredPrefix
 
@@ -10,37 +10,68 @@ from lopa_ray.protocol.plan import Plan, StoredPrefix
 class BranchAssignment:
     """The rows of each worker in one step, as requests are added to it."""
 
-    def __init__(self, num_workers: int, max_rows: int | None = None) -> None:
-        """No worker gets more than `max_rows` rows, unless a single request has more. None: there is no limit."""
+    def __init__(self, num_workers: int, max_rows: float) -> None:
+        """No worker gets more than `max_rows` rows, unless a single branch has more."""
         self._load = [0] * num_workers
+        self._lanes = [0] * num_workers
+        """How many branches each worker has."""
         self._max_rows = max_rows
-        self._empty = True
+
+    @property
+    def num_workers(self) -> int:
+        """The workers of the step."""
+        return len(self._load)
 
     @property
     def rows(self) -> int:
         """Rows of the worker that has most."""
         return max(self._load, default=0)
 
-    def add(self, plan: Plan, stored_prefix: Sequence[StoredPrefix]) -> dict[int, int] | None:
-        """Assign each branch to the worker with the fewest rows so far; of equal workers, to the lowest rank.
+    @property
+    def divisible(self) -> bool:
+        """Whether a worker has several branches, so that a part of them could be left for another step."""
+        return max(self._lanes, default=0) > 1
 
-        Returns branch → rank of the worker, or None if the step would be too large with this request in it.
+    def add(
+        self, plan: Plan, branches: Iterable[int], stored_prefix: Sequence[StoredPrefix]
+    ) -> dict[int, int] | None:
+        """Assign these branches of a plan, each to the worker with the fewest rows so far; of equal workers, to the
+        lowest rank.
+
+        Returns branch → rank of the worker, or None if the step would be too large with all of them.
         """
-        load, ranks = [*self._load], {}
         stored = sum(len(part.span) for part in stored_prefix)
-        for index, branch in enumerate(plan.branches):
+        load, lanes, ranks = [*self._load], [*self._lanes], {}
+        for index in branches:
             rank = load.index(min(load))
-            load[rank] += branch.stop - plan.start - stored
+            load[rank] += plan.branches[index].stop - plan.start - stored
+            lanes[rank] += 1
             ranks[index] = rank
-        return ranks if self._accept(load) else None
+        return ranks if self._accept(load, lanes) else None
+
+    def add_part(self, plan: Plan, branches: Iterable[int], room: float) -> dict[int, int] | None:
+        """Assign the first ones of these branches, as many as a step of `room` rows takes.
+
+        Returns what `add` returns, and None if there is room for none.
+        """
+        ranks: dict[int, int] = {}
+        for index in branches:
+            rank = self._load.index(min(self._load))
+            load, lanes = [*self._load], [*self._lanes]
+            load[rank] += plan.branches[index].stop - plan.start
+            lanes[rank] += 1
+            if (ranks and max(load) > room) or not self._accept(load, lanes):
+                break
+            ranks[index] = rank
+        return ranks or None
 
     def add_replay(self, plan: Plan) -> bool:
         """Every worker evaluates one branch of a plan that is carried out again. Returns whether the step has room."""
         rows = max((branch.stop - plan.start for branch in plan.branches), default=0)
-        return self._accept([load + rows for load in self._load])
+        return self._accept([load + rows for load in self._load], [lanes + 1 for lanes in self._lanes])
 
-    def _accept(self, load: list[int]) -> bool:
-        if self._max_rows is not None and not self._empty and max(load, default=0) > self._max_rows:
+    def _accept(self, load: list[int], lanes: list[int]) -> bool:
+        if max(load, default=0) > self._max_rows and max(lanes, default=0) > 1:
             return False
-        self._load, self._empty = load, False
+        self._load, self._lanes = load, lanes
         return True

@@ -36,11 +36,6 @@ class FairQueue:
         return request_id in self._waiting
 
     @property
-    def has_several_clients(self) -> bool:
-        """Whether unfinished requests are those of more than one client."""
-        return len(self._served) > 1
-
-    @property
     def waiting_by_client(self) -> dict[str, int]:
         """Requests that wait for a slot."""
         return dict(Counter(session.client for session in self._waiting.values()))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StoredPrefix
+from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.scheduling.replay import Replay
 
 
@@ -23,8 +25,12 @@ class RunningRequest:
     """The replay up to the last step, should the request have to give its slot away."""
     plan: Plan | None = None
     """The plan of the current step; None: the request takes no part in it."""
+    assigned: dict[int, int] = field(default_factory=dict)
+    """Branch → rank of the worker that evaluates it in the current step."""
     rank_of_branch: dict[int, int] = field(default_factory=dict)
-    """Branch of the current plan → rank of the worker that evaluates it."""
+    """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
+    reports: list[BranchReport] = field(default_factory=list)
+    """Those of `rank_of_branch`."""
     last_step: int = 0
     """The last step that the request took part in."""
     source_rank: int | None = None
@@ -46,6 +52,14 @@ class RunningRequest:
         """The plan of the next step, of at most `num_branches` branches unless it is one of the replay."""
         return self.replay[0].plan if self.replay else self.session.plan(num_branches)
 
+    def branches_left(self, plan: Plan) -> list[int]:
+        """The branches of the session's step that no part of it has evaluated yet."""
+        return [index for index in range(len(plan.branches)) if index not in self.rank_of_branch]
+
+    def rows_left(self, plan: Plan) -> int:
+        """Their rows."""
+        return plan.rows_of(self.branches_left(plan))
+
     def suspended(self) -> DecodeSession:
         """The session as it stands, to go on in an empty slot."""
         return self.session.with_state(self.session.export_state(), self.log.requests)
@@ -61,11 +75,22 @@ class RunningRequest:
             self.id,
             self.slot,
             self.plan,
-            tuple(branch for branch, assigned in self.rank_of_branch.items() if assigned == rank),
+            tuple(branch for branch, assigned in self.assigned.items() if assigned == rank),
             self.source_rank,
             self.stored_prefix,
             self.save_prefix,
         )
+
+    def add_reports(self, plan: Plan, reports: Sequence[BranchReport]) -> bool:
+        """The branches of `assigned` were evaluated. Returns whether all of the plan are."""
+        self.reports += reports
+        self.rank_of_branch |= self.assigned
+        self.source_rank = None  # every worker has carried out the commit
+        return len(self.rank_of_branch) == len(plan.branches)
+
+    def drop_parts(self) -> None:
+        """The session's step begins anew: what workers have staged in it may be lost."""
+        self.rank_of_branch, self.reports = {}, []
 
     def finish_replay_step(self, plan: Plan) -> None:
         """A plan of `replay` was carried out."""
@@ -84,3 +109,4 @@ class RunningRequest:
             )
             if not outcome.commit.shared and num_workers > 1:
                 self.source_rank = self.rank_of_branch[branch]
+        self.drop_parts()

@@ -21,45 +21,40 @@ from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
-from lopa_ray.protocol.plan import Plan, ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import BranchReport, StepReport
-from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.fair_queue import FairQueue
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
-from lopa_ray.scheduling.step_cost import StepCost
+from lopa_ray.scheduling.step_limit import StepLimit
+from lopa_ray.scheduling.step_selection import StepSelection
 from lopa_ray.scheduling.suspects import Suspects
-
-SPLIT_FACTOR = 7 / 8
-"""How large steps may be after one that needed too much memory, as a part of that one."""
-
-GROW_AFTER = 256
-"""After so many steps at the limit it is as large again as before it was last lowered: the lack may have passed."""
 
 
 class Scheduler:
     """Manages all requests. At most `max_num_seqs` are in flight; the others wait."""
 
     def __init__(
-        self, max_num_seqs: int, budget: BranchBudget | None = None, prefix_index: PrefixIndex | None = None
+        self,
+        max_num_seqs: int,
+        budget: BranchBudget | None = None,
+        prefix_index: PrefixIndex | None = None,
+        limit: StepLimit | None = None,
     ) -> None:
         """Without `budget` every request gets the number of branches of its settings. Without `prefix_index` no
         prefixes are stored."""
-        self._budget = budget or BranchBudget()
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
         """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
         self.suspects = Suspects()
-        self.max_rows: int | None = None
-        """The most rows that a worker gets in one step; None: there is no limit. See `split_steps`."""
-        self._steps_at_limit = 0
+        self.limit = limit or StepLimit()
         self._step = 0
-        self._assignment = BranchAssignment(0)
-        """Of the current step."""
         self._num_workers = 0
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
-        self._step_cost = StepCost()
+        self._selection = StepSelection(
+            budget or BranchBudget(), self.prefix_index, self._queue, self.suspects, self.limit
+        )
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
         self._pending_events: list[RequestEvent] = []
@@ -69,8 +64,13 @@ class Scheduler:
     @classmethod
     def from_config(cls, config: ExecutionConfig) -> Self:
         """The scheduler of a configuration."""
-        prefix_index = PrefixIndex.from_settings(config.model)
-        return cls(config.model.max_num_seqs, BranchBudget(config.group.shared_branches), prefix_index)
+        model = config.model
+        return cls(
+            model.max_num_seqs,
+            BranchBudget(config.group.shared_branches),
+            PrefixIndex.from_settings(model),
+            StepLimit(model.max_num_batched_tokens),
+        )
 
     @property
     def in_flight(self) -> int:
@@ -164,21 +164,18 @@ class Scheduler:
         self.prefix_index.clear()
         for request_id, entry in self._running.items():
             entry.source_rank, entry.save_prefix = source_ranks.get(request_id), None
+            entry.drop_parts()
 
     def plan(self, num_workers: int) -> list[StepPlan]:
         """One plan per worker for the next step; an empty list when no request is in flight.
 
-        A second call before `advance` plans the same step again, in the current epoch. The step is for all requests in
-        flight, for a suspect alone (see `Suspects`), or for as many as `max_rows` and the shares of their clients allow
-        (see `FairQueue`); then requests take turns.
+        A second call before `advance` plans the same step again, in the current epoch.
         """
         self._assign_slots()
-        self._num_workers, self._assignment = num_workers, BranchAssignment(num_workers, self.max_rows)
+        self._num_workers = num_workers
         for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
-        for request_id, plan in self._next_plans().items():
-            if not self._add_to_step(self._running[request_id], plan):
-                break
+        self._selection.select(self._running, num_workers, self.abort)
         if not self.planned_ids:
             return []
         self._evictions = self.prefix_index.pending_evictions
@@ -205,58 +202,20 @@ class Scheduler:
         self._queue.requeue(victim, entry.suspended())
         return True
 
-    def _next_plans(self) -> dict[int, Plan]:
-        """Plans of the requests for the next step, in the order in which they get room in it."""
-        plans: dict[int, Plan] = {}
-        for request_id in self._in_turn():
-            session = self._running[request_id].session
-            try:
-                num_branches = self._budget.num_branches(session.settings, len(self._running))
-                plans[request_id] = self._running[request_id].next_plan(num_branches)
-            except Exception as error:  # an error of one request must not end the others
-                self.abort(request_id, error)
-        rows = {request_id: plan.num_rows for request_id, plan in plans.items()}
-        selected = self._queue.select(rows, self._num_workers * self._step_cost.free_rows)
-        return {request_id: plans[request_id] for request_id in selected}
-
-    def _in_turn(self) -> list[int]:
-        """Ids of the requests that may take part in the next step."""
-        suspect = self.suspects.next_of(self._running)
-        if suspect is not None:
-            return [suspect]
-        if self.max_rows is None and not self._queue.has_several_clients:
-            return [*self._running]
-        return sorted(self._running, key=lambda request_id: self._running[request_id].last_step)
-
-    def _add_to_step(self, entry: RunningRequest, plan: Plan) -> bool:
-        """Assign the branches of a request's plan. Returns whether the step has room for it."""
-        if entry.replay:
-            entry.plan = plan if self._assignment.add_replay(plan) else None
-            return entry.plan is not None
-        stored_prefix = self.prefix_index.match(self.prefix_index.hash_prefixes(plan))
-        ranks = self._assignment.add(plan, stored_prefix)
-        if ranks is None:
-            return False
-        entry.plan, entry.stored_prefix, entry.rank_of_branch = plan, stored_prefix, ranks
-        return True
-
     def split_steps(self) -> bool:
         """The current step needed more memory than a worker has: later steps are smaller than this one.
 
-        Returns False if the step has one request only, and so cannot be split.
+        Returns False if each worker has one branch of it, and so it cannot be split.
         """
-        if len(self.planned_ids) < 2:
-            return False
-        self.max_rows = max(1, int(self._assignment.rows * SPLIT_FACTOR))
-        self._steps_at_limit = 0
-        return True
+        assignment = self._selection.assignment
+        if assignment.divisible:
+            self.limit.record_lack(assignment.rows, divisible=True)
+        return assignment.divisible
 
-    def _grow_steps(self) -> None:
-        """After a step that succeeded: let steps grow again, if they have been kept small for long."""
-        if self.max_rows is not None and 0 < len(self.planned_ids) < len(self._running):
-            self._steps_at_limit += 1
-            if self._steps_at_limit >= GROW_AFTER:
-                self.max_rows, self._steps_at_limit = int(self.max_rows / SPLIT_FACTOR) + 1, 0
+    def refuse_branch(self) -> None:
+        """The current step, of one request alone, needed more memory than a worker has, and cannot be split: from now
+        on a branch with as many rows is refused."""
+        self.limit.record_lack(self._selection.assignment.rows, divisible=False)
 
     def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
         """The requests of a worker's step, in the same order on all workers."""
@@ -282,21 +241,23 @@ class Scheduler:
             for request_id, branch_report in report.reports:
                 by_request.setdefault(request_id, []).append(branch_report)
         self._step += 1
-        self._grow_steps()
-        self._step_cost.record(self._assignment.rows, max(report.forward_s for report in step_reports))
+        self._selection.record(max(report.forward_s for report in step_reports))
         self._confirm_prefixes()
         events: list[RequestEvent] = []
         for request_id, entry in list(self._running.items()):
             if entry.plan is None:
                 continue
             plan, entry.plan, entry.last_step = entry.plan, None, self._step
-            self._queue.serve(request_id, plan.num_rows)
             if entry.replay:  # no event, because the outcome of this step was reported before
+                self._queue.serve(request_id, plan.num_rows)
                 entry.finish_replay_step(plan)
+                continue
+            self._queue.serve(request_id, plan.rows_of(entry.assigned))
+            if not entry.add_reports(plan, by_request.get(request_id, [])):
                 continue
             self.suspects.clear([request_id])
             try:
-                outcome = entry.session.advance(by_request.get(request_id, []))
+                outcome = entry.session.advance(entry.reports)
             except Exception as error:
                 self.abort(request_id, error)
                 continue

@@ -1,11 +1,16 @@
-"""Suspects: requests that may be why a step failed, until each has made a step alone. It does no I/O."""
+"""Suspects: requests that may be why a step failed, until each has made a step alone. It does no I/O.
+
+The rule for every loss, of a worker or of a whole group, is here. A scheduler applies it to its requests, and a client
+to those whose group was lost without a word.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
 MAX_LOSSES = 2
-"""After this many losses of workers in the same step of a request, it is run alone, and the next loss ends it."""
+"""After this many losses of workers in the same step of a request, it is run alone, and the next loss ends it. The loss
+of its group counts for as many."""
 
 
 class Suspects:
@@ -29,9 +34,14 @@ class Suspects:
         """How often workers were lost during the step that the request is in."""
         return self._losses.get(request_id, 0)
 
+    def all_losses(self) -> dict[int, int]:
+        """`losses` of the requests that have any."""
+        return dict(self._losses)
+
     def add_losses(self, request_id: int, losses: int) -> None:
         """The request comes from another group, which has lost workers that often during the step that it is in."""
-        self._losses[request_id] = losses
+        if losses:
+            self._losses[request_id] = losses
         if losses >= MAX_LOSSES:
             self._add([request_id])
 
@@ -43,10 +53,12 @@ class Suspects:
         self._add(planned)
         return None
 
-    def record_loss(self, planned: Collection[int]) -> int | None:
-        """A worker was lost in a step of these requests. Returns the one that caused it, if that is to be assumed."""
+    def record_loss(self, planned: Collection[int], *, with_group: bool = False) -> int | None:
+        """A worker, or the whole group, was lost in a step of these requests. Returns the one that caused it, if that is
+        to be assumed."""
         for request_id in planned:
-            self._losses[request_id] = self.losses(request_id) + 1
+            least = MAX_LOSSES if with_group else 0
+            self._losses[request_id] = max(self.losses(request_id) + 1, least)
         if len(planned) == 1 and self.losses(request_id := next(iter(planned))) > MAX_LOSSES:
             return request_id
         self._add(request_id for request_id in planned if self.losses(request_id) >= MAX_LOSSES)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from actors.client_journals import MAX_SILENT_LOSSES, ClientJournals
-from actors.client_streams import ClientStreams
+from actors.client_journals import ClientJournals
+from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
 from actors.master import MAX_REPEATS, Master
 from lopa_ray.decoding.decoders import new_session
@@ -17,7 +18,9 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import TransferError, WorkerError, WorkerLostError, WorkerMemoryError
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.scheduling.scheduler import Scheduler
-from support.fake_model import VOCABULARY
+from lopa_ray.scheduling.step_limit import INITIAL_ROWS
+from lopa_ray.scheduling.suspects import MAX_LOSSES
+from support.fake_model import VOCABULARY, FakeModel
 
 LACK = WorkerMemoryError("worker 0 lacks memory")
 
@@ -51,7 +54,7 @@ def test_an_error_that_no_request_is_to_blame_for_ends_the_group_after_a_few_att
     for _ in range(MAX_REPEATS):
         started._handle(error)
         assert failures(started) == {} and started._streams.broken is None
-    assert started._scheduler.max_rows is None and started._scheduler.suspects.next_of(ids) is None
+    assert started._scheduler.limit.rows == INITIAL_ROWS and started._scheduler.suspects.next_of(ids) is None
     started._handle(error)
     assert isinstance(started._streams.broken, WorkerLostError)
 
@@ -103,9 +106,40 @@ def test_a_change_that_fails_is_no_error_of_a_request_and_newcomers_leave(error:
     assert changing.pool.removed == ["new"] and failed == [error]
 
 
-def test_masters_that_die_end_only_requests_that_had_a_slot() -> None:
+def test_masters_that_die_twice_end_the_request_that_ran_alone() -> None:
     journals = ClientJournals()
     for number in range(3):
         journals.begin(number, session())
-    ended = [journals.record_silent_loss(max_num_seqs=2) for _ in range(MAX_SILENT_LOSSES + 1)]
-    assert ended == [[]] * MAX_SILENT_LOSSES + [[0, 1]]
+    assert journals.record_silent_loss(max_num_seqs=2) is None
+    assert journals.losses == {0: MAX_LOSSES, 1: MAX_LOSSES}  # the third one had no slot
+    assert journals.record_silent_loss(max_num_seqs=2) == 0
+    journals.end(0)
+    assert journals.record_silent_loss(max_num_seqs=2) == 1
+    journals.end(1)
+    assert journals.record_silent_loss(max_num_seqs=2) is None
+    assert journals.losses == {2: MAX_LOSSES}
+
+
+def test_a_step_in_the_next_group_clears_a_request() -> None:
+    journals = ClientJournals()
+    decoding = session()
+    for number in range(2):
+        journals.begin(number, decoding)
+    assert journals.record_silent_loss(max_num_seqs=2) is None
+    scheduler = Scheduler(1)
+    request_id = scheduler.submit(decoding)
+    [step] = scheduler.advance([FakeModel().execute(plan) for plan in scheduler.plan(1)])
+    state = scheduler.session_state(request_id)
+    assert state is not None
+    events = StepEvents((replace(step, request_key=0),), None, {0: state})
+    assert [event.request_key for event in journals.record(events)] == [0]
+    assert journals.record_silent_loss(max_num_seqs=2) == 1
+
+
+def test_a_request_is_dropped_while_its_group_is_replaced() -> None:
+    journals = ClientJournals()
+    for number in range(2):
+        journals.begin(number, session())
+    journals.record_silent_loss(max_num_seqs=2)
+    journals.end(0)  # its deadline is over, or its caller has left
+    assert list(journals.resumed_sessions()) == [1] and list(journals.losses) == [1]

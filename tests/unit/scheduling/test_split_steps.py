@@ -1,26 +1,41 @@
-"""Steps that are split because a worker lacks memory: their size, whose turn it is, and the same tokens."""
+"""Steps that are made smaller: for lack of memory or because they are slow. Whose turn it is, and the same tokens."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.scheduling.scheduler import SPLIT_FACTOR, Scheduler
+from lopa_ray.scheduling.scheduler import Scheduler
+from lopa_ray.scheduling.step_limit import GROW_AFTER, INITIAL_ROWS, MEMORY_FACTOR, StepLimit
 from support.fake_model import VOCABULARY, FakeModel
 
 pytestmark = pytest.mark.stand_in
 
 SETTINGS = LopaSettings(max_new_tokens=24, block_size=4, num_branches=3, stop_at_eos=False)
+WIDE = LopaSettings(max_new_tokens=24, block_size=24, num_branches=12, stop_at_eos=False)
 MODEL = FakeModel(seed=2)
 
 
-def sessions(count: int) -> list[DecodeSession]:
-    return [new_session((1, 2 + index), SETTINGS, VOCABULARY) for index in range(count)]
+def sessions(count: int, settings: LopaSettings = SETTINGS) -> list[DecodeSession]:
+    return [new_session((1, 2 + index), settings, VOCABULARY) for index in range(count)]
+
+
+def decode_alone(sessions: list[DecodeSession]) -> list[list[int]]:
+    """What they generate in steps that nothing makes smaller."""
+    for session in sessions:
+        scheduler = Scheduler(1)
+        scheduler.submit(session)
+        while scheduler.busy:
+            scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
+    return [session.generated for session in sessions]
 
 
 def rows(plan: StepPlan) -> int:
@@ -32,49 +47,164 @@ def rows(plan: StepPlan) -> int:
     )
 
 
+def lanes(plan: StepPlan) -> int:
+    """Branches of a worker's share of a step."""
+    return sum(len(scheduled.branch_indices) for scheduled in plan.requests)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_steps_are_smaller_and_requests_take_turns(workers: int) -> None:
-    alone, together = sessions(5), sessions(5)
-    for session in alone:
-        while not session.finished:
-            scheduler = Scheduler(1)
-            scheduler.submit(session)
-            scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
+    together = sessions(5)
     scheduler = Scheduler(5)
     ids = [scheduler.submit(session) for session in together]
+    for _ in range(3):
+        scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(workers)])
     failed = max(map(rows, scheduler.plan(workers)))
     assert scheduler.split_steps()
-    assert scheduler.max_rows == int(failed * SPLIT_FACTOR)
+    assert scheduler.limit.rows == int(failed * MEMORY_FACTOR)
     turns: Counter[int] = Counter()
     while scheduler.busy:
         plans = scheduler.plan(workers)
         taking_part = [scheduled.request_id for scheduled in plans[0].requests]
-        assert len(taking_part) == 1 or max(map(rows, plans)) <= scheduler.max_rows
+        assert all(lanes(plan) == 1 or rows(plan) <= scheduler.limit.rows for plan in plans)
         turns.update(taking_part)
         running = scheduler.running_ids
         counts = [turns[request_id] for request_id in ids if request_id in running]
         assert max(counts) - min(counts) <= 1
         scheduler.advance([MODEL.execute(plan) for plan in plans])
-    assert [session.generated for session in together] == [session.generated for session in alone]
+    assert [session.generated for session in together] == decode_alone(sessions(5))
 
 
-def test_a_step_of_one_request_is_not_split() -> None:
+def test_a_step_of_one_branch_on_each_worker_is_not_split() -> None:
     scheduler = Scheduler(2)
-    scheduler.submit(sessions(1)[0])
-    scheduler.plan(1)
-    assert not scheduler.split_steps()
-    assert scheduler.max_rows is None
-
-
-def test_steps_grow_again_after_a_long_time_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa_ray.scheduling.scheduler.GROW_AFTER", 3)
-    scheduler = Scheduler(4)
-    for session in sessions(4):
+    for session in sessions(2):
         scheduler.submit(session)
+    scheduler.plan(2)
+    assert not scheduler.split_steps()
+    assert scheduler.limit.rows == INITIAL_ROWS
     scheduler.plan(1)
     assert scheduler.split_steps()
+
+
+def test_steps_grow_again_long_after_a_lack_of_memory() -> None:
+    limit = StepLimit()
+    limit.record_lack(800, divisible=False)
     limits = []
-    for _ in range(4):
+    for _ in range(GROW_AFTER + 1):
+        limits.append(limit.rows)
+        limit.record(1, 0.0, 0.0)
+    assert set(limits[:-1]) == {700} and limits[-1] > 800
+    limit.check(800)
+
+
+def test_the_limit_follows_the_time_of_steps() -> None:
+    limit = StepLimit()
+    assert limit.rows == INITIAL_ROWS
+    limit.record(INITIAL_ROWS, 0.1, 0.0)
+    assert limit.rows == 2 * INITIAL_ROWS
+    limit.record(10, 0.001, 0.0)  # says nothing about large steps
+    assert limit.rows == 2 * INITIAL_ROWS
+    limit.record(INITIAL_ROWS, 1.25, 0.0)
+    assert limit.rows == INITIAL_ROWS  # it falls by half at most
+    limit.record(INITIAL_ROWS, 1.25, 0.0)
+    assert limit.rows == int(INITIAL_ROWS / 1.25)
+    limit.record(100, 5.0, 3000.0)
+    assert limit.rows == 3000  # below that, steps would hardly be faster
+    limit.check(1_000_000)
+
+
+def scheduler_of(limit: int) -> Scheduler:
+    """A scheduler of eight slots whose steps have at most so many rows."""
+    return Scheduler(8, limit=StepLimit(limit))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_step_that_is_too_large_is_made_in_parts_with_the_same_tokens(workers: int) -> None:
+    [wide] = sessions(1, WIDE)
+    scheduler = scheduler_of(60)
+    scheduler.submit(wide)
+    steps, forwards = 0, 0
+    while scheduler.busy:
+        plans = scheduler.plan(workers)
+        assert max(map(rows, plans)) <= 60
+        events = scheduler.advance([MODEL.execute(plan) for plan in plans])
+        forwards += 1
+        steps += len(events)
+    assert steps == wide.steps < forwards
+    assert [wide.generated] == decode_alone(sessions(1, WIDE))
+
+
+def test_a_long_step_does_not_hold_other_requests() -> None:
+    [wide], others = sessions(1, WIDE), sessions(4)
+    scheduler = scheduler_of(260)
+    long = scheduler.submit(wide)
+    ids = [scheduler.submit(session) for session in others]
+    while set(ids) & set(scheduler.unfinished_ids):
+        [plan] = scheduler.plan(1)
+        share = {request.request_id: len(request.branch_indices) for request in plan.requests}
+        assert set(scheduler.running_ids) == set(share)  # all requests are in each step
+        of_others = rows(replace(plan, requests=[r for r in plan.requests if r.request_id != long]))
+        assert rows(plan) - of_others <= max(of_others, 26)
+        scheduler.advance([MODEL.execute(plan)])
+    while scheduler.busy:
         scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
-        limits.append(scheduler.max_rows)
-    assert limits[0] == limits[1] < limits[2]
+    assert [session.generated for session in [*others, wide]] == [
+        *decode_alone(sessions(4)),
+        *decode_alone(sessions(1, WIDE)),
+    ]
+
+
+def test_several_long_steps_take_turns_beside_others() -> None:
+    scheduler = scheduler_of(120)
+    long = [scheduler.submit(session) for session in sessions(3, WIDE)]
+    scheduler.submit(sessions(1)[0])
+    for _ in range(4):  # the first steps have a branch each
+        scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
+    turns: list[int] = []
+    for _ in range(6):
+        [plan] = scheduler.plan(1)
+        turns += [request.request_id for request in plan.requests if request.request_id in long]
+        scheduler.advance([MODEL.execute(plan)])
+    assert len(turns) == 6 and set(turns[:3]) == set(turns[3:]) == set(long)
+
+
+def test_a_lost_epoch_begins_a_step_in_parts_anew() -> None:
+    [wide] = sessions(1, WIDE)
+    scheduler = scheduler_of(60)
+    scheduler.submit(wide)
+    epoch = 0
+    while scheduler.busy:
+        plans = scheduler.plan(1)
+        scheduler.advance([MODEL.execute(plan) for plan in plans])
+        if wide.steps == 3 and epoch == 0:
+            scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
+            assert wide.steps == 3
+            assert scheduler.plan(1)[0].requests[0].branch_indices[0] > 0
+            scheduler.enter_epoch(epoch := 1, {})
+            assert scheduler.plan(1)[0].requests[0].branch_indices[0] == 0
+    assert epoch == 1
+    assert [wide.generated] == decode_alone(sessions(1, WIDE))
+
+
+def test_a_request_with_a_single_branch_beyond_the_bound_is_refused() -> None:
+    scheduler = scheduler_of(20)
+    long, short = scheduler.submit(sessions(1, WIDE)[0]), scheduler.submit(sessions(1)[0])
+    events = []
+    while scheduler.busy:
+        events += scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
+    [failure] = [event for event in events if isinstance(event, RequestFailure)]
+    assert failure.request_key == long
+    assert isinstance(failure.error, SettingsError)
+    assert "26 positions" in str(failure.error) and "at most 20" in str(failure.error)
+    assert events[-1].request_key == short and events[-1].outcome.finish_reason == "length"
+
+
+def test_a_lack_of_memory_of_a_single_branch_lowers_the_bound() -> None:
+    scheduler = Scheduler(2)
+    scheduler.submit(sessions(1, WIDE)[0])
+    scheduler.plan(1)
+    assert not scheduler.split_steps()
+    scheduler.refuse_branch()
+    scheduler.plan(1)
+    [failure] = scheduler.drain()
+    assert "at most 22 in one forward (workers had too little memory for more)" in str(failure.error)

@@ -48,6 +48,14 @@ def test_a_request_that_loses_workers_twice_runs_alone_and_the_next_loss_ends_it
     assert suspects.next_of([2]) is None
 
 
+def test_the_loss_of_a_group_makes_suspects_and_the_next_loss_alone_ends_one():
+    suspects = Suspects()
+    assert suspects.record_loss([1, 2], with_group=True) is None
+    assert suspects.all_losses() == {1: 2, 2: 2}
+    assert suspects.next_of([1, 2]) == 1
+    assert suspects.record_loss([1], with_group=True) == 1
+
+
 def test_a_step_that_succeeds_clears_earlier_losses():
     suspects = Suspects()
     for _ in range(5):

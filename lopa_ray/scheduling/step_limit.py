@@ -1,0 +1,78 @@
+"""StepLimit: the most rows that a worker gets in one forward. It does no I/O.
+
+A step that has more is computed in several forwards, with the same reports, or its requests take turns. The limit
+follows the measured time of steps, so that no step keeps others waiting for long, and the memory of workers. An
+operator may set a bound besides.
+"""
+
+from __future__ import annotations
+
+import math
+
+from lopa_ray.errors import SettingsError
+
+TARGET_S = 1.0
+"""Seconds that a step should take at most."""
+
+INITIAL_ROWS = 4096
+"""Rows of a step as long as little is known of its time."""
+
+MEMORY_FACTOR = 7 / 8
+"""How large steps may be after one that needed too much memory, as a part of that one."""
+
+GROW_AFTER = 256
+"""After so many steps they may be as large again as before the limit was last lowered: the lack of memory may have
+passed."""
+
+
+class StepLimit:
+    """Grows while steps are fast, and shrinks after one that was slow or needed too much memory."""
+
+    def __init__(self, bound: int | None = None) -> None:
+        """`bound`: `model.max_num_batched_tokens`, in rows; None: there is no bound."""
+        self._bound = math.inf if bound is None else bound
+        self._by_time: float = INITIAL_ROWS
+        self._by_memory = self._branch_by_memory = math.inf
+        """After lacks of memory: rows of all branches of a worker, and of a single one."""
+        self._steps_since_lack = 0
+
+    @property
+    def rows(self) -> int:
+        """The most rows of a worker in the next forward, unless a single branch has more."""
+        return max(1, int(min(self._by_time, self._by_memory, self._bound)))
+
+    def check(self, rows: int) -> None:
+        """Raises SettingsError for a branch that is too large for any forward here."""
+        if rows > self._bound:
+            bound, reason = self._bound, "model.max_num_batched_tokens"
+        elif rows > self._branch_by_memory:
+            bound, reason = self._branch_by_memory, "workers had too little memory for more"
+        else:
+            return
+        raise SettingsError(
+            f"a branch of this request has {rows} positions; allowed: at most {int(bound)} in one forward ({reason}); "
+            "shorten the prompt, the answer or its blocks"
+        )
+
+    def record(self, rows: int, seconds: float, free_rows: float) -> None:
+        """A step of `rows` rows on a worker has succeeded. `free_rows`: see `StepCost`."""
+        if seconds > TARGET_S:
+            # A single slow step may have had another reason, so the limit falls by half at most.
+            self._by_time = min(
+                self._by_time, max(free_rows, rows * TARGET_S / seconds, self._by_time / 2, 1)
+            )
+        elif seconds < TARGET_S / 2 and rows > self._by_time / 2:
+            self._by_time *= 2
+        self._steps_since_lack += 1
+        if self._steps_since_lack >= GROW_AFTER:
+            self._steps_since_lack = 0
+            self._by_memory = self._by_memory / MEMORY_FACTOR + 1
+            self._branch_by_memory = self._branch_by_memory / MEMORY_FACTOR + 1
+
+    def record_lack(self, rows: int, *, divisible: bool) -> None:
+        """A step of `rows` rows on a worker needed more memory than there was. Unless it is `divisible`, it had a single
+        branch, and such branches are refused."""
+        self._steps_since_lack = 0
+        self._by_memory = rows * MEMORY_FACTOR
+        if not divisible:
+            self._branch_by_memory = rows * MEMORY_FACTOR

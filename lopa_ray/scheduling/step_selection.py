@@ -1,0 +1,129 @@
+"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches. It does no
+I/O.
+
+A step is for all requests in flight, for a suspect alone (see `Suspects`), or for as many as `StepLimit` and the shares
+of their clients allow (see `FairQueue`); then requests take turns.
+
+A request whose step is too large for one forward makes it in parts, some branches in each. Beside others it gets as
+many rows as they have together, so that it slows them down by no more than half, and only one such request has a part
+in a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from lopa_ray.decoding.branch_budget import BranchBudget
+from lopa_ray.protocol.plan import Plan
+from lopa_ray.scheduling.branch_assignment import BranchAssignment
+from lopa_ray.scheduling.fair_queue import FairQueue
+from lopa_ray.scheduling.prefix_index import PrefixIndex
+from lopa_ray.scheduling.running_request import RunningRequest
+from lopa_ray.scheduling.step_cost import StepCost
+from lopa_ray.scheduling.step_limit import StepLimit
+from lopa_ray.scheduling.suspects import Suspects
+
+OnError = Callable[[int, Exception], None]
+
+
+class StepSelection:
+    """Selects the requests of each step, and learns from its time how large steps may be."""
+
+    def __init__(
+        self,
+        budget: BranchBudget,
+        prefix_index: PrefixIndex,
+        queue: FairQueue,
+        suspects: Suspects,
+        limit: StepLimit,
+    ) -> None:
+        self.limit = limit
+        self.assignment = BranchAssignment(0, 0)
+        """Of the current step."""
+        self._budget = budget
+        self._prefix_index = prefix_index
+        self._queue = queue
+        self._suspects = suspects
+        self._cost = StepCost()
+
+    def select(self, running: Mapping[int, RunningRequest], num_workers: int, on_error: OnError) -> None:
+        """Set the plans of the requests of the next step. `on_error` gets a request that cannot go on, and why."""
+        limit = self.limit.rows
+        self.assignment = BranchAssignment(num_workers, limit)
+        plans = self._plans(running, on_error)
+        rows = {request_id: running[request_id].rows_left(plan) for request_id, plan in plans.items()}
+        long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
+        others = sum(number for request_id, number in rows.items() if request_id not in long)
+        room: float = limit
+        if others:
+            others_rows = others / num_workers
+            room = max(min(others_rows, limit - others_rows), min(self._cost.free_rows, limit))
+        for request_id in long[1:] if others else []:
+            del rows[request_id]
+        part_rows = {
+            request_id: max(
+                plans[request_id].max_branch_rows, min(rows.pop(request_id), int(room * num_workers))
+            )
+            for request_id in long
+            if request_id in rows
+        }
+        for request_id in self._queue.select(part_rows | rows, num_workers * self._cost.free_rows):
+            if not self._add(
+                running[request_id], plans[request_id], room if request_id in part_rows else None
+            ):
+                break
+
+    def _plans(self, running: Mapping[int, RunningRequest], on_error: OnError) -> dict[int, Plan]:
+        """Plans of the requests that may take part in the next step, first in turn first."""
+        plans: dict[int, Plan] = {}
+        for request_id in self._in_turn(running):
+            session = running[request_id].session
+            try:
+                num_branches = self._budget.num_branches(session.settings, len(running))
+                plan = running[request_id].next_plan(num_branches)
+                self.limit.check(plan.max_branch_rows)
+                plans[request_id] = plan
+            except Exception as error:  # an error of one request must not end the others
+                on_error(request_id, error)
+        return plans
+
+    def _in_turn(self, running: Mapping[int, RunningRequest]) -> list[int]:
+        suspect = self._suspects.next_of(running)
+        if suspect is not None:
+            return [suspect]
+        # Where all were in the last step, one that was left out of earlier ones comes first.
+        return sorted(running, key=lambda key: (running[key].last_step, running[key].session.steps))
+
+    def _is_long(self, entry: RunningRequest, plan: Plan) -> bool:
+        """Whether the request's step is made in parts, or has a branch that is as long as a step alone."""
+        if entry.replay:
+            return False
+        if entry.rank_of_branch:
+            return True
+        if plan.num_rows <= self.limit.rows:
+            return False
+        alone = BranchAssignment(self.assignment.num_workers, math.inf)
+        alone.add(plan, range(len(plan.branches)), ())
+        return alone.rows > self.limit.rows
+
+    def _add(self, entry: RunningRequest, plan: Plan, room: float | None) -> bool:
+        """Assign the branches of a request's plan, or as many as `room` allows. Returns whether the step has room."""
+        if entry.replay:
+            entry.plan = plan if self.assignment.add_replay(plan) else None
+            return entry.plan is not None
+        if room is None:
+            stored_prefix = self._prefix_index.match(self._prefix_index.hash_prefixes(plan))
+            ranks = self.assignment.add(plan, range(len(plan.branches)), stored_prefix)
+        else:  # stored K/V would have to be the same in all parts
+            stored_prefix, ranks = (), self.assignment.add_part(plan, entry.branches_left(plan), room)
+        if ranks is None:
+            return False
+        entry.plan, entry.stored_prefix, entry.assigned = plan, stored_prefix, ranks
+        return True
+
+    def record(self, seconds: float) -> None:
+        """The current step has succeeded. `seconds`: of the slowest worker."""
+        rows = self.assignment.rows
+        self._cost.record(rows, seconds)
+        self.limit.record(rows, seconds, self._cost.free_rows)
