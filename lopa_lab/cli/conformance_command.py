@@ -51,10 +51,12 @@ def conformance(
         from lopa_ray.execution.device import DEVICES
 
         torch.set_num_threads(1)
-        sizes = {"num_workers": workers, "tensor_parallel_size": tensor_parallel_size}
-        group = {name: value for name, value in sizes.items() if value is not None}
-        given = Config.parse({"model": {"device": device, "implementation": implementation}, "group": group})
-        if not group:
+        overrides = options.parse_overrides(
+            None, workers=workers, tensor_parallel_size=tensor_parallel_size, device=device
+        )
+        given = Config.parse({"model": {"implementation": implementation}}, overrides)
+        on_workers = "group" in overrides
+        if not on_workers:
             DEVICES[given.model.device].torch_device()
         recorded = [case for file in cases for case in read_cases(file)]
         if not recorded:
@@ -67,13 +69,13 @@ def conformance(
         def make_engine(config: Config) -> Engine:
             model = config.model.replace(implementation=given.model.implementation)
             config = config.replace(model=model, group=given.group)
-            if not group:
+            if not on_workers:
                 return LocalEngine.from_config(config)
             from actors.engine import RayEngine
 
             return RayEngine.from_config(config)
 
-        verdicts = replay(recorded, models, make_engine, device=device, logits=not group)
+        verdicts = replay(recorded, models, make_engine, device=device, logits=not on_workers)
         passed = _print_verdicts(verdicts, as_json)
     if not passed:
         raise typer.Exit(FAILED)

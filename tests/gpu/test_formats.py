@@ -13,7 +13,7 @@ from lopa_ray.kernels.int8_matmul import int8_matmul
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from support.paths import MODELS
-from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL
+from support.tiny_model import DENSE_MODELS, PROMPTS, SETTINGS, TINY_MODEL
 
 IDS = [5, 9, 127, 127, 3, 127, 60, 127] * 5
 
@@ -46,7 +46,7 @@ def test_int8_products_are_exact(rows: int, outputs: int, inputs: int) -> None:
 
 
 @pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
-@pytest.mark.parametrize("name", ["dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l"])
+@pytest.mark.parametrize("name", DENSE_MODELS)
 def test_logits_are_those_of_the_cpu(name: str, quantization: Quantization) -> None:
     expected, logits = (runner(name, device, quantization).logits(IDS).cpu() for device in ("cpu", "cuda"))
     # An activation that lies between two int8 numbers may go either way.

@@ -23,6 +23,7 @@ from lopa_ray.execution.model_loader import warm_up
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.operators import LAUNCHES
+from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.deviceless_triton import (
@@ -35,7 +36,6 @@ from support.deviceless_triton import (
 from support.empty_models import empty_model
 from support.fake_steps import (
     CAPACITY,
-    FAMILIES,
     PREFIX,
     SLOTS,
     STAGED,
@@ -49,7 +49,7 @@ from support.fake_steps import (
 # Kernels write nothing, so reports have whatever was in memory.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in cast:RuntimeWarning")
 
-MATRIX = [(family, format) for family in (*FAMILIES, "fast_dllm_v2") for format in ("none", "w8", "w8a8")]
+MATRIX = [(family.name, format) for family in FAMILIES for format in ("none", "w8", "w8a8")]
 
 SAMPLINGS = (
     SamplingParams(),

@@ -13,11 +13,12 @@ from lopa_ray.execution import flash_attention
 from lopa_ray.execution.attention import LaneAttention
 from lopa_ray.execution.flash_attention import FlashAttention, LaneTable
 from lopa_ray.kernels.sdpa import sdpa
+from lopa_ray.model.families import FAMILIES
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.fake_cuda import AMPERE
-from support.fake_steps import FAMILIES, PREFIX, FakeShards, StepSetup, config_of, in_segments
+from support.fake_steps import PREFIX, FakeShards, StepSetup, config_of, in_segments
 
-ALL_FAMILIES = (*FAMILIES, "fast_dllm_v2")
+ALL_FAMILIES = [family.name for family in FAMILIES]
 EXPERTS = ("sdar_moe", "llada2")
 
 SAMPLINGS = {

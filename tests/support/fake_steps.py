@@ -21,6 +21,7 @@ from support.device_log import DeviceLog
 from support.empty_models import empty_model
 from support.fake_cuda import CUDA, HOPPER, fake_cuda
 from support.paths import MODELS
+from support.tiny_model import TINY_MODELS
 
 PREFIX, CAPACITY, SLOTS, STAGED = 512, 768, 8, 8
 """Cached positions before the first step, positions and number of slots, and positions that a step stages."""
@@ -28,15 +29,6 @@ PREFIX, CAPACITY, SLOTS, STAGED = 512, 768, 8, 8
 VOCAB = 1000
 
 PACKED = PackedAttention()
-
-FAMILIES = {
-    "dream": "dream-tiny-2l",
-    "llada": "llada-tiny-3l",
-    "sdar": "sdar-tiny-3l",
-    "sdar_moe": "sdar-moe-tiny-3l",
-    "llada2": "llada2-tiny-3l",
-}
-"""Family → a recorded tiny model of it."""
 
 Change = Callable[[Plan], Plan]
 
@@ -62,8 +54,8 @@ class FakeShards:
 
 
 def config_of(family: str, quantization: Quantization = "none") -> NativeConfig:
-    """The configuration of a tiny model of a family. Fast-dLLM v2 has the shape of Dream's."""
-    tiny = load_config(MODELS / FAMILIES.get(family, "dream-tiny-2l"))
+    """The configuration of a tiny model of a family."""
+    tiny = load_config(MODELS / TINY_MODELS[family])
     assert isinstance(tiny, NativeConfig)
     ids = {"vocab_size": VOCAB, "mask_token_id": VOCAB - 1, "eos_token_id": VOCAB - 2}
     return replace(tiny, family=family, **ids).with_quantization(quantization)

@@ -17,10 +17,27 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
+from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.transformer import Transformer
 from support.paths import MODELS
 
 TINY_MODEL = MODELS / "dream-tiny-4l"
+
+TINY_MODELS = {
+    "dream": "dream-tiny-2l",
+    "llada": "llada-tiny-3l",
+    "sdar": "sdar-tiny-3l",
+    "fast_dllm_v2": "dream-tiny-2l",
+    "sdar_moe": "sdar-moe-tiny-3l",
+    "llada2": "llada2-tiny-3l",
+}
+"""Family → the recorded model that has its tensors. Those of Fast-dLLM v2 are Dream's."""
+
+ALL_MODELS = tuple(dict.fromkeys(TINY_MODELS.values()))
+
+DENSE_FAMILIES = tuple(family.name for family in FAMILIES if family.router is None)
+
+DENSE_MODELS = tuple(dict.fromkeys(TINY_MODELS[name] for name in DENSE_FAMILIES))
 
 TINY_EXPERTS = {name: MODELS / f"{name}-tiny-3l" for name in ("sdar-moe", "llada2")}
 """Models with experts, whose blocks are counted from position 0."""

@@ -30,7 +30,7 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.paths import GOLDEN
-from support.tiny_model import load_tiny_model
+from support.tiny_model import ALL_MODELS, load_tiny_model
 
 CAPACITY, SLOTS, PROMPT = 768, 64, 512
 
@@ -61,10 +61,7 @@ SIZES = [(1, 1, 64), (1, 8, 64), (1, 15, 32), (8, 8, 64), (32, 8, 32), (64, 1, 1
 
 
 @pytest.mark.parametrize(("requests", "branches", "rows"), SIZES)
-@pytest.mark.parametrize(
-    "name",
-    ["dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-4b", "sdar-moe-tiny-3l", "llada2-tiny-3l"],
-)
+@pytest.mark.parametrize("name", [*ALL_MODELS, "sdar-4b"])
 def test_a_step_is_one_copy_in_a_bounded_number_of_kernels_and_one_copy_out(name, requests, branches, rows):
     """Where all requests commit and stage, in four segments."""
     runner = runner_of(name)

@@ -36,7 +36,7 @@ from support.thread_tensor_parallel import (
     engine_in_two_shards,
     shard_model,
 )
-from support.tiny_model import load_tiny_model
+from support.tiny_model import ALL_MODELS, load_tiny_model
 
 FILES = {
     "lopa_cases": 3,
@@ -53,8 +53,6 @@ FILES = {
     "llada2/llada2_generate_cases": 2,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
-
-NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l")
 
 
 EXPERTS_CUT = [name for name in FILES if name.startswith(("sdar_moe", "llada2"))]
@@ -138,7 +136,7 @@ def test_experts_in_three_shards(quantization: Quantization, expert_parallel: bo
     assert torch.equal(shards, whole) == (quantization == "w8a8")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_MODELS)
 def test_int8_has_the_bits_of_one_process(name: str) -> None:
     """Scales are of whole rows, and sums of integers are exact."""
     whole, shards = logits_of(load_tiny_model(name, "w8a8"), 2)

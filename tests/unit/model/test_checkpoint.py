@@ -23,6 +23,7 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model, weight_bytes
 from support.checkpoints import UNMASKED_CASES, edit_json, edit_tensors, load, logits, refused, shard
 from support.paths import GOLDEN, MODELS, ROOT
+from support.tiny_model import ALL_MODELS
 
 SHAPES = ROOT / "lopa_lab" / "bench" / "shapes"
 
@@ -62,9 +63,7 @@ def test_what_is_saved_loads_back(tmp_path: Path, tied: bool) -> None:
     assert torch.equal(logits(model, [1, 2, 127]), logits(again, [1, 2, 127]))
 
 
-@pytest.mark.parametrize(
-    "name", ["dream-tiny-4l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l"]
-)
+@pytest.mark.parametrize("name", ALL_MODELS)
 def test_saving_reproduces_the_published_layout(name: str, tmp_path: Path) -> None:
     source = MODELS / name
     save_model(load(source), tmp_path, dtype=torch.float32)

@@ -28,10 +28,9 @@ from lopa_ray.model.quantized import Int8Linear, quantize_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from support.paths import MODELS
-from support.tiny_model import load_tiny_model
+from support.tiny_model import DENSE_MODELS, load_tiny_model
 
 FORMATS = ("w8", "w8a8")
-NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l")
 IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 
 
@@ -123,7 +122,7 @@ def test_a_kernel_that_fails_or_saturates_is_not_used(monkeypatch, caplog) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("quantization", FORMATS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DENSE_MODELS)
 def test_a_checkpoint_is_quantised_when_it_is_loaded(
     name: str, quantization: str, dtype: torch.dtype
 ) -> None:
@@ -143,7 +142,7 @@ def test_a_checkpoint_is_quantised_when_it_is_loaded(
 
 
 @pytest.mark.parametrize("quantization", FORMATS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DENSE_MODELS)
 def test_what_is_saved_in_int8_loads_back(name: str, quantization: str, tmp_path: Path) -> None:
     model = load(MODELS / name, quantization)
     save_model(model, tmp_path, dtype=torch.float32)
@@ -164,7 +163,7 @@ def test_what_is_saved_in_int8_loads_back(name: str, quantization: str, tmp_path
 
 
 def test_scales_stay_fp32_in_a_half_precision_checkpoint(tmp_path: Path) -> None:
-    model = load(MODELS / NAMES[0], "w8a8", torch.bfloat16)
+    model = load(MODELS / DENSE_MODELS[0], "w8a8", torch.bfloat16)
     save_model(model, tmp_path, dtype=torch.bfloat16)
     dtypes = {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()}
     assert dtypes == {torch.int8, torch.float32, torch.bfloat16}
@@ -172,8 +171,8 @@ def test_scales_stay_fp32_in_a_half_precision_checkpoint(tmp_path: Path) -> None
 
 
 def test_int8_weights_serve_either_format(tmp_path: Path) -> None:
-    save_model(load(MODELS / NAMES[0], "w8a8"), tmp_path, dtype=torch.float32)
-    assert torch.equal(logits(load(tmp_path, "w8")), logits(load(MODELS / NAMES[0], "w8")))
+    save_model(load(MODELS / DENSE_MODELS[0], "w8a8"), tmp_path, dtype=torch.float32)
+    assert torch.equal(logits(load(tmp_path, "w8")), logits(load(MODELS / DENSE_MODELS[0], "w8")))
 
 
 def test_an_adapter_is_merged_before_weights_are_quantised_and_never_after(tmp_path: Path) -> None:
@@ -191,7 +190,7 @@ def test_an_adapter_is_merged_before_weights_are_quantised_and_never_after(tmp_p
 
 
 def test_other_formats_and_broken_files_are_refused(tmp_path: Path) -> None:
-    save_model(load(MODELS / NAMES[0], "w8a8"), tmp_path, dtype=torch.float32)
+    save_model(load(MODELS / DENSE_MODELS[0], "w8a8"), tmp_path, dtype=torch.float32)
     config, file = tmp_path / "config.json", tmp_path / "model.safetensors"
     raw, tensors = json.loads(config.read_text()), load_file(file)
     config.write_text(json.dumps(raw | {"quantization_config": {"quant_method": "gptq", "bits": 4}}))

@@ -19,26 +19,30 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_loader import load_weights
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.implementation import build_model, random_weights, weight_bytes
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.transformers_model import TransformersModel
 from support.checkpoints import edit_json, edit_tensors
 from support.paths import GOLDEN, MODELS
+from support.tiny_model import DENSE_FAMILIES, TINY_MODELS
 from support.transformers_checkpoints import runner_of
 
 IDS = random.Random(0).choices(range(120), k=40)
-FAMILIES = ["dream-tiny-4l", "llada-tiny-3l", "sdar-tiny-3l", "fast-dllm-v2"]
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A recorded checkpoint; Fast-dLLM v2's layout is that of Dream under another name, with tied embeddings."""
-    if request.param in FAMILIES[:3]:
-        return MODELS / str(request.param)
-    copied = Path(shutil.copytree(MODELS / "dream-tiny-2l", tmp_path / "model"))
-    names = {"model_type": "Fast_dLLM_Qwen", "architectures": ["Fast_dLLM_QwenForCausalLM"]}
+    """A recorded checkpoint of a family. One that has the tensors of another family gets its own names, and tied
+    embeddings."""
+    (family,) = (family for family in FAMILIES if family.name == request.param)
+    recorded = MODELS / TINY_MODELS[family.name]
+    if load_config(recorded).family == family.name:
+        return recorded
+    copied = Path(shutil.copytree(recorded, tmp_path / "model"))
+    names = {"model_type": family.model_type, "architectures": [family.architecture]}
     edit_json(copied / "config.json", **names, tie_word_embeddings=True)
     edit_tensors(copied, **{"lm_head/weight": None})
     return copied
@@ -52,7 +56,7 @@ def both(folder: Path, **model: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.usefixtures("either_attention")
-@pytest.mark.parametrize("folder", FAMILIES, indirect=True)
+@pytest.mark.parametrize("folder", DENSE_FAMILIES, indirect=True)
 def test_logits_agree(folder: Path) -> None:
     """Full attention, block-causal attention, and both behind a cached prefix."""
     steps: list[dict[str, Any]] = [
@@ -72,7 +76,7 @@ def test_logits_agree(folder: Path) -> None:
     torch.testing.assert_close(keys, values, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("folder", FAMILIES, indirect=True)
+@pytest.mark.parametrize("folder", DENSE_FAMILIES, indirect=True)
 def test_packed_requests_decode_alike(folder: Path) -> None:
     prompts = [[1, 2, 3], IDS[:17], [9] * 11]
     settings = LopaSettings(max_new_tokens=24, block_size=8, num_branches=3, confidence_threshold=0.4)
@@ -130,7 +134,7 @@ def spec_of(folder: Path, **model: Any) -> ModelSpec:
     return ModelSpec.read(Config.parse({"model": settings}))
 
 
-@pytest.mark.parametrize("folder", FAMILIES, indirect=True)
+@pytest.mark.parametrize("folder", DENSE_FAMILIES, indirect=True)
 def test_weights_are_counted_without_being_read(folder: Path) -> None:
     spec = spec_of(folder)
     weights = dict(load_weights(spec, "cpu"))

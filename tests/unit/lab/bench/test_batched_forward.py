@@ -6,13 +6,13 @@ import torch
 from lopa_lab.bench.batched_forward import BatchedForward
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
-from support.tiny_model import load_tiny_model
+from support.tiny_model import DENSE_MODELS, load_tiny_model
 
 BATCH, WINDOW = 3, 24
 
 
 @pytest.mark.parametrize("prefix", [0, 20])
-@pytest.mark.parametrize("name", ["dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l"])
+@pytest.mark.parametrize("name", DENSE_MODELS)
 def test_its_logits_are_those_of_the_runner(name, prefix):
     model = load_tiny_model(name)
     runner = BranchRunner(model, max_num_seqs=1, max_model_len=prefix + WINDOW)

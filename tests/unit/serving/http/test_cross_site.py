@@ -123,6 +123,16 @@ def test_origins_that_are_allowed() -> None:
     assert ask_at("127.0.0.1", {"Origin": EVIL}, HttpSettings(allowed_origins=["*"])).status_code == 200
 
 
+def test_allowed_pages_may_use_the_methods_of_all_routes() -> None:
+    origin = "https://a.example"
+    with serving(allowed_origins=[origin]) as server, httpx.Client(base_url=server.url) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        preflight = client.options(CHAT, headers={"Origin": origin, **PREFLIGHT})
+    methods = {method.upper() for operations in paths.values() for method in operations}
+    assert "DELETE" in methods
+    assert methods <= set(preflight.headers["access-control-allow-methods"].split(", "))
+
+
 def test_with_api_keys_no_page_can_ask_without_one() -> None:
     with serving(api_keys=["right-key"]) as server, httpx.Client(base_url=server.url) as client:
         headers = {"Origin": EVIL, "Host": "lopa.example", "Sec-Fetch-Site": "cross-site"}

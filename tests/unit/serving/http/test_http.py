@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,13 @@ def test_the_document_describes_requests_and_errors(client: httpx.Client) -> Non
     assert not {"seed", "max_new_tokens", "top_logprobs"} & lopa.keys()
     assert {"200", "400", "404", "413", "429", "499", "503", "504"} <= chat["responses"].keys()
     assert "security" not in chat
+
+
+def test_the_document_has_every_schema_that_it_refers_to(client: httpx.Client) -> None:
+    document = client.get("/openapi.json")
+    referred = set(re.findall(r'"#/components/schemas/(\w+)"', document.text))
+    assert "ChatChunk" in referred
+    assert referred <= document.json()["components"]["schemas"].keys()
 
 
 def test_keys(caplog: pytest.LogCaptureFixture) -> None:
