@@ -70,8 +70,8 @@ class StepLimit:
             self._branch_by_memory = self._branch_by_memory / MEMORY_FACTOR + 1
 
     def record_lack(self, rows: int, *, divisible: bool) -> None:
-        """A step of `rows` rows on a worker needed more memory than there was. Unless it is `divisible`, it had a single
-        branch, and such branches are refused."""
+        """A step of `rows` rows on a worker needed more memory than there was. Unless it is `divisible`, it had a
+        single branch, and such branches are refused."""
         self._steps_since_lack = 0
         self._by_memory = rows * MEMORY_FACTOR
         if not divisible:

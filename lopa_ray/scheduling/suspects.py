@@ -54,8 +54,8 @@ class Suspects:
         return None
 
     def record_loss(self, planned: Collection[int], *, with_group: bool = False) -> int | None:
-        """A worker, or the whole group, was lost in a step of these requests. Returns the one that caused it, if that is
-        to be assumed."""
+        """A worker, or the whole group, was lost in a step of these requests. Returns the one that caused it, if that
+        is to be assumed."""
         for request_id in planned:
             least = MAX_LOSSES if with_group else 0
             self._losses[request_id] = max(self.losses(request_id) + 1, least)
