@@ -256,6 +256,11 @@ class DecodeSession(ABC):
             self._pending_plan = plan
         return self._pending_plan
 
+    @property
+    def next_branch_rows(self) -> int:
+        """Rows of the longest branch of the next step. The session stays as it is. Raises as `plan`."""
+        return self.with_state(self.export_state(), ()).plan().max_branch_rows
+
     def advance(self, reports: Sequence[BranchReport]) -> StepOutcome:
         """Take in the reports of the pending plan, in any order, one per branch.
 

@@ -13,6 +13,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
+from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.text.chat_template import Message
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
@@ -97,7 +98,8 @@ class SessionFactory:
         """A session for one prompt. `settings` default to those of the configuration.
 
         Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer together are
-        too long, and SettingsError for a pattern or schema that is not supported. A long prompt takes a second or more
+        too long, and SettingsError for a pattern or schema that is not supported, or for a first step beyond
+        `model.max_num_batched_tokens`. A long prompt takes a second or more
         to encode, and a new pattern up to `group.compile_timeout_s` to compile, in a process of its own; `prepare` does
         the latter for asynchronous programs. Raises OverloadedError if the machine lacks memory or time to compile.
         """
@@ -113,7 +115,11 @@ class SessionFactory:
                 max_new_tokens,
                 " or raise max_model_len",
             )
-        return new_session(ids, settings, self.vocabulary, self._constraint(settings))
+        session = new_session(ids, settings, self.vocabulary, self._constraint(settings))
+        if self.config.model.max_num_batched_tokens is not None and not session.finished:
+            # A stream would have begun before the group refuses the request's first step.
+            StepLimit(self.config.model.max_num_batched_tokens).check(session.next_branch_rows)
+        return session
 
     async def prepare(self, settings: GenerationSettings, client: str = "") -> None:
         """Compile the constraint of `settings`, if they have one, so that `create_session` does not wait for it.

@@ -5,8 +5,8 @@ A step is for all requests in flight, for a suspect alone (see `Suspects`), or f
 of their clients allow (see `FairQueue`); then requests take turns.
 
 A request whose step is too large for one forward makes it in parts, some branches in each. Beside others it gets as
-many rows as they have together, so that it slows them down by no more than half, and only one such request has a part
-in a step.
+many rows as they have together, over many steps, so that it slows them down by half at most. Several such requests take
+turns.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class StepSelection:
         self._queue = queue
         self._suspects = suspects
         self._cost = StepCost()
+        self._credit = 0.0
+        """Rows of a worker that requests with long steps have still to get, of as many as others had."""
 
     def select(self, running: Mapping[int, RunningRequest], num_workers: int, on_error: OnError) -> None:
         """Set the plans of the requests of the next step. `on_error` gets a request that cannot go on, and why."""
@@ -54,25 +56,30 @@ class StepSelection:
         plans = self._plans(running, on_error)
         rows = {request_id: running[request_id].rows_left(plan) for request_id, plan in plans.items()}
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
-        others = sum(number for request_id, number in rows.items() if request_id not in long)
+        part_rows = {request_id: rows.pop(request_id) for request_id in long}
         room: float = limit
-        if others:
-            others_rows = others / num_workers
-            room = max(min(others_rows, limit - others_rows), min(self._cost.free_rows, limit))
-        for request_id in long[1:] if others else []:
-            del rows[request_id]
-        part_rows = {
-            request_id: max(
-                plans[request_id].max_branch_rows, min(rows.pop(request_id), int(room * num_workers))
-            )
-            for request_id in long
-            if request_id in rows
-        }
+        if rows and long:
+            room = self._room_beside(sum(rows.values()) / num_workers, plans[long[0]].max_branch_rows)
+            part_rows = {long[0]: min(part_rows[long[0]], int(room * num_workers))} if room else {}
         for request_id in self._queue.select(part_rows | rows, num_workers * self._cost.free_rows):
-            if not self._add(
-                running[request_id], plans[request_id], room if request_id in part_rows else None
-            ):
+            entry, plan = running[request_id], plans[request_id]
+            if request_id not in part_rows:
+                has_room = self._add(entry, plan)
+            elif has_room := self._add_part(entry, plan, room):
+                self._credit = max(0.0, self._credit - plan.rows_of(entry.assigned) / num_workers)
+            if not has_room:
                 break
+
+    def _room_beside(self, others: float, branch_rows: int) -> float:
+        """Rows of a worker that a request with a long step gets beside others. 0: they have not had enough yet.
+
+        `others`: their rows of a worker in this step. `branch_rows`: those of a branch, the least that it can have.
+        """
+        limit, free = self.limit.rows, self._cost.free_rows
+        self._credit = min(self._credit + others, max(limit, branch_rows))
+        if max(self._credit, free) < branch_rows:
+            return 0
+        return max(branch_rows, min(max(self._credit, free), limit - others))
 
     def _plans(self, running: Mapping[int, RunningRequest], on_error: OnError) -> dict[int, Plan]:
         """Plans of the requests that may take part in the next step, first in turn first."""
@@ -107,19 +114,25 @@ class StepSelection:
         alone.add(plan, range(len(plan.branches)), ())
         return alone.rows > self.limit.rows
 
-    def _add(self, entry: RunningRequest, plan: Plan, room: float | None) -> bool:
-        """Assign the branches of a request's plan, or as many as `room` allows. Returns whether the step has room."""
+    def _add(self, entry: RunningRequest, plan: Plan) -> bool:
+        """Assign the branches of a request's plan. Returns whether the step has room."""
         if entry.replay:
             entry.plan = plan if self.assignment.add_replay(plan) else None
             return entry.plan is not None
-        if room is None:
-            stored_prefix = self._prefix_index.match(self._prefix_index.hash_prefixes(plan))
-            ranks = self.assignment.add(plan, range(len(plan.branches)), stored_prefix)
-        else:  # stored K/V would have to be the same in all parts
-            stored_prefix, ranks = (), self.assignment.add_part(plan, entry.branches_left(plan), room)
+        stored_prefix = self._prefix_index.match(self._prefix_index.hash_prefixes(plan))
+        ranks = self.assignment.add(plan, range(len(plan.branches)), stored_prefix)
         if ranks is None:
             return False
         entry.plan, entry.stored_prefix, entry.assigned = plan, stored_prefix, ranks
+        return True
+
+    def _add_part(self, entry: RunningRequest, plan: Plan, room: float) -> bool:
+        """Assign as many further branches of a request's plan as `room` allows. Returns whether the step has room."""
+        # Stored K/V would have to be the same in all parts, so none are used.
+        ranks = self.assignment.add_part(plan, entry.branches_left(plan), room)
+        if ranks is None:
+            return False
+        entry.plan, entry.assigned = plan, ranks
         return True
 
     def record(self, seconds: float) -> None:

@@ -28,7 +28,10 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "group": {"num_workers": 2},
         "model": {"path": str(TINY_EXPERTS["sdar-moe"])},
     },
-    "2 workers, object store": {"group": {"num_workers": 2, "transfer": "object_store"}},
+    "2 workers, object store, steps in parts": {
+        "group": {"num_workers": 2, "transfer": "object_store"},
+        "model": {"max_num_batched_tokens": 140},
+    },
 }
 
 
@@ -59,7 +62,7 @@ def local(engine: RayEngine) -> LocalResults:
     params=[
         "1 worker",
         "4 workers, stored prefixes",
-        pytest.param("2 workers, object store", marks=pytest.mark.slow),
+        pytest.param("2 workers, object store, steps in parts", marks=pytest.mark.slow),
         "3 workers, LLaDA2, stored prefixes",
         *also_long("2 workers", "2 workers, SDAR-MoE"),
     ],

@@ -111,6 +111,26 @@ def test_openai_client_comes_again_after_429(server: ServerProcess) -> None:
         assert {reply.result().choices[0].finish_reason for reply in futures} == {"length"}
 
 
+HUGE = ClientRequest(
+    settings={
+        "max_new_tokens": 1900,
+        "ignore_eos": True,
+        "num_branches": 1024,
+        "block_size": 1900,
+        "confidence_threshold": 1.0,
+    }
+)
+"""From its second step on some two million rows: minutes of each step."""
+
+
+def test_a_huge_request_does_not_hold_others(client: httpx.Client, engines: dict[str, LocalEngine]) -> None:
+    with client.stream("POST", CHAT, json=HUGE.body(stream=True, lopa={"stream_canvas": True})) as response:
+        next(event for event in events(response.iter_lines()) if "canvas" in event.get("lopa", {}))
+        for prompt in PROMPTS[:4]:
+            request = ClientRequest(prompt)
+            assert request.send(client) == request.decode_locally(engines["demo"])
+
+
 # Clients that go away
 
 

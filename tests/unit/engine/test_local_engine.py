@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Prompt
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import CapacityError, LopaError, PromptError
+from lopa_ray.errors import CapacityError, LopaError, PromptError, SettingsError
 from lopa_ray.protocol.events import RequestStep
 from support.paths import MODELS
 
@@ -282,3 +283,15 @@ def test_broken_weights_are_an_error_and_no_tokens():
         engine.runner.model.norm.weight.fill_(float("nan"))
         with pytest.raises(LopaError, match="NaN"):
             engine.generate([1, 2], FAST)
+
+
+def test_a_bound_on_a_forward_changes_no_token_and_refuses_a_longer_branch() -> None:
+    bounded, free = make(max_num_batched_tokens=48), make()
+    settings = FAST.replace(max_new_tokens=40, num_branches=4)
+    results = [engine.generate([[1, 2], [3]], settings) for engine in (bounded, free)]
+    of_bounded, of_free = ([replace(result, seconds=0.0) for result in of_engine] for of_engine in results)
+    assert of_bounded == of_free and of_free[0].forwards > of_free[0].steps
+    with pytest.raises(
+        SettingsError, match=r"has 56 positions; allowed: at most 48 .*max_num_batched_tokens"
+    ):
+        bounded.create_session([1] * 16, settings.replace(block_size=40))

@@ -134,17 +134,20 @@ def test_a_step_that_is_too_large_is_made_in_parts_with_the_same_tokens(workers:
     assert [wide.generated] == decode_alone(sessions(1, WIDE))
 
 
-def test_a_long_step_does_not_hold_other_requests() -> None:
+def test_a_long_step_slows_other_requests_down_by_half_at_most() -> None:
     [wide], others = sessions(1, WIDE), sessions(4)
     scheduler = scheduler_of(260)
     long = scheduler.submit(wide)
     ids = [scheduler.submit(session) for session in others]
+    of_long = of_others = 0
     while set(ids) & set(scheduler.unfinished_ids):
         [plan] = scheduler.plan(1)
-        share = {request.request_id: len(request.branch_indices) for request in plan.requests}
-        assert set(scheduler.running_ids) == set(share)  # all requests are in each step
-        of_others = rows(replace(plan, requests=[r for r in plan.requests if r.request_id != long]))
-        assert rows(plan) - of_others <= max(of_others, 26)
+        share = {request.request_id: request for request in plan.requests}
+        assert set(scheduler.running_ids) - {long} == set(share) - {long}  # they are in each step
+        if scheduler.session_state(long) and len(share.get(long, plan.requests[0]).plan.branches) == 12:
+            of_long += rows(replace(plan, requests=(share[long],))) if long in share else 0
+            of_others += rows(replace(plan, requests=tuple(share[id_] for id_ in share if id_ != long)))
+        assert of_long <= of_others
         scheduler.advance([MODEL.execute(plan)])
     while scheduler.busy:
         scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
