@@ -61,6 +61,8 @@ class AsyncRayEngine(SessionFactory):
         """The group is lost, and another one is being started."""
         self.lost: LopaError | None = None
         """Why there is no group any more; see `revive`."""
+        self.lost_groups = 0
+        """How many groups were lost and replaced, or to be."""
         self._group = group
         self._on_step = on_step
         self._numbers = itertools.count()
@@ -235,6 +237,7 @@ class AsyncRayEngine(SessionFactory):
         if not ray.is_initialized() or not self.config.group.resume_timeout_s:
             raise loss
         self.resuming, began = True, time.monotonic()
+        self.lost_groups += 1
         logger.warning(f"the group is lost: {str(loss).splitlines()[0]}")
         try:
             await self._group.replace(loss)

@@ -43,6 +43,8 @@ class BranchPool:
         configuration asks for; see `Reservation`. `name`: of the group, in the names of its workers."""
         self.epoch = -1
         self.intact = False
+        self.lost_workers = 0
+        """How many workers have died or hung since the group was started."""
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self._config = config = spec.config
         self._store = RendezvousStore()
@@ -238,6 +240,7 @@ class BranchPool:
                 errors += [cause_of(name, what, error) for error in raised]
                 replies.append(reply)
         self.intact = self.intact and not errors
+        self.lost_workers += len(lost)
         if lost:
             self.remove_workers(lost)
             raise WorkerLostError("; ".join(lost.values()))

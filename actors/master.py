@@ -179,6 +179,7 @@ class Master:
             prefix_hits=self._scheduler.prefix_index.hit_requests,
             prefix_positions=self._scheduler.prefix_index.hit_positions,
             failed_steps=self._failed_steps,
+            lost_workers=self._membership.pool.lost_workers,
             out_of_memory_steps=self._out_of_memory_steps,
             max_step_rows=self._scheduler.limit.rows,
             dtype=self._config.model.dtype,

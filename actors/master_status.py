@@ -35,6 +35,8 @@ class MasterStatus:
     """Positions that they did not have to compute."""
     failed_steps: int
     """How many attempts at a step have failed in a row; 0 after one that succeeded."""
+    lost_workers: int
+    """Workers that have died or hung."""
     out_of_memory_steps: int
     """Steps that failed because a worker had too little memory."""
     max_step_rows: int

@@ -19,7 +19,8 @@ HEALTHY = MasterStatus(
     prefix_hits=0,
     prefix_positions=0,
     failed_steps=0,
+    lost_workers=0,
     out_of_memory_steps=0,
-    max_step_rows=None,
+    max_step_rows=4096,
     dtype="float32",
 )

@@ -226,7 +226,7 @@ class GroupServer:
         if engine.lost is not None:
             raise engine.lost
         if engine.last_status is not None:
-            self._metrics.on_status(engine.last_status)
+            self._metrics.on_status(engine.last_status, engine.lost_groups)
 
     def close(self) -> None:
         """End the group."""

@@ -65,6 +65,7 @@ class GroupMetrics:
             "prefix_positions": metrics.counter(
                 "lopa_prefix_positions", "Prompt positions that were not computed again."
             ),
+            "lost_workers": metrics.counter("lopa_lost_workers", "Branch workers that have died or hung."),
             "out_of_memory_steps": metrics.counter(
                 "lopa_out_of_memory_steps", "Steps that failed because a worker had too little memory."
             ),
@@ -72,6 +73,11 @@ class GroupMetrics:
         """By the field of `MasterStatus` that counts the same since the group was started."""
         self._group_counts = dict.fromkeys(self._group_counters, 0)
         """Those of the last status."""
+        self._lost_groups = metrics.counter(
+            "lopa_lost_groups", "Groups that were lost, and replaced if possible."
+        )
+        self._num_lost_groups = 0
+        """Those that the counter has."""
 
     def text(self) -> str:
         """See `ExportedMetrics.text`."""
@@ -107,8 +113,11 @@ class GroupMetrics:
         self._requests.inc(outcome=outcome)
         self._latency.observe(seconds, outcome=outcome)
 
-    def on_status(self, status: MasterStatus) -> None:
-        """After every health check."""
+    def on_status(self, status: MasterStatus, lost_groups: int) -> None:
+        """After every health check. `lost_groups`: see `AsyncRayEngine.lost_groups`."""
+        if lost_groups > self._num_lost_groups:
+            self._lost_groups.inc(lost_groups - self._num_lost_groups)
+            self._num_lost_groups = lost_groups
         self._workers.set(0 if status.broken else status.workers)
         self._wanted.set(status.target_workers)
         self._slots.set(status.in_flight)

@@ -20,7 +20,7 @@ class FakeEngine:
     """Has the status that it is given, or none."""
 
     def __init__(self, status: MasterStatus | None = None, *, lost: LopaError | None = None) -> None:
-        self.last_status, self.lost = status, lost
+        self.last_status, self.lost, self.lost_groups = status, lost, 0
 
 
 def check(engine: FakeEngine | None) -> None:

@@ -20,16 +20,26 @@ def test_counters_follow_a_group_and_the_one_in_its_place() -> None:
     group = GroupMetrics("m")
     # The last one is another group's.
     for hits, saved, failed in ((0, 0, 0), (2, 64, 1), (2, 64, 1), (3, 80, 3), (1, 16, 0)):
-        group.on_status(replace(STATUS, prefix_hits=hits, prefix_positions=saved, out_of_memory_steps=failed))
+        group.on_status(
+            replace(STATUS, prefix_hits=hits, prefix_positions=saved, out_of_memory_steps=failed), 0
+        )
     assert 'lopa_prefix_hits_total{model="m"} 4.0\n' in group.text()
     assert 'lopa_prefix_positions_total{model="m"} 96.0\n' in group.text()
     assert 'lopa_out_of_memory_steps_total{model="m"} 3.0\n' in group.text()
 
 
+def test_lost_groups_and_workers_are_counted() -> None:
+    group = GroupMetrics("m")
+    for lost_workers, lost_groups in ((1, 0), (1, 0), (0, 1), (2, 1), (0, 3)):
+        group.on_status(replace(STATUS, lost_workers=lost_workers), lost_groups)
+    assert 'lopa_lost_workers_total{model="m"} 3.0\n' in group.text()
+    assert 'lopa_lost_groups_total{model="m"} 3.0\n' in group.text()
+
+
 def test_queues_are_shown_by_key_and_all_addresses_as_one() -> None:
     group = GroupMetrics("m")
     for waiting in ({"key 1": 5, "address 10.0.0.1": 2, "address 10.0.0.2": 3}, {"key 2": 1}):
-        group.on_status(replace(STATUS, waiting_by_client=waiting))
+        group.on_status(replace(STATUS, waiting_by_client=waiting), 0)
         lines = [
             line for line in group.text().splitlines() if line.startswith("lopa_client_requests_waiting{")
         ]
