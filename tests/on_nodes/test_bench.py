@@ -10,7 +10,7 @@ from lopa_lab.bench.measurements import BenchRecord
 from support.client_command import run_command
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_start_by_phase(tmp_path: Path) -> None:
     options = (
         "--shape",
