@@ -27,15 +27,9 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
+from lopa_ray.decoding.request_checks import check_constraint, check_prompt, check_stop_tokens
 from lopa_ray.decoding.result import length_through_end
-from lopa_ray.errors import (
-    PromptError,
-    ProtocolError,
-    ScoreError,
-    SettingName,
-    SettingsError,
-    StepLimitError,
-)
+from lopa_ray.errors import ProtocolError, ScoreError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -82,25 +76,8 @@ class DecodeSession(ABC):
         and SettingsError for a constraint that no answer of this length can keep, or a stop token or a token of
         `logit_bias` that is none.
         """
-        if not prompt:
-            raise PromptError("the prompt is empty; give at least one token")
-        for index, token in enumerate(prompt):
-            if not 0 <= token < vocabulary.size:
-                raise PromptError(
-                    f"prompt token {index} is {token}, but the vocabulary has ids 0 to {vocabulary.size - 1}; "
-                    "was it made with another tokenizer?"
-                )
-            if token == vocabulary.mask_token_id:
-                raise PromptError(
-                    f"prompt token {index} is the mask token ({token}), which stands for an empty position; remove it"
-                )
-        for token in settings.stop_token_ids:
-            if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
-                raise SettingsError(
-                    f"stop_token_ids: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
-                    f"but for the mask token ({vocabulary.mask_token_id})",
-                    setting="stop_token_ids",
-                )
+        check_prompt(prompt, vocabulary)
+        check_stop_tokens(settings, vocabulary)
         self.prompt = list(prompt)
         self.settings = settings
         self.vocabulary = vocabulary
@@ -112,42 +89,12 @@ class DecodeSession(ABC):
         """Whose request it is; see `lopa_ray.scheduling.fair_queue`."""
         self.priority = 0
         """Of the requests of one client, those with the lowest value get slots first."""
-        self._check_constraint()
+        check_constraint(constraint, self._constraint_state([]), settings)
         self.steps = 0
         self.forwards = 0
         self.finish_reason: FinishReason | None = "length" if settings.max_new_tokens == 0 else None
         self._pending_plan: Plan | None = None
         self._begin()
-
-    def _check_constraint(self) -> None:
-        settings = self.settings
-        if (self.constraint is None) != (not settings.constrained):
-            raise SettingsError(
-                "a session under guided_* or bad_words needs the constraint that belongs to them, and no other one; "
-                "make sessions with Engine.create_session or SessionFactory",
-                setting=settings.constraint_setting,
-            )
-        constraint_state = self._constraint_state([])
-        if self.constraint is None or constraint_state is None or constraint_state.satisfiable:
-            return
-        least, most = self.constraint.min_tokens(), settings.max_new_tokens
-        if least is None:
-            raise SettingsError(
-                "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it",
-                setting=settings.constraint_setting,
-            )
-        if least > most:
-            raise SettingsError(
-                f"the shortest answer that matches the pattern or schema has {least} tokens; ",
-                SettingName("max_new_tokens"),
-                f" is {most}: raise it to {least} or more, or loosen the pattern",
-                setting=settings.constraint_setting,
-            )
-        raise SettingsError(
-            f"no answer of {settings.min_tokens} to {most} tokens matches the pattern or schema; lower min_tokens "
-            "or leave it out",
-            setting=settings.constraint_setting,
-        )
 
     # What a decoder provides
 

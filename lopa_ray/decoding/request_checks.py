@@ -1,0 +1,72 @@
+"""Checks of a request before its session begins: its prompt, its stop tokens and its constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.constraints.constraint import Constraint, ConstraintState
+from lopa_ray.errors import PromptError, SettingName, SettingsError
+from lopa_ray.protocol.vocabulary import Vocabulary
+
+
+def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary) -> None:
+    """Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens."""
+    if not prompt:
+        raise PromptError("the prompt is empty; give at least one token")
+    for index, token in enumerate(prompt):
+        if not 0 <= token < vocabulary.size:
+            raise PromptError(
+                f"prompt token {index} is {token}, but the vocabulary has ids 0 to {vocabulary.size - 1}; "
+                "was it made with another tokenizer?"
+            )
+        if token == vocabulary.mask_token_id:
+            raise PromptError(
+                f"prompt token {index} is the mask token ({token}), which stands for an empty position; remove it"
+            )
+
+
+def check_stop_tokens(settings: GenerationSettings, vocabulary: Vocabulary) -> None:
+    """Raises SettingsError for a stop token that is never generated."""
+    for token in settings.stop_token_ids:
+        if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
+            raise SettingsError(
+                f"stop_token_ids: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
+                f"but for the mask token ({vocabulary.mask_token_id})",
+                setting="stop_token_ids",
+            )
+
+
+def check_constraint(
+    constraint: Constraint | None, empty_answer: ConstraintState | None, settings: GenerationSettings
+) -> None:
+    """Raises SettingsError if the settings need a constraint and there is none, or if no answer can keep it.
+
+    `empty_answer`: the constraint laid over an answer of masks.
+    """
+    if (constraint is None) != (not settings.constrained):
+        raise SettingsError(
+            "a session under guided_* or bad_words needs the constraint that belongs to them, and no other one; "
+            "make sessions with Engine.create_session or SessionFactory",
+            setting=settings.constraint_setting,
+        )
+    if constraint is None or empty_answer is None or empty_answer.satisfiable:
+        return
+    least, most = constraint.min_tokens(), settings.max_new_tokens
+    if least is None:
+        raise SettingsError(
+            "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it",
+            setting=settings.constraint_setting,
+        )
+    if least > most:
+        raise SettingsError(
+            f"the shortest answer that matches the pattern or schema has {least} tokens; ",
+            SettingName("max_new_tokens"),
+            f" is {most}: raise it to {least} or more, or loosen the pattern",
+            setting=settings.constraint_setting,
+        )
+    raise SettingsError(
+        f"no answer of {settings.min_tokens} to {most} tokens matches the pattern or schema; lower min_tokens "
+        "or leave it out",
+        setting=settings.constraint_setting,
+    )
