@@ -38,6 +38,8 @@ def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
             compare = _compare_block_decode
         elif case.kind.startswith("llada2"):
             compare = _compare_uncached_blocks
+        elif case.kind.startswith("localleap"):
+            compare = _compare_calls
         return list(compare(case, run))
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
@@ -129,6 +131,25 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         expected_conf = [conf for conf, call in zip(row["fill_conf"], fill_step, strict=True) if call]
         got_conf = [decisions[at][1].probability for at in sorted(decisions)]
         yield from _check_close("fill_conf", 0, expected_conf, got_conf)
+
+
+def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    """What each call filled, and the answer. An early stop ends the published code's run behind the first block with an
+    EOS; here the run goes on, and what it fills then is not recorded."""
+    row = case.row
+    calls, fill_step, tokens = row["calls"], row["fill_step"], token_ids(row, "tokens")
+    rounds = run.rounds[: len(calls)]
+    made = len(rounds) if row["settings"].get("early_stop") else len(run.rounds)
+    if not made == len(calls) == row["nfe"]:
+        yield Difference("nfe", 0, row["nfe"], made)
+    for number, (call, (_, outcome)) in enumerate(zip(calls, rounds, strict=False), 1):
+        got = sorted([position - run.prompt_len, token] for position, token in outcome.fills)
+        yield from _check("fills", number, sorted(call["fills"]), got)
+    filled = [at for at, call in enumerate(fill_step) if call]
+    yield from _check("tokens", 0, [tokens[at] for at in filled], [run.tokens[at] for at in filled])
+    decisions = {d.position - run.prompt_len: d for _, outcome in rounds for d in outcome.filled}
+    got_conf = [decisions[at].probability for at in sorted(decisions)]
+    yield from _check_close("fill_conf", 0, [row["fill_conf"][at] for at in filled], got_conf)
 
 
 def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:

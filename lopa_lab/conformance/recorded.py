@@ -236,6 +236,31 @@ def _llada2_settings(recorded: _RecordedSettings) -> _Settings:
     }
 
 
+def _localleap_settings(recorded: _RecordedSettings) -> _Settings:
+    """Rows of LocalLeap on LLaDA and Dream. Without a threshold LLaDA's follow a schedule."""
+    pop = recorded.pop
+    is_dream = recorded.row["kind"].startswith("localleap_dream")
+    values: dict[str, Any] = {
+        "sampler": "dream" if is_dream else "llada",
+        "block_size": pop("block_length", int),
+        "max_new_tokens": pop("max_new_tokens" if is_dream else "gen_length", int),
+        "stop_at_eos": False,
+    }
+    # What an early stop sets to EOS no call fills, so it is not compared.
+    pop("early_stop", bool, default=False), pop("eos_id", int, default=None)
+    steps, threshold = pop("steps", int), recorded.pop_threshold("threshold", default=None)
+    relaxed, radius = recorded.pop_threshold("relaxed_threshold", default=None), pop("radius", int)
+    if threshold is None:
+        return VanillaSettings, {**values, "steps": steps}
+    return FastDllmSettings, {
+        **values,
+        "cache": "none",
+        "confidence_threshold": threshold,
+        "relaxed_threshold": relaxed,
+        "anchor_radius": radius,
+    }
+
+
 _KINDS: dict[Callable[[_RecordedSettings], _Settings], tuple[str, ...]] = {
     _block_settings: ("lopa", "d2f", "d2f_llada"),
     _dream_settings: (
@@ -262,6 +287,13 @@ _KINDS: dict[Callable[[_RecordedSettings], _Settings], tuple[str, ...]] = {
         "sdar_moe_sequential",
         "sdar_moe_stop",
         "sdar_moe_edge",
+    ),
+    _localleap_settings: (
+        "localleap_llada",
+        "localleap_llada_edge",
+        "localleap_llada_eos",
+        "localleap_dream",
+        "localleap_dream_edge",
     ),
     _llada2_settings: ("llada2_threshold", "llada2_steps", "llada2_eos", "llada2_eos_early", "llada2_edge"),
 }

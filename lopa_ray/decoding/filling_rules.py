@@ -32,6 +32,23 @@ def select_above_threshold(
     return [p for p in best if scores[p].probability >= threshold] or best[:1]
 
 
+def select_near_anchors(
+    scores: dict[int, PositionScore],
+    threshold: float,
+    relaxed_threshold: float,
+    radius: int,
+    max_count: int | None = None,
+) -> list[int]:
+    """The best one, and those of the `max_count` best ranked with at least probability `threshold`, or
+    `relaxed_threshold` within `radius` positions of one that has the former (LocalLeap, arXiv 2510.07081)."""
+    anchors = [p for p in scores if scores[p].probability >= threshold]
+    near = {p for anchor in anchors for p in range(anchor - radius, anchor + radius + 1)}
+    best = rank_by_score(scores)[:max_count]
+    return best[:1] + [
+        p for p in best[1:] if scores[p].probability >= (relaxed_threshold if p in near else threshold)
+    ]
+
+
 def select_above_threshold_or_count(
     scores: dict[int, PositionScore], threshold: float, min_count: int
 ) -> list[int]:

@@ -107,7 +107,7 @@ def any_vanilla(draw: st.DrawFn) -> VanillaSettings:
 
 @st.composite
 def any_fast_dllm(draw: st.DrawFn) -> FastDllmSettings:
-    """Every cache and every `fill`."""
+    """Every cache and every `fill`, by one threshold or by two."""
     common = draw(common_settings()) | draw(lookahead_settings())
     common["sampler"] = draw(st.sampled_from(["dream", "llada"]))
     common["cache"] = draw(st.sampled_from(["none", "prefix", "dual"]))
@@ -116,6 +116,9 @@ def any_fast_dllm(draw: st.DrawFn) -> FastDllmSettings:
     if fill == "factor":
         return FastDllmSettings(fill=fill, factor=draw(st.sampled_from([0.5, 1.0, 3.0])), **common)
     has_schedule = fill == "schedule" or draw(st.booleans())
+    if fill == "threshold" and draw(st.booleans()):
+        common["relaxed_threshold"] = draw(st.sampled_from([0.0, 0.3, 1.0]))
+        common["anchor_radius"] = draw(st.integers(0, 4))
     return FastDllmSettings(
         fill=fill, steps=blocks * draw(st.integers(2, 6)) if has_schedule else None, **common
     )

@@ -3,6 +3,8 @@
 A block begins with one forward over everything, which caches K/V of what lies before the block (prefix
 cache) or around it (dual cache). Then only what is not cached is fed. Under Dream's sampler that first call
 decides the block's first position and no other, since later ones do not feed the row that would decide it.
+
+LocalLeap (arXiv 2510.07081) is its rule by threshold without a cache, with a lower threshold near sure positions.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from pydantic import Field, model_validator
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MAX_STEPS, MaskedAnswerSession, MaskedAnswerSettings
-from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold, select_by_factor
+from lopa_ray.decoding.filling_rules import (
+    rank_by_score,
+    select_above_threshold,
+    select_by_factor,
+    select_near_anchors,
+)
 from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.plan import Spans
@@ -38,6 +45,13 @@ class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
     confidence_threshold: float = Field(default=0.9, ge=0.0, le=1.0)
     """Positions with at least this probability are filled, and always the best one (fill: threshold)."""
 
+    relaxed_threshold: float | None = Field(default=None, ge=0.0, le=1.0)
+    """LocalLeap (arXiv 2510.07081): the threshold near positions that have `confidence_threshold` (fill: threshold).
+    The paper's runs have 0.75 beside 0.9. None: the same everywhere."""
+
+    anchor_radius: int = Field(default=4, ge=0)
+    """How many positions on either side are near (`relaxed_threshold`)."""
+
     factor: float = Field(default=1.0, gt=0.0)
     """Fills the n best as long as the n-th has at least probability 1 - factor ÷ (n + 1) (fill: factor)."""
 
@@ -54,6 +68,12 @@ class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
                 f"fill {self.fill!r} with steps {self.steps}; give steps with fill: schedule, and never with "
                 "fill: factor",
                 setting="fill",
+            )
+        if self.fill != "threshold" and self.relaxed_threshold is not None:
+            raise SettingsError(
+                f"relaxed_threshold {self.relaxed_threshold} with fill {self.fill!r}: it relaxes fill: threshold; "
+                "leave one out",
+                setting="relaxed_threshold",
             )
         if self.fill == "schedule" and self.cache != "none" and (self.steps or 0) < 2 * self.num_blocks:
             raise SettingsError(
@@ -95,14 +115,18 @@ class FastDllmSession(MaskedAnswerSession):
             return rank_by_score(scores)[: self._scheduled_fill_count(first=1 if first_only else None)]
         if settings.fill == "factor":
             return select_by_factor(scores, settings.factor)
-        return select_above_threshold(
-            scores, settings.confidence_threshold, self._max_fill_count(len(scores))
+        threshold, max_count = settings.confidence_threshold, self._max_fill_count(len(scores))
+        if settings.relaxed_threshold is None:
+            return select_above_threshold(scores, threshold, max_count)
+        return select_near_anchors(
+            scores, threshold, settings.relaxed_threshold, settings.anchor_radius, max_count
         )
 
     @property
     def _fills_by_threshold(self) -> bool:
         first_only = self._uses_dream_sampler and self.settings.cache != "none" and self._calls == 0
-        return self.settings.fill == "threshold" and not first_only
+        is_even = self.settings.relaxed_threshold is None
+        return self.settings.fill == "threshold" and is_even and not first_only
 
     def _max_fill_count(self, masks: int) -> int:
         """The most that this call may fill: what an even pace would have decided by now, less what is decided.

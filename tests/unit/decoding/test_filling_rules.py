@@ -19,6 +19,7 @@ from lopa_ray.decoding.filling_rules import (
     select_above_threshold,
     select_above_threshold_or_count,
     select_by_factor,
+    select_near_anchors,
     select_within_entropy,
 )
 from support.step_tables import report
@@ -40,6 +41,21 @@ def test_a_threshold_takes_what_reaches_it_or_the_best():
     assert select_above_threshold(masked, 0.96) == [12]
     assert select_above_threshold(masked, 0.1, max_count=3) == [12, 10, 13]
     assert select_above_threshold(masked, 0.99, max_count=3) == [12]
+
+
+def test_a_relaxed_threshold_counts_near_sure_positions_only():
+    masked = scores(0.6, 0.9, 0.6, 0.6, 0.55)
+    assert select_near_anchors(masked, 0.9, 0.6, 1) == [11, 10, 12]
+    assert select_near_anchors(masked, 0.9, 0.6, 2) == [11, 10, 12, 13]
+    assert select_near_anchors(masked, 0.9, 0.6, 0) == [11] == select_above_threshold(masked, 0.9)
+    assert select_near_anchors(masked, 0.95, 0.1, 4) == [11]  # no position is sure
+    assert select_near_anchors(masked, 0.9, 0.5, 4, max_count=3) == [11, 10, 12]
+
+
+def test_a_relaxed_threshold_above_the_other_one_asks_for_more_near_sure_positions():
+    # The best one is always filled, and nothing else is that sure near it.
+    assert select_near_anchors(scores(0.7, 0.8, 0.2, 0.2, 0.2, 0.2), 0.6, 0.9, 1) == [11]
+    assert select_near_anchors(scores(0.95, 0.8, 0.2, 0.2, 0.2, 0.7), 0.6, 0.9, 1) == [10]
 
 
 def test_sdar_takes_all_above_or_its_share():
