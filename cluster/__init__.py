@@ -6,4 +6,8 @@ They share `batch` (files of requests and their results), `openai` (requests and
 Kubernetes, Slurm and Docker.
 """
 
-import actors as actors  # before Ray, because it sets Ray's authentication
+from lopa_ray.shadowing import refuse_shadowed_packages
+
+refuse_shadowed_packages()
+
+import actors as actors  # noqa: E402 - before Ray, because it sets Ray's authentication

@@ -6,6 +6,13 @@ at once. Everything that is not listed may move between releases.
 
 import lazy_loader
 
+from lopa_ray.shadowing import warn_of_shadowed_packages
+
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_import_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    warn_of_shadowed_packages()
+    return _import_name(name)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lopa_ray.errors import SettingsError
+
+_PACKAGE = Path(__file__).parents[1]
+_INSTALLED = _PACKAGE / "presets" / "configs"
+
+# By its place: an import of the name `configs` would find a user's folder first.
+CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
+"""The folder `configs`: inside of an installed package, beside `lopa_ray` in a checkout."""
 
 SERVE = "serve"
 """The one file beside the presets that is for Ray Serve."""
@@ -34,10 +40,9 @@ def parse_yaml(text: str) -> Any:
 
 def presets() -> dict[str, Path]:
     """The configurations of decode groups that ship with the package, by name (`demo`, `paper/s7`)."""
-    top = Path(str(files("configs")))
-    by_name = {path.stem: path for path in sorted(top.glob("*.yaml")) if path.stem != SERVE}
+    by_name = {path.stem: path for path in sorted(CONFIGS.glob("*.yaml")) if path.stem != SERVE}
     for folder in FOLDERS:
-        paths = sorted((top / folder).glob("*.yaml"), key=lambda path: _natural_key(path.stem))
+        paths = sorted((CONFIGS / folder).glob("*.yaml"), key=lambda path: _natural_key(path.stem))
         by_name |= {f"{folder}/{path.stem}": path for path in paths}
     return by_name
 
@@ -49,7 +54,7 @@ def _natural_key(name: str) -> str:
 
 def serve_config() -> Path:
     """The Ray Serve config that ships with the package."""
-    return Path(str(files("configs"))) / f"{SERVE}.yaml"
+    return CONFIGS / f"{SERVE}.yaml"
 
 
 def read_config(source: str | Path) -> dict[str, Any]:

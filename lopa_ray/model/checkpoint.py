@@ -167,9 +167,10 @@ def find_tensors(folder: Path) -> TensorFiles:
             raise CheckpointError(
                 f"{index}: tensor {name} is listed in {file!r}; need a file name in this folder"
             )
-    tensor_files = TensorFiles.scan(sorted({folder / file for file in listed.values()}))
+    places = {name: folder / file for name, file in listed.items()}
+    tensor_files = TensorFiles.scan(sorted(set(places.values())), places)
     for name, file in listed.items():
-        if tensor_files.files.get(name) != folder / file:
+        if name not in tensor_files.files:
             raise CheckpointError(
                 f"{folder / file}: tensor {name} is not in it, though {INDEX} lists it there; "
                 f"shard and index are of different versions: download both again"

@@ -28,8 +28,12 @@ class TensorFiles:
     shapes: Mapping[str, tuple[int, ...]]
 
     @staticmethod
-    def scan(files: list[Path]) -> TensorFiles:
-        """Read the headers of `files`; raises `CheckpointError` for a file that cannot be used."""
+    def scan(files: list[Path], index: Mapping[str, Path] | None = None) -> TensorFiles:
+        """Read the headers of `files`. A tensor that `index` lists in one file is not taken from another one.
+
+        Raises `CheckpointError` for a file that cannot be used, and for a tensor in two files that is not in `index`.
+        """
+        listed = index or {}
         file_of: dict[str, Path] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
@@ -37,7 +41,7 @@ class TensorFiles:
                 raise CheckpointError(f"{file}: no such file; the checkpoint needs it: download it again")
             try:
                 with safe_open(file, framework="pt") as handle:
-                    names = handle.keys()
+                    names = [name for name in handle.keys() if listed.get(name, file) == file]
                     shapes_in_file = {name: tuple(handle.get_slice(name).get_shape()) for name in names}
             except _UNREADABLE as error:
                 raise _damaged_file(file, error) from None

@@ -19,18 +19,12 @@ QWEN_CONFIG_KEYS = {
     "max_position_embeddings": "max_position_embeddings",
 }
 
-PLAIN_ROPE = (None, {"rope_type": "default"}, {"type": "default"})
-"""Values of `rope_scaling` that scale nothing."""
-
 _QWEN_SUPPORTED_VALUES: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
-    "rope_scaling": PLAIN_ROPE,
     "use_sliding_window": (False, None),
     "use_mrope": (False, None),
     "partial_rotary_factor": (1.0, None),
     "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
-    # Newer files may carry these in place of the keys above; their meaning differs by version.
-    "rope_parameters": (None,),
 }
 
 QWEN_PUBLISHED_MODULES = {
@@ -139,6 +133,7 @@ LLADA = Family(
         "activation_type": ("silu",),
         "rope": (True,),
         "rope_full_precision": (True,),
+        "partial_rotary_factor": (1.0, None),
         "alibi": (False,),
         "include_bias": (False,),
         "include_qkv_bias": (False, None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 import sys
 from collections.abc import Mapping
@@ -11,8 +13,11 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig, Quantization
 from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
+from lopa_ray.model.rope import flatten_rope
 from lopa_ray.model.size_limits import LARGEST_EXPERTS, largest
 from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
+
+_log = logging.getLogger("lopa.model")
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")
 
@@ -82,6 +87,8 @@ class Family:
         Raises `CheckpointError`, naming `where` and the key, for a missing key, a bad value or a
         feature that this project does not compute.
         """
+        note_assumed_type(raw, self.model_type, self.architecture, where)
+        raw = flatten_rope(raw, where)
         stated = {**self.config_defaults, **raw}
         for key, allowed in self.supported_values.items():
             if key in stated and stated[key] not in allowed:
@@ -216,10 +223,25 @@ def is_of_type(raw: Json, model_type: str, architecture: str) -> bool:
     """Whether config.json `raw` says both.
 
     `model_type` and `architectures` must agree: a Dream body under another head has the same
-    model type and would load, but mean something else. Either of the two may be absent.
+    model type and would load, but mean something else. Either of the two may be absent (`note_assumed_type`).
     """
     named = raw.get("model_type"), raw.get("architectures")
     return any(named) and named[0] in (model_type, None) and named[1] in ([architecture], None)
+
+
+def note_assumed_type(raw: Json, model_type: str, architecture: str, where: str) -> None:
+    """Warn, once per file, what config.json `raw` is read as if it leaves out `model_type` or `architectures`."""
+    absent = [key for key in ("model_type", "architectures") if not raw.get(key)]
+    if absent:
+        _warn_once(
+            f"{where}: it names no {absent[0]}, and is read as model_type {model_type!r} with architectures "
+            f"[{architecture!r}]; add {absent[0]} to the file if this is right"
+        )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _log.warning("%s", message)
 
 
 def _quantization(raw: Json) -> Quantization:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lopa_ray.model.config import QUANTIZATION_CONFIGS
-from lopa_ray.model.dense_families import PLAIN_ROPE, QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
+from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
 from lopa_ray.model.family import Family
 
 _EXPERT_GATE_UP = (
@@ -69,8 +69,6 @@ LLADA2 = Family(
     mask_token_id=156895,
     supported_values={
         "hidden_act": ("silu",),
-        "rope_scaling": PLAIN_ROPE,
-        "rope_parameters": (None,),
         "use_bias": (False, None),
         "use_qkv_bias": (False, None),
         "use_sliding_window": (False, None),

@@ -12,6 +12,10 @@ Json: TypeAlias = Mapping[str, Any]
 
 TOKEN_ID_KEYS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
 
+_OTHER_KEYS = ("mask_token_id", "pad_token_id", "bos_token_id")
+
+_GENERATION = "generation_config.json"
+
 
 class MissingMaskTokenError(CheckpointError):
     """Neither the files of a checkpoint's configuration nor its family name a mask token in the vocabulary."""
@@ -35,11 +39,15 @@ class SpecialTokens:
     def read(cls, raw: Json, generation: Json, family_mask: int | None, vocab: int, where: str) -> Self:
         """From config.json `raw`, and where it has none from `generation`; null is none.
 
+        EOS is the first id of both files' `eos_token_id`, and the others are stop tokens.
         Where neither has a mask token it is `family_mask`, if the vocabulary reaches so far. Raises `CheckpointError`,
-        naming `where` and the key, for one that is missing or not in the vocabulary.
+        naming `where` and the key, for one that is missing or not in the vocabulary, and for a mask token that ends
+        answers.
         """
-        mask, eos, pad, bos = (_token_id(key, raw, generation, vocab, where) for key in TOKEN_ID_KEYS)
-        if eos is None:
+        ends = _end_token_ids(raw, vocab, where)
+        also_ends = _end_token_ids(generation, vocab, f"{where} ({_GENERATION})")
+        mask, pad, bos = (_token_id(key, raw, generation, vocab, where) for key in _OTHER_KEYS)
+        if not (ends := ends + also_ends):
             raise CheckpointError(_missing("eos_token_id", where))
         if mask is None and family_mask is not None and family_mask < vocab:
             mask = family_mask
@@ -47,33 +55,46 @@ class SpecialTokens:
             error = MissingMaskTokenError(_missing("mask_token_id", where))
             error.vocab_size = vocab
             raise error
-        return cls(mask, eos, pad, bos, _stop_token_ids(generation, eos, vocab, where))
+        if mask in ends:
+            raise CheckpointError(
+                f"{where}: got {mask} in eos_token_id, there or in {_GENERATION}, which is the mask token; no answer "
+                "can end with it: remove it"
+            )
+        eos, *stops = dict.fromkeys(ends)
+        return cls(mask, eos, pad, bos, tuple(stops))
 
 
 def _missing(key: str, where: str) -> str:
-    return f"{where}: got no {key}, neither there nor in generation_config.json; decoding needs it: add it"
+    return f"{where}: got no {key}, neither there nor in {_GENERATION}; decoding needs it: add it"
 
 
 def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> int | None:
     value = raw.get(key)
     if value is None:
-        value, where = generation.get(key), f"{where} (generation_config.json)"
+        value, where = generation.get(key), f"{where} ({_GENERATION})"
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab:
+    if not _is_token_id(value, vocab):
         raise CheckpointError(
             f"{where}: got {key} = {value!r}; it must be one id in 0..{vocab - 1} (the vocabulary); correct "
             "the file"
         )
-    return value
+    return int(value)
 
 
-def _stop_token_ids(generation: Json, eos: int | None, vocab: int, where: str) -> tuple[int, ...]:
-    """The further ids of an `eos_token_id` that is a list, as chat models have one for the end of a turn."""
-    listed = generation.get("eos_token_id")
-    if not isinstance(listed, list):
-        return ()
-    ids = (_token_id("eos_token_id", {"eos_token_id": token}, {}, vocab, where) for token in listed)
-    return tuple(token for token in ids if token not in (None, eos))
+def _end_token_ids(raw: Json, vocab: int, where: str) -> list[int]:
+    """The ids of `eos_token_id`, which is one or a list: chat models also have one for the end of a turn."""
+    value = raw.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if value == [] or not all(_is_token_id(token, vocab) for token in ids):
+        raise CheckpointError(
+            f"{where}: got eos_token_id = {value!r}; it must be an id or a list of ids in 0..{vocab - 1} (the "
+            "vocabulary); correct the file"
+        )
+    return ids
+
+
+def _is_token_id(value: object, vocab: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab

@@ -14,6 +14,7 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelShape, TransformersConfig
 from lopa_ray.model.families import FAMILIES, known_types
+from lopa_ray.model.family import note_assumed_type
 from lopa_ray.model.size_limits import largest
 from lopa_ray.model.special_tokens import Json, SpecialTokens
 from lopa_ray.model.transformers_families import (
@@ -82,6 +83,7 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
             text = json.dumps(translate_native(config, native))
             return TransformersConfig(**shape, config_json=text, native=config)
     family = listed_family(raw) or _unlisted(raw, where)
+    note_assumed_type(raw, family.model_type, family.architecture, where)
     translated = {
         key: value
         for key, value in family.translate(raw).items()
@@ -173,13 +175,6 @@ def _config_of_family(
             _positive_int(theirs, key, where, name)
     translated = json.loads(text)
     heads, vocab = numbers["num_attention_heads"], numbers["vocab_size"]
-    ends = translated.get("eos_token_id")
-    if isinstance(ends, list) and ends:
-        # Published configurations of chat models list those that end an answer.
-        listed = generation.get("eos_token_id") or []
-        others = listed if isinstance(listed, list) else [listed]
-        translated = {**translated, "eos_token_id": ends[0]}
-        generation = {**generation, "eos_token_id": list(dict.fromkeys([*ends, *others]))}
     tokens = SpecialTokens.read(translated, generation, family.mask_token_id, vocab, where)
     return TransformersConfig(
         family=family.name,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
 
 import httpx
 
+from lopa_ray.config.yaml_files import CONFIGS
 from support.client_request import SLOW, ClientRequest
 from support.server_process import ServerProcess
 from support.waiting import wait_until
@@ -36,7 +36,7 @@ def total(text: str, name: str, **tags: str) -> float:
 
 def test_the_dashboard_asks_for_metrics_that_there_are(server: ServerProcess, client: httpx.Client) -> None:
     client.post(CHAT, json=ClientRequest().body()).raise_for_status()
-    dashboard = files("configs").joinpath("monitoring", "grafana.json").read_text(encoding="utf-8")
+    dashboard = (CONFIGS / "monitoring" / "grafana.json").read_text(encoding="utf-8")
     expressions = re.findall(r'"expr": "((?:[^"\\]|\\.)*)"', dashboard)
     queried = {name for text in expressions for name in re.findall(r"\b\w*lopa_\w+", text)}
     assert len(expressions) > 10 and len(queried) > 8

@@ -22,6 +22,7 @@ LONGER = {
     "conformance": ("test_golden.py",),
     "constraints": ("test_banned_words.py", "test_constraint.py", "test_json_schema.py"),
     "decoding": ("test_blocks_in_flight.py", "test_blockwise_decoders.py", "test_sub_blocks.py"),
+    "deploy": ("test_distributions.py",),
     "engine": (
         "test_banned_words.py",
         "test_constraint_cache.py",

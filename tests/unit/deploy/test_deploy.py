@@ -182,6 +182,7 @@ def test_dockerfiles_are_sound_and_copy_what_is_there(name: str) -> None:
     # Whatever the package is built from has to be there.
     assert {
         "pyproject.toml",
+        "setup.py",
         "README.md",
         "LICENSE",
         "lopa_ray",

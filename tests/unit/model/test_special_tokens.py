@@ -81,3 +81,56 @@ def test_llada2_ends_at_padding(implementation: str, absent: Any, tmp_path: Path
     folder = Folder(tmp_path, "llada2-tiny-3l")
     folder.edit(mask_token_id=127, pad_token_id=99, eos_token_id=absent)
     assert folder.read(implementation).eos_token_id == 99
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("of_config", "of_generation", "ends"),
+    [
+        (9, ..., (9,)),
+        ([9, 8], ..., (9, 8)),
+        ([9, 8], [8, 7], (9, 8, 7)),
+        (9, [8, 9], (9, 8)),
+        (9, 8, (9, 8)),
+        (None, [8, 7], (8, 7)),
+        (..., 8, (8,)),
+    ],
+)
+def test_the_first_end_token_is_eos_and_the_others_stop(
+    implementation: str, of_config: Any, of_generation: Any, ends: tuple[int, ...], tmp_path: Path
+) -> None:
+    folder = Folder(tmp_path, "sdar-tiny-3l")
+    folder.edit(mask_token_id=127, eos_token_id=of_config)
+    folder.edit_generation(eos_token_id=of_generation)
+    model = folder.read(implementation)
+    assert (model.eos_token_id, *model.stop_token_ids) == ends
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(("of_config", "of_generation"), [([9, 127], ...), (127, ...), (9, [9, 127])])
+def test_the_mask_token_cannot_end_an_answer(
+    implementation: str, of_config: Any, of_generation: Any, tmp_path: Path
+) -> None:
+    folder = Folder(tmp_path, "sdar-tiny-3l")
+    folder.edit(mask_token_id=127, eos_token_id=of_config)
+    folder.edit_generation(eos_token_id=of_generation)
+    with pytest.raises(CheckpointError, match=r"127 in eos_token_id.*mask token"):
+        folder.read(implementation)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("key", ["model_type", "architectures"])
+def test_what_a_file_without_a_type_is_read_as_is_said_once(
+    implementation: str, key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Folder(tmp_path, "dream-tiny-2l")
+    folder.edit(mask_token_id=127)
+    folder.read(implementation)
+    assert not caplog.records
+    folder.edit(**{key: None})
+    for _ in range(2):
+        folder.read(implementation)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{tmp_path / 'config.json'}: it names no {key}" in record.getMessage()
+    assert "model_type 'Dream' with architectures ['DreamModel']" in record.getMessage()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint import save_model
@@ -73,6 +74,23 @@ def test_shards_must_be_there_and_match_their_index(checkpoint: Path) -> None:
     refused(checkpoint, str(places[Q]), "no such file")
 
 
+def test_the_index_decides_between_files_that_have_the_same_tensor(checkpoint: Path) -> None:
+    """Shards of an earlier save may have tensors that the index lists elsewhere."""
+    expected = load(checkpoint).state_dict()
+    places = shard(checkpoint)
+    other = next(file for file in places.values() if file != places[Q])
+    stale = load_file(other)
+    save_file({**stale, Q: torch.zeros_like(load_file(places[Q])[Q])}, other)
+    loaded = load(checkpoint).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
+    # Without its line in the index neither of the two is the right one.
+    index = checkpoint / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    del content["weight_map"][Q]
+    index.write_text(json.dumps(content))
+    refused(checkpoint, Q, "is also in")
+
+
 def test_a_shard_left_out_of_the_index_is_a_missing_tensor(checkpoint: Path) -> None:
     shard(checkpoint)
     index = checkpoint / "model.safetensors.index.json"
@@ -100,7 +118,13 @@ def test_a_shard_left_out_of_the_index_is_a_missing_tensor(checkpoint: Path) -> 
         ({"num_attention_heads": 5}, ["5 heads"]),
         ({"num_key_value_heads": 3}, ["3 KV heads"]),
         ({"mask_token_id": 128}, ["mask_token_id = 128", "0..127"]),
-        ({"eos_token_id": [1, 2]}, ["eos_token_id = [1, 2]", "one id"]),
+        (
+            {"rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]}},
+            ["rope_scaling", "mrope_section"],
+        ),
+        ({"rope_parameters": "default"}, ["rope_parameters = 'default'"]),
+        ({"eos_token_id": [1, 128]}, ["eos_token_id = [1, 128]", "0..127"]),
+        ({"eos_token_id": []}, ["eos_token_id = []", "a list of ids"]),
     ],
 )
 def test_bad_configurations_are_refused(checkpoint: Path, changes: dict[str, Any], parts: list[str]) -> None:

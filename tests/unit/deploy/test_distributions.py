@@ -1,0 +1,153 @@
+"""What an installation has: presets are found in each kind of it, also beside a user's folders of the same names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from build import ProjectBuilder
+
+from support.paths import ROOT
+
+FOLDERS = ("lopa_ray", "actors", "cluster", "lopa_lab", "configs")
+BUILT_FROM = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+
+LOAD = """
+import lopa_ray
+print(lopa_ray.__file__)
+print(lopa_ray.Config.load("demo").decode.decoder, lopa_ray.Config.load("paper/s7").decode.decoder)
+from lopa_ray.config.yaml_files import serve_config
+assert serve_config().is_file()
+"""
+
+WITHOUT_THIS_CHECKOUT = """
+import site, sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+for name in [name for name in sys.modules if name.startswith("__editable__")]:
+    del sys.modules[name]  # an editable installation of another checkout has a module of the same name
+sys.path.insert(1, {place!r})  # behind the folder of the script
+site.addsitedir({place!r})
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the folders that a wheel is built from, and that a Ray `working_dir` needs."""
+    place = tmp_path_factory.mktemp("checkout")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in BUILT_FROM:
+        shutil.copy(ROOT / name, place / name)
+    return place
+
+
+def built(checkout: Path, kind: str, folder: Path) -> Path:
+    """A folder with the content of a wheel, or of an editable one, as pip installs it."""
+    wheel = ProjectBuilder(checkout, runner=quiet).build(kind, folder / "dist")
+    place = folder / "site-packages"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    return place
+
+
+def quiet(command: list[str], cwd: str | None = None, extra_environ: dict[str, str] | None = None) -> None:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(extra_environ or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module", params=["checkout", "editable", "wheel", "working_dir"])
+def installation(
+    request: pytest.FixtureRequest, checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """What is on Python's path: the checkout itself, or what an installation puts there."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "working_dir":
+        for name in FOLDERS:
+            shutil.copytree(checkout / name, folder / name)
+        yield folder
+    elif request.param == "checkout":
+        yield checkout
+    else:
+        yield built(checkout, request.param, folder)
+
+
+def run(script: str, installation: Path, project: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of a user's project with that installation alone."""
+    (project / "script.py").write_text(WITHOUT_THIS_CHECKOUT.format(place=str(installation)) + script)
+    return subprocess.run(
+        [sys.executable, *options, "script.py"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def folder_of(project: Path, name: str, *, package: bool) -> Path:
+    folder = project / name
+    folder.mkdir()
+    (folder / ("__init__.py" if package else "train.yaml")).touch()
+    return folder
+
+
+@pytest.mark.parametrize("package", [True, False], ids=["package", "folder"])
+def test_presets_are_found_beside_a_folder_configs(installation: Path, tmp_path: Path, package: bool) -> None:
+    folder_of(tmp_path, "configs", package=package)
+    done = run(LOAD, installation, tmp_path)
+    assert done.returncode == 0, done.stderr
+    place, decoders = done.stdout.splitlines()
+    assert not place.startswith(str(ROOT))
+    assert decoders == "lopa lopa"
+
+
+def test_a_wheel_has_no_package_configs(checkout: Path, tmp_path: Path) -> None:
+    place = built(checkout, "wheel", tmp_path)
+    packages = {path.name for path in place.iterdir() if not path.name.endswith(".dist-info")}
+    assert packages == {"lopa_ray", "actors", "cluster", "lopa_lab"}
+    shipped = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.*")}
+    installed = place / "lopa_ray" / "presets" / "configs"
+    assert shipped == {path.relative_to(installed) for path in installed.rglob("*.*")}
+
+
+@pytest.mark.parametrize("name", ["actors", "cluster"])
+def test_a_package_that_shadows_one_is_named(installation: Path, tmp_path: Path, name: str) -> None:
+    folder = folder_of(tmp_path, name, package=True)
+    done = run("import lopa_ray; lopa_ray.Config; import actors", installation, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"{folder.resolve()} shadows the package {name!r} of lopa-ray" in done.stderr
+    assert "Rename it" in done.stderr
+
+    command = "import sys; sys.argv = ['lopa', '--version']; from lopa_ray.__main__ import main; main()"
+    done = run(command, installation, tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith(f"Error: {folder.resolve()} shadows the package {name!r}")
+
+
+def test_a_shadowed_group_is_an_error_of_the_command_line(installation: Path, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "actors", package=True)
+    done = run("import cluster.cli", installation, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        f"ImportError: {folder.resolve()} shadows the package 'actors'"
+    )
+
+
+def test_nothing_is_said_where_nothing_is_shadowed(installation: Path, tmp_path: Path) -> None:
+    command = "import sys; sys.argv = ['lopa', '--version']; from lopa_ray.__main__ import main; main()"
+    for script in ("import lopa_ray; lopa_ray.Config; import actors, cluster", command):
+        done = run(script, installation, tmp_path, "-W", "error::RuntimeWarning")
+        assert done.returncode == 0 and not done.stderr, done.stderr
