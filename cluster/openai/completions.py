@@ -49,7 +49,7 @@ class CompletionRequest(MultiChoiceRequest):
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **MultiChoiceRequest.unsupported_fields,
         "add_special_tokens": (True,),  # vLLM's
-        "suffix": (),
+        "suffix": ("",),
     }
 
     prompt_field: ClassVar[str] = "prompt"

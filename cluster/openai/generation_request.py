@@ -59,8 +59,8 @@ class GenerationRequest(RequestModel, ABC):
         "vllm_xargs": ({},),
     }
 
-    model: str
-    """Which of the models that are served; /v1/models lists them."""
+    model: str | None = None
+    """Which of the models that are served; /v1/models lists them. May be left out if it is the only one."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     """0 (the default here, unlike OpenAI's) chooses the most likely token; above 0 tokens are drawn."""

@@ -36,8 +36,8 @@ from cluster.openai.responses_objects import (
 class ResponsesBuilder(AnswerBuilder):
     """Builds one response."""
 
-    def __init__(self, http_request: ResponsesRequest, request: ChoicesRequest) -> None:
-        super().__init__(http_request.model, request)
+    def __init__(self, model: str, http_request: ResponsesRequest, request: ChoicesRequest) -> None:
+        super().__init__(model, request)
         self._http_request = http_request
         self._created = int(time.time())
         self._items = ResponsesItems()

@@ -94,7 +94,7 @@ def engine(config: Config) -> LocalEngine:
 
 @pytest.fixture(scope="module")
 def server(engine: LocalEngine) -> Iterator[Server]:
-    with serving(LocalBackend(engine=engine), max_stop=4) as running:
+    with serving(LocalBackend(engine=engine)) as running:
         yield running
 
 

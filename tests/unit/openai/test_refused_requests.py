@@ -41,7 +41,7 @@ HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
         ({"logit_bias": {"hi": 1}}, "logit_bias", "invalid_value"),
         ({"logit_bias": {"-1": 1}}, "logit_bias", "invalid_value"),
         ({"logit_bias": {"1" * 20: 1}}, "logit_bias", "invalid_value"),
-        ({"model": None}, "model", "invalid_value"),
+        ({"model": None}, "model", "missing_parameter"),
         ({"lopa": []}, "lopa", "invalid_value"),
         # Out of range.
         ({"temperature": 2.1}, "temperature", "invalid_value"),
@@ -66,7 +66,7 @@ HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
         ({"n": 5}, "n", "invalid_value"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "invalid_value"),
         ({"stop": ""}, "stop[0]", "invalid_value"),
-        ({"stop": list("abcde")}, "stop", "invalid_value"),
+        ({"stop": ["a"] * 65}, "stop", "invalid_value"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "invalid_value"),
         ({"metadata": {"a": "b" * 513}}, "metadata.a", "invalid_value"),
         ({"lopa": {"deadline": 0}}, "lopa.deadline", "invalid_value"),

@@ -186,6 +186,12 @@ def test_items_become_messages(backend: FakeBackend, client: httpx.Client) -> No
     )
 
 
+def test_unknown_fields_of_items_are_ignored(backend: FakeBackend, client: httpx.Client) -> None:
+    part = {"type": "input_text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    items = [{"role": "user", "content": [part], "end_turn": True}]
+    assert sent(backend, client, input=items).prompts[0] == ({"role": "user", "content": "hi"},)
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
