@@ -163,6 +163,11 @@ class GenerationRequest(RequestModel, ABC):
         return dict(given.values())
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the request is left out although it asks for something, as text in ASCII."""
+        return ()
+
+    @property
     def max_tokens_field(self) -> str:
         """The field that sets the number of tokens of the answer."""
         return "max_tokens"

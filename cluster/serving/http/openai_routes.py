@@ -75,6 +75,7 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
             backend(),
             builder,
             request.setting_fields(),
+            request.warnings,
             record,
             running_ids,
             settings.retry_after_s,

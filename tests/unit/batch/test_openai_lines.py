@@ -153,6 +153,13 @@ def test_a_response_is_named_by_its_line(engine: LocalEngine) -> None:
     assert result.steps >= response["body"]["lopa"]["steps"]
 
 
+def test_a_run_has_one_model_which_need_not_be_named(engine: LocalEngine) -> None:
+    body = {"messages": HI, "max_tokens": 4, "model": None}
+    (result,) = decode(engine, [line(1, CHAT, body)])
+    response = result.as_dict()["response"]
+    assert (response["status_code"], response["body"]["model"]) == (200, str(engine.config.model.path))
+
+
 def test_what_only_a_server_can_do_is_refused(engine: LocalEngine) -> None:
     records = [
         line(1, CHAT, {"messages": HI, "stream": True}),
