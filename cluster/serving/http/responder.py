@@ -49,7 +49,8 @@ class Responder(Response):
         charge: Callable[[int], None],
     ) -> None:
         """`setting_fields`: see `api_error`. `warnings` are in a header of the response. `running_ids`: ids of the
-        requests that are being answered, shared by all responders. `charge` is told the tokens of prompt and answer at the end."""
+        requests that are being answered, shared by all responders. `charge` is told the tokens of prompt and answer at
+        the end."""
         super().__init__()
         self._backend, self._builder, self._setting_fields = backend, builder, setting_fields
         self._record, self._running_ids, self._retry_after_s = record, running_ids, retry_after_s
