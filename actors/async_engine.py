@@ -108,17 +108,21 @@ class AsyncRayEngine(SessionFactory):
         settings: GenerationSettings | None = None,
         *,
         raw: bool = False,
+        parse_special: bool = True,
         trace: bool = False,
     ) -> GenerationResult:
         """Decode one prompt, in flight together with those of other tasks.
 
-        `raw` leaves the chat template out, `trace` keeps every step in the result. Raises what
+        `raw` leaves the chat template out, and special tokens are recognised in raw text unless `parse_special` is
+        false. `trace` keeps every step in the result. Raises what
         `create_session` raises, and what ended the request.
         """
         began = time.perf_counter()
         await self.prepare(settings or self.config.decode)
         # A long prompt takes a while to encode; the steps of other requests do not wait for it.
-        session = await asyncio.to_thread(self.create_session, prompt, settings, raw=raw)
+        session = await asyncio.to_thread(
+            self.create_session, prompt, settings, raw=raw, parse_special=parse_special
+        )
         builder = ResultBuilder(len(session.prompt), session.settings, session.end_token_ids, trace)
         if not session.finished:
             async with aclosing(self.events([session])) as events:

@@ -13,10 +13,16 @@ from lopa_ray.text.tokenizer import require_tokenizer
 Answer = TypeVar("Answer")
 
 
-def encode_prompt(factory: SessionFactory, prompt: str | Sequence[Message], prefix: str = "") -> list[int]:
-    """Text as it is; a chat by the checkpoint's template, and behind it `prefix`, with which the answer begins."""
+def encode_prompt(
+    factory: SessionFactory, prompt: str | Sequence[Message], prefix: str = "", *, parse_special: bool = True
+) -> list[int]:
+    """Text as it is; a chat by the checkpoint's template, and behind it `prefix`, with which the answer begins.
+
+    In text special tokens are recognised unless `parse_special` is false, as transformers' tokenizers do; in chats and
+    prefixes they never are.
+    """
     if isinstance(prompt, str):
-        return factory.encode(prompt, raw=True)
+        return factory.encode(prompt, raw=True, parse_special=parse_special)
     ids = factory.encode(prompt)
     return (
         ids + require_tokenizer(factory.tokenizer).encode(prefix, add_special_tokens=False) if prefix else ids

@@ -34,7 +34,7 @@ class PromptWork:
         self.line = line
         self._settings = _settings(line, engine)
         self.sessions: Sequence[DecodeSession] = (
-            engine.create_session(line.prompt, self._settings, raw=raw),
+            engine.create_session(line.prompt, self._settings, raw=raw, parse_special=line.parse_special),
         )
 
     def add_step(self, index: int, event: RequestStep) -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
 
+OPTION_KEYS = ("settings", "parse_special")
+"""How the prompt is read and decoded."""
+
 OPENAI_KEYS = ("custom_id", "method", "url", "body")
 
 
@@ -29,6 +32,8 @@ class PromptLine:
     prompt: Prompt
     id: object = None
     settings: dict[str, Any] | None = None
+    parse_special: bool = True
+    """In raw text special tokens are recognised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,8 @@ def parse_record(number: int, record: object) -> ParsedLine:
         return _parse_openai_line(number, record)
     request_id = record.get("id")
     try:
-        return PromptLine(number, _parse_prompt(record), request_id, _parse_settings(record))
+        prompt, parse_special = _parse_prompt(record), _parse_special(record)
+        return PromptLine(number, prompt, request_id, _parse_settings(record), parse_special)
     except PromptError as error:
         return FailedLine(number, str(error), request_id)
 
@@ -137,9 +143,11 @@ def _parse_openai_line(number: int, record: dict[str, Any]) -> ParsedLine:
 
 
 def _parse_prompt(record: dict[str, Any]) -> Prompt:
-    unknown = sorted(set(record) - {*PROMPT_KEYS, "id", "settings"})
+    unknown = sorted(set(record) - {*PROMPT_KEYS, "id", *OPTION_KEYS})
     if unknown:
-        raise PromptError(f"unknown key {unknown[0]!r}; allowed: {', '.join(PROMPT_KEYS)}, id, settings")
+        raise PromptError(
+            f"unknown key {unknown[0]!r}; allowed: {', '.join((*PROMPT_KEYS, 'id', *OPTION_KEYS))}"
+        )
     given = [key for key in PROMPT_KEYS if key in record]
     if len(given) != 1:
         raise PromptError(
@@ -185,3 +193,10 @@ def _parse_settings(record: dict[str, Any]) -> dict[str, Any] | None:
     if settings is not None and not isinstance(settings, dict):
         raise PromptError(f"settings: got {json.dumps(settings)[:60]}; allowed: an object of decode settings")
     return settings
+
+
+def _parse_special(record: dict[str, Any]) -> bool:
+    value = record.get("parse_special")
+    if not isinstance(value, bool | None):
+        raise PromptError(f"parse_special: got {json.dumps(value)[:60]}; allowed: true, false")
+    return value is not False

@@ -23,7 +23,7 @@ from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import RequestError
 from lopa_ray.protocol.events import RequestStep
 
-NewBuilder = Callable[[Any, ChoicesRequest], AnswerBuilder]
+NewBuilder = Callable[[str, Any, ChoicesRequest], AnswerBuilder]
 
 URLS: dict[str, tuple[type[GenerationRequest], NewBuilder]] = {
     "/v1/chat/completions": (ChatRequest, ChatBuilder),
@@ -33,14 +33,16 @@ URLS: dict[str, tuple[type[GenerationRequest], NewBuilder]] = {
 
 
 class OpenAIWork:
-    """The choices of one request. Its `model` is repeated in the response, and not checked: a run has one model."""
+    """The choices of one request. Its `model` is repeated in the response, and not checked: a run has one model, whose
+    path stands in the response to a request without `model`."""
 
     def __init__(self, line: OpenAILine, sessions: SessionFactory) -> None:
         """Raises ApiError and LopaError for a request that cannot be answered."""
         self.line = line
         request, new_builder = self._parse()
         choices_request = make_choices_request(f"batch-{line.line}", request)
-        self._builder = new_builder(request, choices_request)
+        model = request.model or str(sessions.config.model.path)
+        self._builder = new_builder(model, request, choices_request)
         try:
             self._choices = ChoiceFactory(sessions, draws_anew=False).create(
                 choices_request, time.monotonic()

@@ -69,7 +69,11 @@ class ChoiceFactory:
         prompts = []
         for prompt in request.prompts:
             rendered = self._sessions.render(
-                prompt, raw=request.raw, tools=request.tools, variables=request.template_variables
+                prompt,
+                raw=request.raw,
+                parse_special=request.parse_special,
+                tools=request.tools,
+                variables=request.template_variables,
             )
             answer = answer_format(request, tokenizer, rendered, self._constraints.schema_regex)
             ids = self._sessions.encode_rendered(rendered) + tokenizer.encode_markup(answer.prefill)

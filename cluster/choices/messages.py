@@ -38,6 +38,8 @@ class ChoicesRequest:
     n: int = 1
     raw: bool = False
     """Text prompts go in as they are, without the chat template."""
+    parse_special: bool = True
+    """In raw text special tokens are recognised."""
     stop: tuple[str, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     """Functions that the model may call, in the shape of OpenAI's chat API."""
@@ -211,6 +213,8 @@ class PromptToTokenize:
     prompt: Prompt
     add_special_tokens: bool = True
     """A text gets the tokens that the tokenizer puts around every text; a chat has those of its template."""
+    parse_special: bool = True
+    """In a text special tokens are recognised."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """See `ChoicesRequest`."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)

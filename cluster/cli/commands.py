@@ -84,7 +84,8 @@ def generate(
     """Decode a prompt, or a file of prompts.
 
     A line of --input is an object with "prompt" (text or token ids), "messages" or "token_ids", and
-    optionally "id" and "settings" (decode settings for this line), or just a text or a list of ids.
+    optionally "id", "settings" (decode settings for this line) and "parse_special" (with --raw: false
+    reads special tokens in the text as characters), or just a text or a list of ids.
     """
     from cluster.cli.generate import generate_many, generate_one, read_prompt
 

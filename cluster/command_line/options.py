@@ -83,7 +83,9 @@ TensorParallelSizeOption = Annotated[
     ),
 ]
 LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
-RawOption = Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")]
+RawOption = Annotated[
+    bool, typer.Option("--raw", help="Leave the chat template out; text may have special tokens.")
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")
 ]

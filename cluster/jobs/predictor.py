@@ -17,7 +17,7 @@ import torch
 
 from actors.engine import RayEngine
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import PROMPT_KEYS, CompletedLine, parse_record
+from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, CompletedLine, parse_record
 from cluster.jobs.source import without_nulls
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -72,14 +72,14 @@ class LopaPredictor:
         """Decode the rows of a batch in flight together; returns a pyarrow.Table.
 
         `batch` is a mapping of columns or a pyarrow.Table. A row needs exactly one of `prompt` (text or token ids),
-        `messages` and `token_ids`, and may have `settings`, which go on top of the configuration's; null is the same as
-        not there. All columns stay, and those of `RESULT_TYPES` are added. A row that cannot be decoded has the reason
-        in `error`, which is null in the others, and no result. Raises SettingsError for a batch without prompts, and
-        if results have names that columns have already.
+        `messages` and `token_ids`, and may have `settings`, which go on top of the configuration's, and `parse_special`
+        (see `SessionFactory.render`); null is the same as not there. All columns stay, and those of `RESULT_TYPES` are
+        added. A row that cannot be decoded has the reason in `error`, which is null in the others, and no result.
+        Raises SettingsError for a batch without prompts, and if results have names that columns have already.
         """
         table = _as_table(batch)
         self._check_columns(table.column_names)
-        columns = [name for name in (*PROMPT_KEYS, "settings") if name in table.column_names]
+        columns = [name for name in (*PROMPT_KEYS, *OPTION_KEYS) if name in table.column_names]
         records = [without_nulls(_plain(record)) for record in table.select(columns).to_pylist()]
         lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
         rows: list[dict[str, Any]] = []

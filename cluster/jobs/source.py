@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from cluster.batch.lines import PROMPT_KEYS, ParsedLine, parse_line, parse_record
+from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, ParsedLine, parse_line, parse_record
 from cluster.jobs.storage import resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
 
@@ -88,7 +88,7 @@ class Source:
     def _count_rows(self) -> int:
         with self._file_system.open(self._path, "rb") as file:
             parquet = _open_parquet(file)
-            known = {*PROMPT_KEYS, "id", "settings"}
+            known = {*PROMPT_KEYS, "id", *OPTION_KEYS}
             unknown = [name for name in parquet.schema_arrow.names if name not in known]
             if unknown:
                 raise SettingsError(

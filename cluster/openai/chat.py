@@ -108,7 +108,7 @@ class ChatRequest(MultiChoiceRequest):
     """Add the log-probability of every token of the answer, in the pass that decided it."""
 
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    """Add this many most likely tokens at each place. Only with `logprobs`."""
+    """Add this many most likely tokens at each place. Above 0 only with `logprobs`."""
 
     @property
     def max_tokens_field(self) -> str:
@@ -156,7 +156,7 @@ class ChatRequest(MultiChoiceRequest):
 
         Raises ApiError (400) for fields that do not go together.
         """
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise invalid_value(
                 "top_logprobs", f"got {self.top_logprobs} without logprobs; give logprobs: true as well"
             )
@@ -168,8 +168,8 @@ class ChatBuilder(MultiChoiceBuilder):
 
     id_prefix = "chatcmpl"
 
-    def __init__(self, http_request: ChatRequest, request: ChoicesRequest) -> None:
-        super().__init__(http_request, request)
+    def __init__(self, model: str, http_request: ChatRequest, request: ChoicesRequest) -> None:
+        super().__init__(model, http_request, request)
         self._include_reasoning = http_request.include_reasoning is not False
 
     def start_chunk_choice(self, index: int) -> ChatChunkChoice:

@@ -10,10 +10,11 @@ from pydantic import BeforeValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import RequestModel, is_too_deep
+from cluster.openai.request_model import is_too_deep
+from cluster.openai.tolerant_model import TolerantModel
 
 
-class TextPart(RequestModel):
+class TextPart(TolerantModel):
     """A piece of a message's text."""
 
     type: Literal["text"]
@@ -23,7 +24,7 @@ class TextPart(RequestModel):
     """Pieces are joined with nothing between them."""
 
 
-class EarlierFunction(RequestModel):
+class EarlierFunction(TolerantModel):
     """A function and what it was called with."""
 
     name: str
@@ -36,7 +37,7 @@ class EarlierFunction(RequestModel):
     """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
 
 
-class EarlierCall(RequestModel):
+class EarlierCall(TolerantModel):
     """A call that an assistant's message made."""
 
     id: str | None = None
@@ -60,14 +61,12 @@ def _as_parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-class ChatMessage(RequestModel):
+class ChatMessage(TolerantModel):
     """A message of a chat. Clients hand answers back with all their empty fields."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "annotations": ([],),
         "audio": (),
         "function_call": (),
-        "refusal": ("",),
     }
 
     role: Literal["system", "developer", "user", "assistant", "tool"]

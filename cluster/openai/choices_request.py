@@ -10,7 +10,7 @@ from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.lopa_options import LopaOptions
 from lopa_ray.config.generation_settings import GenerationSettings
 
-MAX_CHOICES, MAX_STOP = 16, 4
+MAX_CHOICES, MAX_STOP = 16, 64
 """Choices of a request, and its stop texts, unless something else is set."""
 
 

@@ -49,7 +49,7 @@ class CompletionRequest(MultiChoiceRequest):
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **MultiChoiceRequest.unsupported_fields,
         "add_special_tokens": (True,),  # vLLM's
-        "suffix": (),
+        "suffix": ("",),
     }
 
     prompt_field: ClassVar[str] = "prompt"
@@ -64,6 +64,9 @@ class CompletionRequest(MultiChoiceRequest):
     ]
     """Text, token ids, or several of either."""
 
+    parse_special: bool | None = None
+    """False: read the names of special tokens in text (<|im_start|>) as characters, and not as these tokens."""
+
     max_tokens: int | None = Field(default=None, ge=0, le=MAX_INT)
     """Exact number of positions for the answer, which may end earlier by itself."""
 
@@ -71,7 +74,8 @@ class CompletionRequest(MultiChoiceRequest):
     """Add log-probabilities, and this many most likely tokens at each place."""
 
     echo: bool | None = None
-    """Put the prompt's text in front of the answer. Not with `logprobs`."""
+    """Put the prompt's text in front of the answer. Not with `logprobs`: a prompt's tokens have no log-probabilities
+    here, and `lopa eval` computes the log-likelihood of a text."""
 
     @property
     def raw(self) -> bool:
@@ -80,7 +84,10 @@ class CompletionRequest(MultiChoiceRequest):
 
     def choices_options(self) -> dict[str, Any]:
         """See `GenerationRequest`."""
-        return super().choices_options() | {"echo": bool(self.echo)}
+        return super().choices_options() | {
+            "echo": bool(self.echo),
+            "parse_special": self.parse_special is not False,
+        }
 
     def prompts(self) -> tuple[Prompt, ...]:
         """The prompts; each is a text or token ids."""
@@ -96,7 +103,11 @@ class CompletionRequest(MultiChoiceRequest):
         Raises ApiError (400) for fields that do not go together.
         """
         if self.echo and self.logprobs is not None:
-            raise invalid_value("echo", "got true with logprobs; a prompt's tokens have none: leave one out")
+            raise invalid_value(
+                "echo",
+                "got true with logprobs; the model fills positions in any order, so a prompt's tokens have no "
+                "log-probabilities given the text before them: leave one out, or run lopa eval for log-likelihoods",
+            )
         return self.logprobs
 
 

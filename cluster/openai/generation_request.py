@@ -59,8 +59,8 @@ class GenerationRequest(RequestModel, ABC):
         "vllm_xargs": ({},),
     }
 
-    model: str
-    """Which of the models that are served; /v1/models lists them."""
+    model: str | None = None
+    """Which of the models that are served; /v1/models lists them. May be left out if it is the only one."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     """0 (the default here, unlike OpenAI's) chooses the most likely token; above 0 tokens are drawn."""
@@ -161,6 +161,11 @@ class GenerationRequest(RequestModel, ABC):
             first, second, *_ = given
             raise invalid_value(second, f"excludes {first}: an answer has one constraint; give one of them")
         return dict(given.values())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the request is left out although it asks for something, as text in ASCII."""
+        return ()
 
     @property
     def max_tokens_field(self) -> str:

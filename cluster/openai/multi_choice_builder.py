@@ -41,8 +41,8 @@ class MultiChoiceBuilder(AnswerBuilder):
     id_prefix: ClassVar[str]
     """Prefix of completion ids."""
 
-    def __init__(self, http_request: MultiChoiceRequest, request: ChoicesRequest) -> None:
-        super().__init__(http_request.model, request)
+    def __init__(self, model: str, http_request: MultiChoiceRequest, request: ChoicesRequest) -> None:
+        super().__init__(model, request)
         options = http_request.stream_options
         self._include_usage = options is not None and bool(options.include_usage)
         self._continuous_usage = options is not None and bool(options.continuous_usage_stats)

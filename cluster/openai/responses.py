@@ -4,76 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import Field, field_validator, model_validator
 
 from cluster.openai.errors import short_repr
 from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.request_model import MAX_INT, TAG_MARK, JsonObject, RequestModel
+from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
 from cluster.openai.responses_input import Items, template_messages
+from cluster.openai.responses_tools import NamedTool, ResponseTool, ResponseToolChoice, ResponseTools
 from cluster.openai.structured_output import ANY_JSON_OBJECT
-from cluster.openai.tools import (
-    MAX_TOOLS,
-    Function,
-    ToolChoiceWord,
-    check_choice,
-    choice_type,
-    forced_names,
-    offered_tools,
-    reasoning_variables,
-)
+from cluster.openai.tools import forced_names, offered_tools, reasoning_variables
 from lopa_ray.engine.session_factory import Prompt
 
 LOGPROBS = "message.output_text.logprobs"
-
-
-class ResponseTool(Function):
-    """A function that may be called."""
-
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "defer_loading": (False,),
-        "allowed_callers": (["direct"],),
-        "output_schema": (),
-    }
-
-    type: Literal["function"]
-    """Only functions are known."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        # Tools of other types have other fields. Without this check the error would be about these fields.
-        if isinstance(value, dict) and value.get("type", "function") != "function":
-            message = "is not supported: got {got}; allowed: function"
-            fields = {"field": "type", "got": short_repr(value["type"])}
-            raise PydanticCustomError("unsupported", message, fields)
-        return value
-
-
-class NamedTool(RequestModel):
-    """A call of one function."""
-
-    type: Literal["function"]
-    """Only functions are known."""
-
-    name: str
-    """Its name in `tools`."""
-
-
-ResponseToolChoice: TypeAlias = Annotated[
-    ToolChoiceWord | Annotated[NamedTool, Tag(f"{TAG_MARK}object")],
-    Discriminator(choice_type),
-    BeforeValidator(check_choice),
-]
 
 
 class TextFormat(RequestModel):
@@ -159,8 +103,8 @@ class ResponsesRequest(GenerationRequest):
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_INT)
     """Exact number of positions for the answer, which may end earlier by itself."""
 
-    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
-    """Functions that the answer may call."""
+    tools: ResponseTools | None = None
+    """Functions that the answer may call. Tools of other types are left out, with a header that says so."""
 
     tool_choice: ResponseToolChoice = None
     """none: no calls; auto (the default with `tools`): as the model likes; required: a call of one of the functions; or
@@ -187,6 +131,9 @@ class ResponsesRequest(GenerationRequest):
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     """Add this many most likely tokens at each place."""
 
+    client_metadata: JsonObject | None = None
+    """Accepted, and not used."""
+
     store: bool | None = None
     """Only false: nothing is stored."""
 
@@ -212,9 +159,20 @@ class ResponsesRequest(GenerationRequest):
         return "max_output_tokens"
 
     @property
+    def functions(self) -> list[ResponseTool]:
+        """The tools that are functions."""
+        return [tool for tool in self.tools or () if isinstance(tool, ResponseTool)]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """See `GenerationRequest`."""
+        others = sorted({tool.type for tool in self.tools or () if not isinstance(tool, ResponseTool)})
+        return (f"tools: left out {', '.join(others)}; only functions can be called",) if others else ()
+
+    @property
     def tools_field(self) -> str | None:
-        """`tools`, if it has any."""
-        return "tools" if self.tools else None
+        """`tools`, if it has functions."""
+        return "tools" if self.functions else None
 
     @property
     def raw(self) -> bool:
@@ -248,7 +206,7 @@ class ResponsesRequest(GenerationRequest):
         """See `GenerationRequest`."""
         tools = [
             {"type": "function", "function": tool.model_dump(exclude_none=True, exclude={"type"})}
-            for tool in self.tools or ()
+            for tool in self.functions
         ]
         choice = self.tool_choice if isinstance(self.tool_choice, str) else None
         name = self.tool_choice.name if isinstance(self.tool_choice, NamedTool) else None

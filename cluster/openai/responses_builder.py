@@ -36,8 +36,8 @@ from cluster.openai.responses_objects import (
 class ResponsesBuilder(AnswerBuilder):
     """Builds one response."""
 
-    def __init__(self, http_request: ResponsesRequest, request: ChoicesRequest) -> None:
-        super().__init__(http_request.model, request)
+    def __init__(self, model: str, http_request: ResponsesRequest, request: ChoicesRequest) -> None:
+        super().__init__(model, request)
         self._http_request = http_request
         self._created = int(time.time())
         self._items = ResponsesItems()
@@ -121,7 +121,7 @@ class ResponsesBuilder(AnswerBuilder):
             if asked.text and asked.text.format
             else {"format": {"type": "text"}},
             "tool_choice": asked.model_dump(include={"tool_choice"})["tool_choice"] or "auto",
-            "tools": [tool.model_dump(exclude_none=True) for tool in asked.tools or ()],
+            "tools": [tool.model_dump(exclude_none=True) for tool in asked.functions],
             "top_logprobs": asked.top_logprobs or 0,
             "top_p": asked.top_p,
             "truncation": "disabled",

@@ -9,10 +9,11 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from cluster.openai.chat_messages import EarlierCall, EarlierFunction, template_call
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import TAG_MARK, RequestModel
+from cluster.openai.request_model import TAG_MARK
+from cluster.openai.tolerant_model import TolerantModel
 
 
-class InputText(RequestModel):
+class InputText(TolerantModel):
     """A piece of text."""
 
     type: Literal["input_text", "output_text", "summary_text", "reasoning_text", "text"]
@@ -42,7 +43,7 @@ TextParts: TypeAlias = Annotated[
 ]
 
 
-class InputItem(RequestModel):
+class InputItem(TolerantModel):
     """What all items may have: clients hand outputs back with all their fields."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {

@@ -47,6 +47,10 @@ class TokenizeRequest(RequestModel):
     """Tokens that the tokenizer puts around every text. A text has them unless this is false; a chat has those of its
     template, and no others."""
 
+    parse_special: bool | None = None
+    """False: read the names of special tokens in a text as characters, and not as these tokens. In a chat they are
+    always characters."""
+
     return_token_strs: bool | None = None
     """Send each token as the vocabulary writes it, too."""
 
@@ -62,12 +66,18 @@ class TokenizeRequest(RequestModel):
                 raise ApiError(
                     400, "got neither prompt nor messages; add one", "missing_parameter", param="prompt"
                 )
-            return PromptToTokenize(self.prompt, self.add_special_tokens is not False)
+            return PromptToTokenize(
+                self.prompt, self.add_special_tokens is not False, self.parse_special is not False
+            )
         if self.prompt is not None:
             raise invalid_value("prompt", "excludes messages; leave one of them out")
         if self.add_special_tokens:
             raise invalid_value(
                 "add_special_tokens", "got true with messages; a chat has those of its template: leave it out"
+            )
+        if self.parse_special:
+            raise invalid_value(
+                "parse_special", "got true with messages, whose text has no special tokens: leave it out"
             )
         variables = dict(self.chat_template_kwargs or {})
         if self.add_generation_prompt is not None:

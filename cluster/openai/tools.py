@@ -127,5 +127,7 @@ def forced_names(tools: Sequence[Mapping[str, Any]], choice: str | None, name: s
             raise invalid_value("tool_choice", f"got the function {short_repr(name)}; tools has: {known}")
         return (name,)
     if choice == "required" and not names:
-        raise invalid_value("tool_choice", "got required without tools; add tools, or leave it out")
+        raise invalid_value(
+            "tool_choice", "got required without a function in tools; add one, or leave it out"
+        )
     return names if choice == "required" else ()

@@ -50,23 +50,28 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         groups: int = 1,
         mc_num: int = DEFAULT_MC_NUM,
         check_greedy: CheckGreedy = "auto",
+        parse_special: bool = True,
         **arguments: Any,
     ) -> None:
         """Start the groups. `config` is a preset or a YAML file, and `arguments` go on top; see `config_of`.
 
         `local` decodes in this process, without Ray; `groups` are started on the Ray at RAY_ADDRESS, or on a local
         one. `mc_num` draws estimate a log-likelihood (see `loglikelihood`), and `check_greedy` says whose
-        continuations are held against greedy decoding (see `needs_greedy`). Raises SettingsError, and what starting
-        an engine raises.
+        continuations are held against greedy decoding (see `needs_greedy`). `parse_special` is that of `encode_prompt`;
+        the harness's models of transformers recognise special tokens in text, too. Raises SettingsError, and what
+        starting an engine raises.
         """
         super().__init__()
         if local and groups != 1:
             raise SettingsError(f"model_args: got groups={groups} with local=True; leave one out")
+        if not isinstance(parse_special, bool):
+            raise SettingsError(f"parse_special: got {parse_special!r}; allowed: True, False")
+        self._parse_special = parse_special
         loaded = config_of(config, arguments)
         with ExitStack() as opened:
             self._engines = [opened.enter_context(open_engine(loaded, local=local)) for _ in range(groups)]
             self._opened = opened.pop_all()
-        self._likelihoods = Likelihoods(self._engines, mc_num, check_greedy)
+        self._likelihoods = Likelihoods(self._engines, mc_num, check_greedy, parse_special=parse_special)
         self._engine = self._engines[0]
         self.totals: defaultdict[str, DecodeTotals] = defaultdict(DecodeTotals)
         """By task, of those that generate."""
@@ -119,7 +124,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     def _encode(self, context: str) -> list[int]:
         if isinstance(context, ChatPrompt):
             return encode_prompt(self._engine, context.messages, context.prefix)
-        return encode_prompt(self._engine, context)
+        return encode_prompt(self._engine, context, parse_special=self._parse_special)
 
     def _decode(self, sessions: Sequence[DecodeSession]) -> Iterator[tuple[int, GenerationResult]]:
         """(index, result) as they end. Raises what ended a request that has no result."""
@@ -183,6 +188,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             NAME: {
                 "version": __version__,
                 "settings": self._engine.config.as_dict(),
+                "parse_special": self._parse_special,
                 "tasks": {
                     **{task: totals.as_dict() for task, totals in self.totals.items()},
                     **self._likelihoods.totals_by_task(),

@@ -55,11 +55,14 @@ TokenPair = tuple[list[int], list[int]]
 """Prefix and target."""
 
 
-def encode_pair(factory: SessionFactory, context: str, continuation: str) -> TokenPair:
+def encode_pair(
+    factory: SessionFactory, context: str, continuation: str, *, parse_special: bool = True
+) -> TokenPair:
     """The ids of a context and of what continues it, as the harness splits them: spaces at the end of a context belong
     to what follows, and both are encoded together. An empty context is BOS, or EOS without one.
 
-    What a chat template writes belongs to the context; only the beginning of the answer behind it is text.
+    What a chat template writes belongs to the context; only the beginning of the answer behind it is text. See
+    `encode_prompt` for `parse_special`.
     """
     tokenizer = require_tokenizer(factory.tokenizer)
     if isinstance(context, ChatPrompt):
@@ -69,9 +72,10 @@ def encode_pair(factory: SessionFactory, context: str, continuation: str) -> Tok
         return factory.encode(context.messages) + begun_ids, whole[len(begun_ids) :]
     context, continuation = _move_spaces(context, continuation)
     if context:
-        ids = tokenizer.encode(context)
-        return ids, tokenizer.encode(context + continuation)[len(ids) :]
-    begin, ids = begin_token_id(factory), tokenizer.encode(continuation, add_special_tokens=False)
+        ids = tokenizer.encode(context, parse_special=parse_special)
+        return ids, tokenizer.encode(context + continuation, parse_special=parse_special)[len(ids) :]
+    begin = begin_token_id(factory)
+    ids = tokenizer.encode(continuation, add_special_tokens=False, parse_special=parse_special)
     return (ids[:1], ids[1:]) if ids[:1] == [begin] else ([begin], ids)
 
 
@@ -97,10 +101,10 @@ def cut_prefix(prefix: list[int], target: Sequence[int], max_model_len: int) -> 
     return prefix[-room:]
 
 
-def rolling_windows(factory: SessionFactory, text: str) -> Iterator[TokenPair]:
+def rolling_windows(factory: SessionFactory, text: str, *, parse_special: bool = True) -> Iterator[TokenPair]:
     """A text in windows of `model.max_model_len` positions: each token is a target once, behind as much of the text
     before it as there is room for; the last window reaches back so far that it is full."""
-    ids = require_tokenizer(factory.tokenizer).encode(text)
+    ids = require_tokenizer(factory.tokenizer).encode(text, parse_special=parse_special)
     windows = get_rolling_token_windows(
         ids, begin_token_id(factory), factory.config.model.max_model_len - 1, 1
     )

@@ -34,13 +34,16 @@ Windows = Sequence[LikelihoodRequest]
 class Likelihoods:
     """Monte-Carlo bounds (see `LikelihoodSession`) on one or several groups."""
 
-    def __init__(self, engines: Sequence[Engine], mc_num: int, check_greedy: CheckGreedy) -> None:
+    def __init__(
+        self, engines: Sequence[Engine], mc_num: int, check_greedy: CheckGreedy, *, parse_special: bool
+    ) -> None:
         """Raises SettingsError for what the model arguments of these names cannot be."""
         if not isinstance(mc_num, int) or isinstance(mc_num, bool) or mc_num < 1:
             raise SettingsError(f"mc_num: got {mc_num!r}; allowed: a whole number of draws, 1 or more")
         if not (isinstance(check_greedy, bool) or check_greedy == "auto"):
             raise SettingsError(f"check_greedy: got {check_greedy!r}; allowed: True, False, auto")
         self._engines, self._mc_num, self._check_greedy = engines, mc_num, check_greedy
+        self._parse_special = parse_special
         self.totals: defaultdict[str, Totals] = defaultdict(Totals)
         """By task."""
 
@@ -50,7 +53,7 @@ class Likelihoods:
         """See `LopaRayLM.loglikelihood`."""
         windows = []
         for request, greedy in zip(requests, needs_greedy(requests, self._check_greedy), strict=True):
-            prefix, target = encode_pair(self._engines[0], *request.args)
+            prefix, target = encode_pair(self._engines[0], *request.args, parse_special=self._parse_special)
             kept = cut_prefix(prefix, target, self._engines[0].config.model.max_model_len)
             self.totals[request.task_name or ""].truncated_prompts += len(kept) < len(prefix)
             windows.append([LikelihoodRequest(kept, target, greedy)])
@@ -63,7 +66,12 @@ class Likelihoods:
     def of_texts(self, requests: list[Instance], cache: CacheHook, disable_tqdm: bool) -> list[float]:
         """See `LopaRayLM.loglikelihood_rolling`."""
         windows = [
-            [LikelihoodRequest(*window) for window in rolling_windows(self._engines[0], *request.args)]
+            [
+                LikelihoodRequest(*window)
+                for window in rolling_windows(
+                    self._engines[0], *request.args, parse_special=self._parse_special
+                )
+            ]
             for request in requests
         ]
         answers: dict[int, float] = {}

@@ -83,6 +83,7 @@ class Engine(SessionFactory, ABC):
         settings: GenerationSettings | None = None,
         *,
         raw: bool = False,
+        parse_special: bool = True,
         trace: bool = False,
         on_step: OnStep | None = None,
     ) -> GenerationResult: ...
@@ -94,6 +95,7 @@ class Engine(SessionFactory, ABC):
         settings: GenerationSettings | None = None,
         *,
         raw: bool = False,
+        parse_special: bool = True,
         trace: bool = False,
         on_step: OnStep | None = None,
     ) -> list[GenerationResult]: ...
@@ -104,18 +106,22 @@ class Engine(SessionFactory, ABC):
         settings: GenerationSettings | None = None,
         *,
         raw: bool = False,
+        parse_special: bool = True,
         trace: bool = False,
         on_step: OnStep | None = None,
     ) -> GenerationResult | list[GenerationResult]:
         """Decode one prompt (text or token ids) to a result, or a list of prompts to a list of results.
 
-        With `raw`, text is encoded without the chat template. With `trace`, the result holds every step. Raises
+        With `raw`, text is encoded without the chat template, and special tokens are recognised in it unless
+        `parse_special` is false. With `trace`, the result holds every step. Raises
         PromptError before anything runs if a prompt cannot be decoded. Later it raises the first error that ends a
         request.
         """
         single = isinstance(prompts, str) or not isinstance(prompts, Sequence) or is_token_ids(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)
-        sessions = [self.create_session(prompt, settings, raw=raw) for prompt in several]
+        sessions = [
+            self.create_session(prompt, settings, raw=raw, parse_special=parse_special) for prompt in several
+        ]
         results: dict[int, GenerationResult] = {}
         for index, result in self.run(sessions, trace=trace, on_step=on_step):
             if isinstance(result, Exception):

@@ -15,13 +15,14 @@ from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, Settin
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.text.chat_template import Message
+from lopa_ray.text.raw_text import RawText
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages."""
 
-RenderedPrompt: TypeAlias = RenderedChat | str | Sequence[int]
+RenderedPrompt: TypeAlias = RenderedChat | RawText | Sequence[int]
 """What is left to encode: a chat that went through its template, text that goes in as it is, or token ids."""
 
 
@@ -43,30 +44,34 @@ class SessionFactory:
         prompt: Prompt,
         *,
         raw: bool = False,
+        parse_special: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """The token ids of a prompt: `render`, then `encode_rendered`."""
-        return self.encode_rendered(self.render(prompt, raw=raw, tools=tools, variables=variables))
+        rendered = self.render(prompt, raw=raw, parse_special=parse_special, tools=tools, variables=variables)
+        return self.encode_rendered(rendered)
 
     def render(
         self,
         prompt: Prompt,
         *,
         raw: bool = False,
+        parse_special: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
         """A prompt in the form in which it is encoded.
 
-        The chat template is applied to text if the checkpoint has one, unless `raw`. `tools` and `variables` are
+        The chat template is applied to text if the checkpoint has one, unless `raw`. In raw text special tokens are
+        recognised, unless `parse_special` is false; in all other text they never are. `tools` and `variables` are
         passed to `Tokenizer.render_chat` with chat messages. Raises PromptError for text or messages if the
         checkpoint has no tokenizer, for messages if it has no chat template, and for any other type of prompt.
         """
         if isinstance(prompt, str):
             tokenizer = require_tokenizer(self.tokenizer)
             if raw or not tokenizer.has_chat_template:
-                return prompt
+                return RawText(prompt, raw and parse_special)
             return tokenizer.render_chat([{"role": "user", "content": prompt}])
         if is_token_ids(prompt):
             return cast(Sequence[int], prompt)
@@ -85,17 +90,31 @@ class SessionFactory:
         )
 
     def encode_rendered(self, prompt: RenderedPrompt) -> list[int]:
-        """The token ids of what `render` returned. Raises PromptError for text that cannot be encoded."""
+        """The token ids of what `render` returned. Raises PromptError for text that cannot be encoded, or that has the
+        mask token as a special token."""
         if isinstance(prompt, RenderedChat):
             return require_tokenizer(self.tokenizer).encode_chat(prompt)
-        if isinstance(prompt, str):
-            return require_tokenizer(self.tokenizer).encode(prompt)
+        if isinstance(prompt, RawText):
+            tokenizer = require_tokenizer(self.tokenizer)
+            ids = tokenizer.encode(prompt.text, parse_special=prompt.parse_special)
+            mask = self.vocabulary.mask_token_id
+            if mask in ids:
+                raise PromptError(
+                    f"got text with the mask token {tokenizer.token_text(mask)}, which stands for an empty position; "
+                    "remove it, or set parse_special to false, which reads special tokens as characters"
+                )
+            return ids
         return list(prompt)
 
     def create_session(
-        self, prompt: Prompt, settings: GenerationSettings | None = None, *, raw: bool = False
+        self,
+        prompt: Prompt,
+        settings: GenerationSettings | None = None,
+        *,
+        raw: bool = False,
+        parse_special: bool = True,
     ) -> DecodeSession:
-        """A session for one prompt. `settings` default to those of the configuration.
+        """A session for one prompt. `settings` default to those of the configuration; see `render` for the others.
 
         Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer together are
         too long, and SettingsError for a pattern or schema that is not supported, or for a first step beyond
@@ -104,7 +123,7 @@ class SessionFactory:
         the latter for asynchronous programs. Raises OverloadedError if the machine lacks memory or time to compile.
         """
         settings = settings or self.config.decode
-        ids = self.encode(prompt, raw=raw)
+        ids = self.encode(prompt, raw=raw, parse_special=parse_special)
         room = self.config.model.max_model_len
         if len(ids) + settings.max_new_tokens > room:
             max_new_tokens = SettingName("max_new_tokens")

@@ -1,8 +1,9 @@
 """Tokenizer: converts text to token ids and back, with the tokenizer files of a checkpoint.
 
-User text is always encoded as plain text: `<|im_end|>` or the mask token inside a prompt is encoded as its characters.
-Only a chat template can write special tokens. Added tokens that a checkpoint does not mark as special, such as
-`<think>`, are treated as ordinary vocabulary.
+Text in chats is always encoded as plain text: `<|im_end|>` or the mask token inside a message is encoded as its
+characters, and only the chat template can write special tokens. In text without a chat template special tokens are
+recognised if the caller asks for that (`parse_special`). Added tokens that a checkpoint does not mark as special, such
+as `<think>`, are treated as ordinary vocabulary.
 """
 
 from __future__ import annotations
@@ -119,13 +120,15 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         return {token: (entry.content, entry.special) for token, entry in added.items()}
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Encode user text to ids. The text of special tokens is encoded as plain characters.
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+        """Encode user text to ids. The text of special tokens is encoded as plain characters, or with `parse_special`
+        as these tokens, the mask token among them.
 
         With `add_special_tokens`, the result includes the special tokens that the tokenizer adds to every text. Raises
         `PromptError` for text that cannot be encoded.
         """
-        return self._encode_text(text, self._text_backend, add_special_tokens=add_special_tokens)
+        backend = self._backend if parse_special else self._text_backend
+        return self._encode_text(text, backend, add_special_tokens=add_special_tokens)
 
     def encode_markup(self, text: str) -> list[int]:
         """Encode text that does not come from a user to ids. Special tokens are recognised in it."""
@@ -226,6 +229,8 @@ class Tokenizer:
             raise PromptError(
                 f"got text that cannot be encoded ({error}); it must be valid Unicode"
             ) from None
+        if backend is self._backend:
+            return list(encoding.ids)
         for token, added in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if token in self._special_tokens and not added:
                 raise PromptError(

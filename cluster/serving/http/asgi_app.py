@@ -19,6 +19,7 @@ from cluster.serving.http.metrics_routes import metrics_routes
 from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
 from cluster.serving.http.openai_routes import openai_routes
 from cluster.serving.http.openapi import add_schemas, error_responses
+from cluster.serving.http.responder import WARNING_HEADER
 from cluster.serving.http.tokenizer_routes import tokenizer_routes
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
@@ -57,7 +58,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["X-Request-ID", "Retry-After"],
+            expose_headers=["X-Request-ID", "Retry-After", WARNING_HEADER],
         )
     app.add_middleware(RequestLogMiddleware, send_id=send_id)
 

@@ -29,7 +29,7 @@ from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.client_limits import ClientLimits, client_of
-from cluster.serving.http.dependencies import check_model, require_api_key
+from cluster.serving.http.dependencies import check_model, choose_model, require_api_key
 from cluster.serving.http.openapi import (
     completion_response,
     error_responses,
@@ -59,7 +59,7 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
     async def respond(
         http_request: Request,
         request_model: type[AnyRequest],
-        new_builder: Callable[[AnyRequest, ChoicesRequest], AnswerBuilder],
+        new_builder: Callable[[str, AnyRequest, ChoicesRequest], AnswerBuilder],
     ) -> Responder:
         record, client = log_record_of(http_request.scope), client_of(http_request.scope)
         limits.admit(client)
@@ -69,13 +69,13 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
         choices_request = make_choices_request(
             record.id, request, client=client, max_choices=settings.max_choices, max_stop=settings.max_stop
         )
-        check_model(request.model, backend().models)
-        record.model = request.model
-        builder = new_builder(request, choices_request)
+        record.model = choose_model(request.model, backend().models)
+        builder = new_builder(record.model, request, choices_request)
         return Responder(
             backend(),
             builder,
             request.setting_fields(),
+            request.warnings,
             record,
             running_ids,
             settings.retry_after_s,

@@ -14,6 +14,7 @@ from cluster.openai.error_object import ErrorObject
 from cluster.openai.responses import ResponsesRequest
 from cluster.openai.responses_objects import ResponseEvent, ResponseObject
 from cluster.openai.tokenization import DetokenizeRequest, TokenizeRequest
+from cluster.serving.http.responder import WARNING_HEADER
 from cluster.serving.http.server_models import ScaleRequest
 
 ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
@@ -76,7 +77,17 @@ def responses_response() -> dict[str, Any]:
         "and an empty line. An error in a stream is an event `error`, and `response.failed` behind it."
     )
     data = {**_JSON_TEXT, "contentSchema": _ref(ResponseEvent)}
-    return {"model": ResponseObject, "description": description, "content": _event_stream(data)}
+    return {
+        "model": ResponseObject,
+        "description": description,
+        "content": _event_stream(data),
+        "headers": {
+            WARNING_HEADER: {
+                "description": "Tools that were left out, by type.",
+                "schema": {"type": "string"},
+            }
+        },
+    }
 
 
 def _event_stream(data: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -27,6 +27,9 @@ SSE_HEADERS = (
 )
 """The last one keeps nginx from holding events back."""
 
+WARNING_HEADER = "X-Warning"
+"""Names what of a request was left out."""
+
 
 class Responder(Response):
     """The response to one request, which decodes as it is sent.
@@ -39,17 +42,20 @@ class Responder(Response):
         backend: Backend,
         builder: AnswerBuilder,
         setting_fields: Mapping[str, str],
+        warnings: Sequence[str],
         record: RequestLogRecord,
         running_ids: set[OwnedId],
         retry_after_s: int,
         charge: Callable[[int], None],
     ) -> None:
-        """`setting_fields`: see `api_error`. `running_ids`: ids of the requests that are being answered,
-        shared by all responders. `charge` is told the tokens of prompt and answer at the end."""
+        """`setting_fields`: see `api_error`. `warnings` are in a header of the response. `running_ids`: ids of the
+        requests that are being answered, shared by all responders. `charge` is told the tokens of prompt and answer at
+        the end."""
         super().__init__()
         self._backend, self._builder, self._setting_fields = backend, builder, setting_fields
         self._record, self._running_ids, self._retry_after_s = record, running_ids, retry_after_s
         self._charge = charge
+        self._warning_headers = {WARNING_HEADER: "; ".join(warnings)} if warnings else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ClientDisconnectedError, and as long as nothing was sent the backend's errors and ApiError."""
@@ -81,7 +87,7 @@ class Responder(Response):
         async with self._outputs() as outputs:
             async for output in outputs:
                 self._builder.add(output)
-        await send_json(send, 200, self._builder.completion())
+        await send_json(send, 200, self._builder.completion(), self._warning_headers)
 
     async def _send_stream(self, send: Send) -> None:
         failure: ApiError | None = None
@@ -92,7 +98,13 @@ class Responder(Response):
                 raise RuntimeError(
                     f"request {self._builder.request.id}: {type(accepted).__name__} came before RequestAccepted"
                 )
-            await send({"type": "http.response.start", "status": 200, "headers": [*SSE_HEADERS]})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [*SSE_HEADERS, *_header_lines(self._warning_headers)],
+                }
+            )
             try:
                 async for event in self._events(accepted, outputs):
                     await _send_event(send, event)
@@ -144,9 +156,13 @@ async def send_json(send: Send, status: int, value: Any, headers: Mapping[str, s
     """A whole response."""
     body = dumps(value)
     fixed = {"content-type": "application/json", "content-length": str(len(body))}
-    lines = [(name.lower().encode(), text.encode()) for name, text in {**fixed, **(headers or {})}.items()]
+    lines = _header_lines({**fixed, **(headers or {})})
     await send({"type": "http.response.start", "status": status, "headers": lines})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _header_lines(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), text.encode()) for name, text in headers.items()]
 
 
 async def _send_event(send: Send, event: ServerSentEvent) -> None:

@@ -179,7 +179,11 @@ class GroupServer:
         engine = self._started_engine
         tokenizer = require_tokenizer(engine.tokenizer)
         if isinstance(given.prompt, str):
-            tokens = tokenizer.encode(given.prompt, add_special_tokens=given.add_special_tokens)
+            tokens = tokenizer.encode(
+                given.prompt,
+                add_special_tokens=given.add_special_tokens,
+                parse_special=given.parse_special,
+            )
         else:
             tokens = engine.encode(given.prompt, tools=given.tools, variables=given.template_variables)
         strings = tuple(map(tokenizer.token_string, tokens))

@@ -94,7 +94,7 @@ def engine(config: Config) -> LocalEngine:
 
 @pytest.fixture(scope="module")
 def server(engine: LocalEngine) -> Iterator[Server]:
-    with serving(LocalBackend(engine=engine), max_stop=4) as running:
+    with serving(LocalBackend(engine=engine)) as running:
         yield running
 
 
@@ -151,6 +151,25 @@ def test_a_response_is_named_by_its_line(engine: LocalEngine) -> None:
     assert isinstance(result, CompletedLine)
     assert result.tokens == response["body"]["usage"]["completion_tokens"] > 0
     assert result.steps >= response["body"]["lopa"]["steps"]
+
+
+def test_special_tokens_in_raw_lines(engine: LocalEngine) -> None:
+    text = "<|im_start|>one"
+    records = [text, {"prompt": text, "parse_special": False}, {"prompt": text, "parse_special": 1}]
+    lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
+    parsed, characters, wrong = decode_lines(engine, lines, raw=True)
+    assert isinstance(parsed, CompletedLine) and isinstance(characters, CompletedLine)
+    assert parsed.row["prompt_tokens"] == len(engine.encode(text, raw=True))
+    assert characters.row["prompt_tokens"] == len(engine.encode(text, raw=True, parse_special=False))
+    assert parsed.row["prompt_tokens"] < characters.row["prompt_tokens"]
+    assert isinstance(wrong, FailedLine) and wrong.error.startswith("parse_special: got 1")
+
+
+def test_a_run_has_one_model_which_need_not_be_named(engine: LocalEngine) -> None:
+    body = {"messages": HI, "max_tokens": 4, "model": None}
+    (result,) = decode(engine, [line(1, CHAT, body)])
+    response = result.as_dict()["response"]
+    assert (response["status_code"], response["body"]["model"]) == (200, str(engine.config.model.path))
 
 
 def test_what_only_a_server_can_do_is_refused(engine: LocalEngine) -> None:

@@ -108,7 +108,9 @@ def test_parquet_rows_are_lines(folder: str) -> None:
 def test_parquet_with_other_columns_is_refused_before_anything_runs(tmp_path: Path) -> None:
     path = tmp_path / "prompts.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"prompt": ["one"], "answer": ["1"]}), path)
-    with pytest.raises(SettingsError, match=r"a column 'answer'; allowed: id, messages, prompt"):
+    with pytest.raises(
+        SettingsError, match=r"a column 'answer'; allowed: id, messages, parse_special, prompt"
+    ):
         Source(str(path)).summarize()
 
 

@@ -113,7 +113,7 @@ PLAIN_REQUEST = CompletionRequest.parse({"model": MODEL, "prompt": "a"})
 
 def test_a_character_in_several_tokens_has_one_place() -> None:
     request = ChoicesRequest("id", ("a",), {}, logprobs=True)
-    builder = CompletionBuilder(PLAIN_REQUEST, request)
+    builder = CompletionBuilder(MODEL, PLAIN_REQUEST, request)
     tokens = tuple(TokenLogprob("\ufffd", part, -1.0, ()) for part in (b"a\xf0", b"\x9f\x99", b"\x82", b"b"))
     deltas = [TextDelta(0, "a", tokens[:1]), TextDelta(0, "🙂b", tokens[1:])]
     logprobs = [builder.delta_chunk_choice(delta).logprobs for delta in deltas]
@@ -121,7 +121,7 @@ def test_a_character_in_several_tokens_has_one_place() -> None:
 
 
 def test_a_token_that_the_text_leaves_out_has_no_width() -> None:
-    builder = CompletionBuilder(PLAIN_REQUEST, ChoicesRequest("id", ("a",), {}, logprobs=True))
+    builder = CompletionBuilder(MODEL, PLAIN_REQUEST, ChoicesRequest("id", ("a",), {}, logprobs=True))
     end = TokenLogprob("<end>", b"<end>", -1.0, (), in_text=False)
     a, b = (TokenLogprob(text, text.encode(), -1.0, ()) for text in "ab")
     logprobs = builder.delta_chunk_choice(TextDelta(0, "ab", (end, a, end, b))).logprobs

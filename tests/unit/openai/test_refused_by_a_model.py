@@ -96,6 +96,8 @@ OWN: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (TEXT, {"prompt": "x" * 200}, "prompt", NO_ROOM),
     (TEXT, {"prompt": ""}, "prompt", "the prompt is empty; give at least one token"),
+    (TEXT, {"prompt": "a <|mask|>"}, "prompt", "got text with the mask token <|mask|>"),
+    (TEXT, {"prompt": ["a", "<|mask|>"]}, "prompt", "set parse_special to false"),
     (TEXT, {"prompt": [500]}, "prompt", "prompt token 0 is 500, but the vocabulary has ids 0 to"),
 ]
 

@@ -41,7 +41,7 @@ HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
         ({"logit_bias": {"hi": 1}}, "logit_bias", "invalid_value"),
         ({"logit_bias": {"-1": 1}}, "logit_bias", "invalid_value"),
         ({"logit_bias": {"1" * 20: 1}}, "logit_bias", "invalid_value"),
-        ({"model": None}, "model", "invalid_value"),
+        ({"model": None}, "model", "missing_parameter"),
         ({"lopa": []}, "lopa", "invalid_value"),
         # Out of range.
         ({"temperature": 2.1}, "temperature", "invalid_value"),
@@ -66,7 +66,7 @@ HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
         ({"n": 5}, "n", "invalid_value"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "invalid_value"),
         ({"stop": ""}, "stop[0]", "invalid_value"),
-        ({"stop": list("abcde")}, "stop", "invalid_value"),
+        ({"stop": ["a"] * 65}, "stop", "invalid_value"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "invalid_value"),
         ({"metadata": {"a": "b" * 513}}, "metadata.a", "invalid_value"),
         ({"lopa": {"deadline": 0}}, "lopa.deadline", "invalid_value"),
@@ -124,6 +124,7 @@ HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
         ({"lopa": {"decoder": ["lopa"]}}, "lopa.decoder", "unsupported_parameter"),
         ({"lopa": {"decoder": "x" * 101}}, "lopa.decoder", "unsupported_parameter"),
         # Unknown.
+        ({"parse_special": True}, "parse_special", "unknown_parameter"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
         ({"": 1}, "", "unknown_parameter"),
         ({"lopa": {"nun_branches": 1}}, "lopa.nun_branches", "unknown_parameter"),
@@ -178,6 +179,7 @@ def test_a_wrong_chat_field_is_named(client: httpx.Client, fields: Any, param: s
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
         ({"suffix": "x"}, "suffix"),
+        ({"parse_special": 0}, "parse_special"),
         ({"add_special_tokens": False}, "add_special_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"messages": HI}, "messages"),
@@ -187,6 +189,11 @@ def test_a_wrong_chat_field_is_named(client: httpx.Client, fields: Any, param: s
 def test_a_wrong_completion_field_is_named(client: httpx.Client, fields: Any, param: str) -> None:
     error = error_of(client.post(TEXT, json={"model": MODEL, "prompt": "hi", **fields}), 400)
     assert error.param == param
+
+
+def test_the_error_about_echoed_logprobs_says_what_to_use(client: httpx.Client) -> None:
+    body = {"model": MODEL, "prompt": [1, 2], "max_tokens": 1, "echo": True, "logprobs": 1}
+    assert "lopa eval" in error_of(client.post(TEXT, json=body), 400).message
 
 
 def test_of_many_mistakes_not_all_are_looked_at() -> None:

@@ -8,7 +8,21 @@ import httpx
 import pytest
 
 from cluster.choices.messages import ChoicesRequest
-from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, error_of
+from cluster.openai import tolerant_model
+from cluster.openai.chat import ChatRequest
+from cluster.openai.tolerant_model import MAX_LOGGED
+from support.fake_backend import (
+    CHAT,
+    HI,
+    MODEL,
+    OTHER_MODEL,
+    RESPONSES,
+    TEXT,
+    FakeBackend,
+    Server,
+    error_of,
+    serving,
+)
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
@@ -151,6 +165,77 @@ NEUTRAL = {
 
 def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) -> None:
     assert choices_request_of(server, client, CHAT, NEUTRAL).settings == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"logprobs": False, "top_logprobs": 0}),
+        (CHAT, {"top_logprobs": 0}),
+        (TEXT, {"suffix": ""}),
+    ],
+)
+def test_a_field_that_asks_for_nothing_is_taken_beside_others(
+    server: Server, client: httpx.Client, path: str, fields: dict[str, Any]
+) -> None:
+    request = choices_request_of(server, client, path, fields)
+    assert (request.settings, request.logprobs) == ({}, False)
+
+
+OTHERS_FIELDS = {"id": "msg_1", "cache_control": {"type": "ephemeral"}, "refusal": "no", "annotations": [{}]}
+
+
+def test_unknown_fields_of_messages_are_ignored(server: Server, client: httpx.Client) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}", **OTHERS_FIELDS}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "hi", **OTHERS_FIELDS}], **OTHERS_FIELDS},
+        {"role": "assistant", "content": None, "tool_calls": [{**OTHERS_FIELDS, **call}], **OTHERS_FIELDS},
+        {"role": "tool", "content": "1", "tool_call_id": "c", **OTHERS_FIELDS},
+    ]
+    made = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}}
+    assert choices_request_of(server, client, CHAT, {"messages": messages}).prompts[0] == (
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [made]},
+        {"role": "tool", "content": "1", "tool_call_id": "c"},
+    )
+
+
+def test_the_log_names_an_ignored_field_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tolerant_model, "_logged", set())
+    message = {**HI[0], "a\nb": 1, "empty": "", "null": None}
+    for _ in range(3):
+        ChatRequest.parse({"messages": [message, message]})
+    assert [record.getMessage() for record in caplog.records] == [
+        "requests have fields that are ignored here: 'ChatMessage.a\\nb'"
+    ]
+    names = {f"field_{number}": "x" for number in range(2 * MAX_LOGGED)}
+    ChatRequest.parse({"messages": [{**HI[0], **names}]})
+    assert len(caplog.records) == MAX_LOGGED
+
+
+@pytest.mark.parametrize(("fields", "parsed"), [({}, True), ({"parse_special": False}, False)])
+def test_special_tokens_in_text(
+    server: Server, client: httpx.Client, fields: dict[str, Any], parsed: bool
+) -> None:
+    assert choices_request_of(server, client, TEXT, fields).parse_special == parsed
+
+
+def test_more_stop_texts_than_openai_takes(server: Server, client: httpx.Client) -> None:
+    stop = [f"{number}:" for number in range(64)]
+    assert choices_request_of(server, client, TEXT, {"stop": stop}).stop == tuple(stop)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, {"messages": HI}), (TEXT, {"prompt": "a"}), (RESPONSES, {"input": "a"})]
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_only_model_need_not_be_named(path: str, body: dict[str, Any], stream: bool) -> None:
+    with serving(FakeBackend(models=(OTHER_MODEL,))) as server:
+        response = httpx.post(f"{server.url}{path}", json={**body, "stream": stream}, timeout=30)
+        assert response.status_code == 200 and f'"model":"{OTHER_MODEL}"' in response.text
+        assert server.backend.requests[-1][0] == OTHER_MODEL
 
 
 def test_the_model_chooses(server: Server, client: httpx.Client) -> None:

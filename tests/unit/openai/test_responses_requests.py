@@ -186,6 +186,44 @@ def test_items_become_messages(backend: FakeBackend, client: httpx.Client) -> No
     )
 
 
+OTHER_TOOLS: list[Any] = [
+    {"type": "web_search", "external_web_access": False},
+    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}},
+    {"type": "file_search", "vector_store_ids": ["a"]},
+    {"type": "code_interpreter", "container": {"type": "auto"}},
+    {"type": "computer_use_preview", "display_width": 1},
+    {"type": "image_generation"},
+    {"type": "mcp", "server_label": "a"},
+    {"type": "local_shell"},
+    {"type": "web_search", "filters": {}},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_that_are_no_functions_are_left_out(
+    backend: FakeBackend, client: httpx.Client, stream: bool
+) -> None:
+    """As Codex CLI sends them."""
+    fields = {"client_metadata": {"x-codex-installation-id": "a"}, "tool_choice": "auto", "stream": stream}
+    response = client.post(RESPONSES, json=body(tools=[*TOOLS, *OTHER_TOOLS], **fields))
+    assert response.status_code == 200, response.text
+    assert backend.requests[-1][1].tools == OFFERED
+    assert response.headers["x-warning"] == (
+        "tools: left out code_interpreter, computer_use_preview, custom, file_search, image_generation, local_shell, "
+        "mcp, web_search; only functions can be called"
+    )
+    whole_response = client.post(RESPONSES, json=body(tools=TOOLS))
+    assert "x-warning" not in whole_response.headers
+    assert whole(client, tools=[*TOOLS, *OTHER_TOOLS])["tools"] == whole_response.json()["tools"]
+    assert sent(backend, client, tools=OTHER_TOOLS).tools == ()
+
+
+def test_unknown_fields_of_items_are_ignored(backend: FakeBackend, client: httpx.Client) -> None:
+    part = {"type": "input_text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    items = [{"role": "user", "content": [part], "end_turn": True}]
+    assert sent(backend, client, input=items).prompts[0] == ({"role": "user", "content": "hi"},)
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
@@ -220,12 +258,20 @@ def test_items_become_messages(backend: FakeBackend, client: httpx.Client) -> No
         ({"background": True}, "background", "unsupported_parameter"),
         ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
         ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_parameter"),
+        ({"tools": [{"type": "websearch"}]}, "tools[0].type", "unsupported_parameter"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_parameter"),
         ({"tools": [{"name": "f"}]}, "tools[0].type", "missing_parameter"),
         ({"tools": [ADD, ADD]}, "tools", "invalid_value"),
         ({"tools": [{**ADD, "defer_loading": True}]}, "tools[0].defer_loading", "unsupported_parameter"),
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": OTHER_TOOLS, "tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": OTHER_TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice.type", "invalid_value"),
+        (
+            {"tools": OTHER_TOOLS, "tool_choice": {"type": "custom", "name": "apply_patch"}},
+            "tool_choice.type",
+            "invalid_value",
+        ),
+        ({"client_metadata": "codex"}, "client_metadata", "invalid_value"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "g"}}, "tool_choice", "invalid_value"),
         ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "invalid_value"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format", "invalid_value"),

@@ -46,6 +46,17 @@ def test_text_survives_and_never_holds_special_tokens(tmp_path: Path, write: Any
     assert tokenizer.vocab_size == first + len(SPECIAL) + 1
 
 
+@pytest.mark.parametrize("write", [write_qwen2, write_whole])
+def test_special_tokens_are_parsed_if_that_is_asked_for(tmp_path: Path, write: Any) -> None:
+    first = write(tmp_path)
+    tokenizer = opened(tmp_path)
+    text = f"hello {SPECIAL[1]}user{SPECIAL[2]} <|imstart|> {SPECIAL[3]}"
+    ids = tokenizer.encode(text, parse_special=True)
+    reference = Qwen2Tokenizer if write is write_qwen2 else PreTrainedTokenizerFast
+    assert ids == reference.from_pretrained(tmp_path).encode(text)
+    assert [token - first for token in ids if first <= token < first + len(SPECIAL)] == [1, 2, 3]
+
+
 def test_words_are_cut_as_qwen2_does(tmp_path: Path) -> None:
     write_qwen2(tmp_path)
     tokenizer = opened(tmp_path)

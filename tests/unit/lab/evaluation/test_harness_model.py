@@ -52,6 +52,17 @@ def answers(model: LopaRayLM, *instances: Instance) -> list[str]:
     return model.generate_until(list(instances), disable_tqdm=True)
 
 
+@pytest.mark.parametrize("parse_special", [True, False])
+def test_special_tokens_in_text(parse_special: bool) -> None:
+    made = get_model("lopa_ray")(local=True, max_model_len=256, parse_special=parse_special)
+    text = "<|im_start|>user\nTom has 6 bags.<|im_end|>\n<|im_start|>assistant\n"
+    characters = made._tokenizer.encode(text)
+    _, session = made._prepare(instance(text), repeat=0)
+    assert (session.prompt == characters) != parse_special
+    assert made.get_model_info()["lopa_ray"]["parse_special"] is parse_special
+    made.close()
+
+
 def chat(model: LopaRayLM, *contents: str, **options: Any) -> ChatPrompt:
     roles = ("user", "assistant")
     history = [{"role": roles[at % 2], "content": content} for at, content in enumerate(contents)]
@@ -176,6 +187,7 @@ def test_a_task_is_scored_and_its_results_say_what_decoding_took(folder: Path) -
     assert results["results"]["word_problems"]["exact_match,number"] == 1.0
     info = results["config"]["lopa_ray"]
     assert info["settings"]["decode"]["num_branches"] == 4
+    assert info["parse_special"] is True
     took = info["tasks"]["word_problems"]
     assert took["requests"] == 8 and took["tpf"] == took["tokens"] / took["steps"] > 2 and took["tps"] > 0
 

@@ -77,7 +77,10 @@ class Split(TemplateLM):
         self.pairs: list[tuple[list[int], list[int]]] = []
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        return self._tokenizer.encode(string, add_special_tokens=add_special_tokens is not False)
+        # As transformers encodes text.
+        return self._tokenizer.encode(
+            string, add_special_tokens=add_special_tokens is not False, parse_special=True
+        )
 
     def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[tuple[float, bool]]:
         self.pairs += [(prefix, target) for _, prefix, target in requests]
@@ -91,6 +94,7 @@ class Split(TemplateLM):
         ("Tom has 3 boxes. ", "He has 4 pens."),
         ("Tom has 3 boxes. \n", " He"),
         ("Tom has 1", "2 boxes"),
+        ("<|im_start|>Tom has <|im_end|>", " 2 boxes<|im_end|>"),
         ("", "Tom has"),
         ("x", ""),
     ],
@@ -99,6 +103,16 @@ def test_a_text_is_split_as_the_harness_splits_it(model: LopaRayLM, context: str
     harness = Split(model)
     harness.loglikelihood([instance(context, continuation)], disable_tqdm=True)
     assert [encode_pair(model._engine, context, continuation)] == harness.pairs
+
+
+def test_special_tokens_in_text_are_characters_where_that_is_asked_for(model: LopaRayLM) -> None:
+    context, continuation = "<|im_start|>Tom", " has<|im_end|>"
+    characters = model._tokenizer.encode(context + continuation)
+    for parse_special in (True, False):
+        prefix, target = encode_pair(model._engine, context, continuation, parse_special=parse_special)
+        windows = list(rolling_windows(model._engine, context + continuation, parse_special=parse_special))
+        assert (prefix + target == characters) != parse_special
+        assert ([token for _, part in windows for token in part] == characters) != parse_special
 
 
 def test_a_context_of_spaces_or_of_nothing_begins_with_bos(model: LopaRayLM) -> None:
@@ -167,7 +181,7 @@ def test_a_context_that_is_too_long_loses_its_beginning(model: LopaRayLM) -> Non
 
 def test_groups_share_requests_and_windows(model: LopaRayLM) -> None:
     other = LocalEngine.from_config(model._engine.config)
-    groups = Likelihoods([model._engine, other], 4, "auto")
+    groups = Likelihoods([model._engine, other], 4, "auto", parse_special=True)
     asked = [instance(problem.question, " So", at) for at, problem in enumerate(PROBLEMS)]
     expected = model.loglikelihood(asked, disable_tqdm=True)
     assert groups.of_continuations(asked, CacheHook(None), True) == expected

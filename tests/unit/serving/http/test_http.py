@@ -85,7 +85,7 @@ def test_the_document_describes_requests_and_errors(client: httpx.Client) -> Non
     chat = document["paths"][CHAT]["post"]
     named = chat["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     assert named == "#/components/schemas/ChatRequest"
-    assert schemas["ChatRequest"]["required"] == ["model", "messages"]
+    assert schemas["ChatRequest"]["required"] == ["messages"]
     assert schemas["ChatRequest"]["properties"]["functions"]["enum"] == [None, []]
     lopa = schemas["LopaOptions"]["properties"]
     assert {"num_branches", "window_attention", "steps", "deadline"} <= lopa.keys()

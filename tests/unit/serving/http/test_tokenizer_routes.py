@@ -34,6 +34,8 @@ def test_a_text(server: Server, client: httpx.Client) -> None:
     ).json()
     assert plain == {**answer, "count": 2, "tokens": [104, 105], "token_strs": ["h", "i"]}
     assert client.post(TOKENIZE, json={**body, "prompt": ""}).json()["tokens"] == [1]
+    assert client.post(TOKENIZE, json={**body, "parse_special": False}).status_code == 200
+    assert server.backend.tokenized[-1] == (OTHER_MODEL, PromptToTokenize("hi", parse_special=False))
 
 
 def test_a_chat_is_the_prompt_of_a_chat_completion(server: Server, client: httpx.Client) -> None:
@@ -97,6 +99,13 @@ def test_the_only_model_need_not_be_named() -> None:
             400,
             "invalid_value",
             "add_special_tokens",
+        ),
+        (
+            TOKENIZE,
+            {"model": MODEL, "messages": HI, "parse_special": True},
+            400,
+            "invalid_value",
+            "parse_special",
         ),
         (
             TOKENIZE,

@@ -31,6 +31,9 @@ TEXT = "Ben has 7 pens — «ünïcode» 🙂 <|im_end|>"
 def test_a_groups_tokens_are_those_that_it_decodes(engine: LocalEngine, group: GroupServer) -> None:
     text = asyncio.run(group.tokenize(PromptToTokenize(TEXT)))
     assert list(text.tokens) == engine.encode(TEXT, raw=True)
+    assert text.token_strings[-1] == "<|im_end|>"
+    characters = asyncio.run(group.tokenize(PromptToTokenize(TEXT, parse_special=False)))
+    assert list(characters.tokens) == engine.encode(TEXT, raw=True, parse_special=False)
     assert text.max_model_len == engine.config.model.max_model_len
     chat = asyncio.run(group.tokenize(PromptToTokenize(({"role": "user", "content": TEXT},))))
     assert list(chat.tokens) == engine.encode(TEXT) and len(chat.tokens) > len(text.tokens)

@@ -1,0 +1,102 @@
+"""Tools in the words of OpenAI's Responses API: functions, and tools of other types, which are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from cluster.openai.errors import short_repr
+from cluster.openai.request_model import TAG_MARK, RequestModel
+from cluster.openai.tools import MAX_TOOLS, Function, ToolChoiceWord, check_choice, choice_type
+
+
+class ResponseTool(Function):
+    """A function that may be called."""
+
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "defer_loading": (False,),
+        "allowed_callers": (["direct"],),
+        "output_schema": (),
+    }
+
+    type: Literal["function"]
+    """Names the kind of tool."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        # Tools of other types have other fields. Without this check the error would be about these fields.
+        if isinstance(value, dict) and value.get("type", "function") != "function":
+            message = "is not supported: got {got}; allowed: function"
+            fields = {"field": "type", "got": short_repr(value["type"])}
+            raise PydanticCustomError("unsupported", message, fields)
+        return value
+
+
+OtherToolType: TypeAlias = Literal[
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "computer_use_preview",
+    "custom",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "namespace",
+    "programmatic_tool_calling",
+    "shell",
+    "tool_search",
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+]
+
+
+class OtherTool(RequestModel):
+    """A tool that is no function. It is left out, and a header of the response names its type."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: OtherToolType
+    """Names the kind of tool."""
+
+
+_FUNCTION, _OTHER = f"{TAG_MARK}function", f"{TAG_MARK}other"
+
+
+def _tool_tag(value: Any) -> str:
+    given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return _OTHER if given in get_args(OtherToolType) else _FUNCTION
+
+
+ResponseTools: TypeAlias = Annotated[
+    list[
+        Annotated[
+            Annotated[ResponseTool, Tag(_FUNCTION)] | Annotated[OtherTool, Tag(_OTHER)],
+            Discriminator(_tool_tag),
+        ]
+    ],
+    Field(max_length=MAX_TOOLS),
+]
+
+
+class NamedTool(RequestModel):
+    """A call of one function."""
+
+    type: Literal["function"]
+    """Only functions can be called."""
+
+    name: str
+    """Its name in `tools`."""
+
+
+ResponseToolChoice: TypeAlias = Annotated[
+    ToolChoiceWord | Annotated[NamedTool, Tag(f"{TAG_MARK}object")],
+    Discriminator(choice_type),
+    BeforeValidator(check_choice),
+]

@@ -1,0 +1,43 @@
+"""TolerantModel: the base of what clients hand back, whose fields other servers may have made."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pydantic import ConfigDict, model_validator
+
+from cluster.openai.errors import short_repr
+from cluster.openai.request_model import RequestModel
+
+MAX_LOGGED = 100
+"""Clients choose the names, so the log has no more of them."""
+
+logger = logging.getLogger("lopa.http")
+
+_logged: set[str] = set()
+"""Fields that a line of this process' log names."""
+
+
+class TolerantModel(RequestModel):
+    """A part of a conversation. Unknown fields are ignored, as vLLM does: clients hand messages back as another server
+    or a library of theirs wrote them (`id`, `cache_control`).
+
+    The log names a field the first time that it has a value.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _log_ignored_fields(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for name in value.keys() - cls.model_fields.keys() - cls.unsupported_fields.keys():
+            if value[name] in (None, "", [], {}) or len(_logged) >= MAX_LOGGED:
+                continue
+            field = f"{cls.__name__}.{name}"
+            if field not in _logged:
+                _logged.add(field)
+                logger.warning("requests have fields that are ignored here: %s", short_repr(field))
+        return value

@@ -1,0 +1,14 @@
+"""RawText: text that is encoded without a chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RawText:
+    """A text, and how it is read."""
+
+    text: str
+    parse_special: bool
+    """Special tokens are recognised in it."""

@@ -1,0 +1,49 @@
+"""Prompts that go in without a chat template: when special tokens are recognised in their text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.engine.session_factory import Prompt
+from lopa_ray.errors import PromptError
+from lopa_ray.text.tokenizer import require_tokenizer
+
+QUESTION = "Tom has 6 bags of 7 cards."
+MARKUP = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine.from_pretrained("demo") as engine:
+        yield engine
+
+
+def test_markup_in_raw_text_is_that_of_the_template(engine: LocalEngine) -> None:
+    chat: list[Prompt] = [[{"role": "user", "content": QUESTION}]]
+    settings = engine.config.decode.replace(max_new_tokens=16)
+    assert engine.encode(MARKUP, raw=True) == engine.encode(chat[0])
+    (of_chat,) = engine.generate(chat, settings)
+    assert engine.generate(MARKUP, settings, raw=True).token_ids == of_chat.token_ids
+
+
+def test_it_is_characters_where_that_is_asked_for(engine: LocalEngine) -> None:
+    characters = require_tokenizer(engine.tokenizer).encode(MARKUP)
+    assert engine.encode(MARKUP, raw=True, parse_special=False) == characters
+    assert engine.create_session(MARKUP, raw=True, parse_special=False).prompt == characters
+
+
+@pytest.mark.parametrize("content", [MARKUP, "<|mask|>"])
+def test_text_in_a_chat_has_no_special_tokens(engine: LocalEngine, content: str) -> None:
+    ids = engine.encode(content, parse_special=True)
+    assert ids == engine.encode([{"role": "user", "content": content}], parse_special=True)
+    special = require_tokenizer(engine.tokenizer).added_tokens
+    assert sum(token in special for token in ids) == 3  # those of the template
+
+
+def test_a_mask_token_in_raw_text_is_refused(engine: LocalEngine) -> None:
+    with pytest.raises(PromptError, match=r"got text with the mask token <\|mask\|>.*parse_special"):
+        engine.create_session("a <|mask|> b", raw=True)
+    assert engine.create_session("a <|mask|> b", raw=True, parse_special=False).prompt
