@@ -1,4 +1,4 @@
-"""Builds the automaton of an expression: by Thompson's construction, then subsets, then the fewest states."""
+"""Builds the automaton of an expression: by Thompson's construction, then subsets."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ class TooManyStatesError(Exception):
 
 
 def build_automaton(expression: Expression) -> ByteAutomaton:
-    """The automaton of an expression, with as few states as possible. Raises TooManyStatesError."""
+    """The automaton of an expression. A match is possible from each of its states. Raises TooManyStatesError.
+
+    It has some more states than the smallest one, which would take most of the time to find.
+    """
     graph = _Graph()
     start = graph.before(expression, _Graph.END)
-    return minimized(_subsets(graph, start))
+    return _subsets(graph, start)
 
 
 class _Graph:
@@ -171,7 +174,7 @@ def _split(edges: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int]]
 
 def minimized(automaton: ByteAutomaton) -> ByteAutomaton:
     """The automaton of the same texts that has the fewest states (Moore's algorithm, by hashes of rows)."""
-    columns = np.unique(automaton.transitions, axis=1)
+    columns, _ = byte_classes(automaton.transitions)
     weights = np.random.default_rng(0).integers(1, 2**63, columns.shape[1], np.uint64) | np.uint64(1)
     labels, count = automaton.accepting.astype(np.int64), 0
     while True:
@@ -184,6 +187,15 @@ def minimized(automaton: ByteAutomaton) -> ByteAutomaton:
     firsts = np.unique(labels, return_index=True)[1]
     assert (labels[columns] == labels[columns[firsts]][labels]).all()  # no two rows had the same hash by chance
     return _merged(automaton, labels)
+
+
+def byte_classes(transitions: Transitions) -> tuple[Transitions, npt.NDArray[np.int64]]:
+    """The different columns of a table int32 [states, 256], and which of them each byte has, int64 [256]."""
+    weights = np.random.default_rng(0).integers(1, 2**63, (len(transitions), 1), np.uint64)
+    _, firsts, classes = np.unique((transitions.astype(np.uint64) * weights).sum(axis=0), return_index=True, return_inverse=True)
+    columns, classes = transitions[:, firsts], classes.reshape(-1)
+    assert (columns[:, classes] == transitions).all()  # no two columns had the same hash by chance
+    return columns, classes
 
 
 def _merged(automaton: ByteAutomaton, labels: npt.NDArray[np.int64]) -> ByteAutomaton:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from lopa_ray.constraints.automaton_builder import byte_classes
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.constraints.transition_table import Function, TransitionTable
 from lopa_ray.errors import SettingsError
@@ -31,7 +32,7 @@ def token_functions(
     without bytes have it too. Raises SettingsError if there are too many functions.
     """
     dead = len(transitions) - 1
-    columns, byte_classes = np.unique(transitions, axis=1, return_inverse=True)
+    columns, class_of_byte = byte_classes(transitions)
     byte_targets = np.ascontiguousarray(columns.T).astype(np.uint16)
     everywhere = np.arange(dead, dtype=np.uint16)
     functions: list[Function] = [(everywhere[:0], everywhere[:0]), (everywhere, everywhere)]
@@ -39,7 +40,7 @@ def token_functions(
 
     lengths = np.array([len(text) for text in token_bytes])
     starts = np.cumsum(lengths) - lengths
-    classes = byte_classes.reshape(-1)[np.frombuffer(b"".join(token_bytes), np.uint8)]
+    classes = class_of_byte[np.frombuffer(b"".join(token_bytes), np.uint8)]
     function_ids = (lengths > 0).astype(np.int64)
     size = 0
     for at in range(int(lengths.max(initial=0))):

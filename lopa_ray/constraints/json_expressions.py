@@ -48,8 +48,14 @@ PLAIN_CHARACTER = Choice(
 )
 """A character that is written as itself: no quote, no backslash, no control character."""
 
+_FREQUENT_CHARACTER = Choice(PLAIN_CHARACTER.parts[:-2])
+"""Those up to U+3FFFF, which need fewer states."""
+
 _ESCAPE = Sequence((literal("\\"), ByteClass(tuple((ord(sign), ord(sign)) for sign in '"\\/bfnrt'))))
 CHARACTER = Choice((PLAIN_CHARACTER, _ESCAPE))
+COUNTED_CHARACTER = Choice((_FREQUENT_CHARACTER, _ESCAPE))
+"""A character of a string with a maximum length."""
+
 STRING = Sequence((QUOTE, Repeat(CHARACTER, 0, None), QUOTE))
 
 INTEGER = Sequence(
@@ -79,7 +85,9 @@ def plain_text() -> ByteAutomaton:
 @lru_cache
 def plain_text_of_length(minimum: int, maximum: int | None) -> ByteAutomaton:
     """Those with so many characters."""
-    return build_automaton(Repeat(PLAIN_CHARACTER, minimum, maximum))
+    return build_automaton(
+        Repeat(PLAIN_CHARACTER if maximum is None else _FREQUENT_CHARACTER, minimum, maximum)
+    )
 
 
 def string_of(inside: Language) -> Language:

@@ -10,6 +10,8 @@ the keyword.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -33,14 +35,19 @@ from lopa_ray.constraints.scalar_expressions import integer, number, string_insi
 from lopa_ray.constraints.schema_facts import TYPES, Facts, Part, Parts, canonical, type_of
 from lopa_ray.constraints.schema_limits import LIMITS, Limits
 from lopa_ray.constraints.schema_reader import SchemaReader
+from lopa_ray.errors import SettingsError
+
+MAX_VALUES = 1_000
+"""Maximum number of different parts of a schema, with references followed."""
 
 MAX_STATES = 20_000
 """Maximum number of states of a schema's automaton."""
 
 
-@lru_cache(256)
-def schema_automaton(text: str) -> ByteAutomaton:
-    """The automaton of a schema that is given as JSON text.
+@lru_cache(1024)
+def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
+    """The automaton of a schema that is given as JSON text. `level`: the index of the widest of `LIMITS` to
+    try.
 
     Raises SettingsError for text that is not a JSON schema, for what is not supported (it names the keyword and its
     place in the schema), and for a schema that no value satisfies.
@@ -52,7 +59,7 @@ def schema_automaton(text: str) -> ByteAutomaton:
         raise schema_error("", f"got text that is no JSON ({error}); give a JSON schema") from None
     except RecursionError:
         raise schema_error("", "it is nested too deeply; simplify it") from None
-    for limits in LIMITS:
+    for limits in LIMITS[level:]:
         try:
             expression = _SchemaCompiler(schema, limits).value((Part(schema, ""),))
             if expression is not None:
@@ -63,16 +70,37 @@ def schema_automaton(text: str) -> ByteAutomaton:
             continue
         except RecursionError:
             raise schema_error("", "it is nested too deeply; simplify it") from None
-        if expression is None:
+        if expression is None and limits == LIMITS[0]:
             raise schema_error("", "it allows no value of finite length; relax it")
     raise schema_error("", "it unfolds into too much; use fewer references, properties and repetitions")
+
+
+def fitting_automata(texts: Sequence[str], max_states: int) -> list[ByteAutomaton]:
+    """The automata of several schemas. If they have too many states together, the largest ones get tighter limits.
+
+    Raises SettingsError; see `schema_automaton`.
+    """
+    automata, levels = [schema_automaton(text) for text in texts], [0] * len(texts)
+    while sum(map(_size, automata)) > max_states and min(levels) < len(LIMITS) - 1:
+        at = max(
+            (at for at, level in enumerate(levels) if level < len(LIMITS) - 1), key=lambda at: _size(automata[at])
+        )
+        levels[at] += 1
+        # What allows no value under tighter limits stays as it is.
+        with suppress(SettingsError):
+            automata[at] = schema_automaton(texts[at], levels[at])
+    return automata
+
+
+def _size(automaton: ByteAutomaton) -> int:
+    return len(automaton.transitions)
 
 
 class _SchemaCompiler:
     """Makes expressions of the parts of one schema. Equal parts share theirs."""
 
     def __init__(self, root: Any, limits: Limits) -> None:
-        self._reader, self._limits = SchemaReader(root, limits.recursion), limits
+        self._reader, self._limits = SchemaReader(root, limits), limits
         self._known: dict[tuple[object, ...], Language] = {}
         self._arrays = ArrayBuilder(self.value, self._texts, self._is_string, limits.count)
 
@@ -80,6 +108,8 @@ class _SchemaCompiler:
         """A value that is valid under all parts. Raises SettingsError and TooManyStatesError."""
         key = tuple(part.key() for part in parts)
         if key not in self._known:
+            if len(self._known) == MAX_VALUES:
+                raise TooManyStatesError
             found = self._reader.alternatives(parts)
             self._known[key] = choice([expression for facts in found for expression in self._of_facts(facts)])
         return self._known[key]

@@ -41,12 +41,18 @@ class KeywordReader:
 
     def __init__(self) -> None:
         self._patterns: set[str] = set()
+        self._known: dict[object, Facts] = {}
 
     def facts(self, part: Part) -> Facts:
         """What the keywords of a schema say that neither refer to others nor combine them.
 
         Raises SettingsError for a keyword that is not supported, and for values that keywords do not have.
         """
+        if part.key() not in self._known:
+            self._known[part.key()] = self._facts(part)
+        return self._known[part.key()]
+
+    def _facts(self, part: Part) -> Facts:
         schema, path = part.schema, part.path
         unsupported = sorted(UNSUPPORTED & schema.keys())
         if unsupported:
@@ -81,7 +87,7 @@ class KeywordReader:
             multiples=_multiples(schema, path),
             path=path,
         )
-        return stated.merged(Facts())
+        return stated.consistent()
 
     def _pattern(self, schema: dict[str, Any], path: str) -> tuple[tuple[str, bool], ...]:
         if "pattern" not in schema:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from functools import lru_cache
 
 from lopa_ray.constraints.automaton_builder import build_automaton
 from lopa_ray.constraints.automaton_operations import accepts, difference, intersection
@@ -114,22 +115,30 @@ def _other_members(
     groups = [_groups(members) for members in facts.members]
     found = []
     for chosen in itertools.islice(itertools.product(*groups), MAX_GROUPS):
-        wanted = [automaton for group in chosen for automaton in group[0]]
-        unwanted = [automaton for group in chosen for automaton in group[1]]
-        known = [*listed, *facts.absent, *(name for members in facts.members for name in members.properties)]
-        texts = choice_of_texts(inside_of(name).decode() for name in dict.fromkeys(known))
         inner = value(tuple(part for group in chosen for part in group[2]))
+        if inner is None:
+            continue
+        wanted = tuple(pattern for group in chosen for pattern in group[0])
+        unwanted = tuple(pattern for group in chosen for pattern in group[1])
+        known = [*listed, *facts.absent, *(name for members in facts.members for name in members.properties)]
         key: Language = STRING
-        if wanted or unwanted or texts is not None or names is not None:
-            automaton = plain_text() if names is None else names
-            for one in wanted:
-                automaton = intersection(automaton, one)
-            for one in unwanted:
-                automaton = difference(automaton, one)
-            automaton = automaton if texts is None else difference(automaton, build_automaton(texts))
-            key = string_of(text_of(automaton))
-        found.append(None if inner is None or key is None else member(key, inner))
+        if wanted or unwanted or known or names is not None:
+            automaton = _names(wanted, unwanted, tuple(dict.fromkeys(known)))
+            key = string_of(text_of(automaton if names is None else intersection(automaton, names)))
+        found.append(None if key is None else member(key, inner))
     return choice(found)
+
+
+@lru_cache(1024)
+def _names(wanted: tuple[str, ...], unwanted: tuple[str, ...], known: tuple[str, ...]) -> ByteAutomaton:
+    """What is between the quotes of names that match all `wanted` patterns, no `unwanted` ones, and are not known."""
+    found = plain_text()
+    for pattern in wanted:
+        found = intersection(found, pattern_automaton(pattern))
+    for pattern in unwanted:
+        found = difference(found, pattern_automaton(pattern, wide=True))
+    texts = choice_of_texts(inside_of(name).decode() for name in known)
+    return found if texts is None else difference(found, build_automaton(texts))
 
 
 def _limits(members: Members) -> bool:
@@ -137,11 +146,11 @@ def _limits(members: Members) -> bool:
     return members.additional is not None and members.additional.schema not in (True, {})
 
 
-def _groups(members: Members) -> list[tuple[list[ByteAutomaton], list[ByteAutomaton], Parts]]:
-    """The kinds of names that no property has: which automata accept them, which do not, and what their values are."""
-    wide = [pattern_automaton(pattern, wide=True) for pattern, _ in members.patterns]
+def _groups(members: Members) -> list[tuple[list[str], list[str], Parts]]:
+    """The kinds of names that no property has: which patterns they match, which not, and what their values are."""
+    patterns = [pattern for pattern, _ in members.patterns]
     found = [
-        ([pattern_automaton(pattern)], wide[:at] + wide[at + 1 :], (part,))
+        ([pattern], patterns[:at] + patterns[at + 1 :], (part,))
         for at, (pattern, part) in enumerate(members.patterns)
     ]
-    return [*found, ([], wide, () if members.additional is None else (members.additional,))]
+    return [*found, ([], patterns, () if members.additional is None else (members.additional,))]

@@ -13,6 +13,7 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.expression import Language, Repeat
 from lopa_ray.constraints.json_expressions import (
     CHARACTER,
+    COUNTED_CHARACTER,
     INTEGER,
     NUMBER,
     choice_of_texts,
@@ -43,7 +44,7 @@ def string_inside(facts: Facts, count: int) -> Language:
     maximum = None if facts.max_length is None else max(facts.min_length, min(facts.max_length, count))
     excluded = tuple(value for value in facts.excluded if type_of(value) == "string")
     if not (facts.patterns or facts.formats or excluded):
-        return Repeat(CHARACTER, facts.min_length, maximum)
+        return Repeat(CHARACTER if maximum is None else COUNTED_CHARACTER, facts.min_length, maximum)
     return text_of(_string_automaton(facts.patterns, facts.formats, excluded, facts.min_length, maximum))
 
 

@@ -117,8 +117,9 @@ class Facts:
         if self.values is not None and other.values is not None:
             known = {canonical(value) for value in other.values}
             values = tuple(value for value in self.values if canonical(value) in known)
-        both = replace(
-            self,
+        if other == _NOTHING or self == _NOTHING:
+            return replace(self if other == _NOTHING else other, path=self.path or other.path)
+        both = Facts(
             types=self.types & other.types,
             values=values,
             excluded=self.excluded + other.excluded,
@@ -145,9 +146,9 @@ class Facts:
             multiples=self.multiples + other.multiples,
             path=self.path or other.path,
         )
-        return both._consistent()
+        return both.consistent()
 
-    def _consistent(self) -> Facts:
+    def consistent(self) -> Facts:
         """The same, without types and values that contradict the rest."""
         types = self.types
         if (
@@ -164,7 +165,7 @@ class Facts:
         if values is not None:
             banned = {canonical(value) for value in self.excluded}
             values = tuple(v for v in values if type_of(v) in types and canonical(v) not in banned)
-        return replace(self, types=types, values=values)
+        return self if types == self.types and values == self.values else replace(self, types=types, values=values)
 
     def of(self, name: str) -> Parts:
         """What the value of a member with this name has to be."""
@@ -176,6 +177,9 @@ class Facts:
             items.prefix[at] if at < len(items.prefix) else items.rest for items in self.items
         ]
         return tuple(part for part in found if part is not None)
+
+
+_NOTHING = Facts()
 
 
 def type_of(value: Any) -> str:

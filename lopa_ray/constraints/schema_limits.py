@@ -11,11 +11,20 @@ class Limits:
 
     recursion: int
     """How often a reference is followed within itself."""
+    references: int
+    """How many references are followed within one another."""
     any_depth: int
     """Levels of objects and arrays where the schema does not define them; `{"type": "object"}` is one level."""
     count: int
     """Characters of strings with a maximum length, and items, that are counted."""
 
 
-LIMITS = (Limits(3, 2, 512), Limits(2, 2, 256), Limits(1, 1, 128), Limits(1, 1, 32), Limits(0, 0, 8))
+LIMITS = (
+    Limits(recursion=3, references=24, any_depth=2, count=512),
+    Limits(recursion=2, references=10, any_depth=2, count=256),
+    Limits(recursion=1, references=6, any_depth=1, count=128),
+    Limits(recursion=1, references=4, any_depth=1, count=32),
+    Limits(recursion=1, references=3, any_depth=0, count=16),
+    Limits(recursion=1, references=2, any_depth=0, count=8),
+)
 """From the widest on: the first whose automaton is small enough is taken."""

@@ -66,6 +66,6 @@ def _negated_keywords(stated: Facts, part: Part) -> Iterator[Facts]:
 def _negated_members(reader: SchemaReader, part: Part, depth: int) -> Iterator[Facts]:
     for members in reader.keywords.facts(part).members:
         for name, one in members.properties.items():
-            if negated_facts(reader, one, depth + 1):
+            if reader.is_negatable(one, depth + 1):
                 opposite = reader.keep(Part({"not": one.schema}, one.path, one.open_refs))
                 yield Facts(types=_OBJECT, required=(name,), members=(Members({name: opposite}, lists=False),))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from lopa_ray.constraints.automaton_builder import TooManyStatesError
 from lopa_ray.constraints.json_schema_keywords import (
     KeywordReader,
     listed_schemas,
@@ -19,23 +20,25 @@ from lopa_ray.constraints.json_schema_keywords import (
 )
 from lopa_ray.constraints.schema_exclusion import exclude_each_other
 from lopa_ray.constraints.schema_facts import Facts, Part, Parts
+from lopa_ray.constraints.schema_limits import Limits
 from lopa_ray.constraints.schema_negation import negated_facts
 
 MAX_ALTERNATIVES = 64
 """Alternatives of one schema that answers may have; further ones are left out."""
 
-MAX_READ = 20_000
+MAX_READ = 5_000
 """Maximum schemas that are read: references may multiply them."""
 
 
 class SchemaReader:
     """Reads the parts of one schema."""
 
-    def __init__(self, root: Any, max_recursion: int) -> None:
-        """`max_recursion`: how often a reference is followed within itself."""
-        self._root, self._max_recursion = root, max_recursion
+    def __init__(self, root: Any, limits: Limits) -> None:
+        self._root, self._limits = root, limits
         self.keywords = KeywordReader()
-        self._num_read = 0
+        self._known: dict[object, list[Facts]] = {}
+        self._negations: dict[object, list[Facts]] = {}
+        self._negatable: dict[int, bool] = {}
         self._made: list[Part] = []
 
     def alternatives(self, parts: Parts) -> list[Facts]:
@@ -49,6 +52,13 @@ class SchemaReader:
         """The same part, whose schema is in no document and lives as long as the reader: others know it by identity."""
         self._made.append(part)
         return part
+
+    def is_negatable(self, part: Part, depth: int) -> bool:
+        """Whether anything is known that excludes a part."""
+        key = id(part.schema)
+        if key not in self._negatable:
+            self._negatable[key] = bool(negated_facts(self, part, depth))
+        return self._negatable[key]
 
     def target(self, part: Part) -> Part:
         """What the reference of a part refers to. Raises SettingsError."""
@@ -91,11 +101,16 @@ class SchemaReader:
         raise schema_error(path, f"$ref: got {target!r}, which the schema does not contain; correct it")
 
     def read(self, part: Part) -> list[Facts]:
-        """The alternatives of one part. Raises SettingsError."""
-        self._num_read += 1
+        """The alternatives of one part. Raises SettingsError, and TooManyStatesError for more than `MAX_READ` parts."""
+        key = part.key()
+        if key not in self._known:
+            if len(self._known) == MAX_READ:
+                raise TooManyStatesError
+            self._known[key] = self._read(part)
+        return self._known[key]
+
+    def _read(self, part: Part) -> list[Facts]:
         schema, path = part.schema, part.path
-        if self._num_read > MAX_READ:
-            raise schema_error(path, "it unfolds into too much; use fewer references and combinations")
         if schema is True:
             return [Facts()]
         if schema is False:
@@ -119,7 +134,7 @@ class SchemaReader:
         schema = part.schema
         if "$ref" in schema:
             target = self.target(part)
-            yield self.read(target) if target.open_refs.count(target.path) <= self._max_recursion else []
+            yield self.read(target) if self._may_follow(target.open_refs) else []
         for one in listed_schemas(part, "allOf") if "allOf" in schema else ():
             yield self.read(one)
         if "anyOf" in schema:
@@ -129,6 +144,10 @@ class SchemaReader:
         if "if" in schema and ("then" in schema or "else" in schema):
             yield self._conditional(part)
         yield from self._dependencies(part)
+
+    def _may_follow(self, open_refs: tuple[str, ...]) -> bool:
+        limits = self._limits
+        return len(open_refs) <= limits.references and open_refs.count(open_refs[-1]) <= limits.recursion
 
     def _one_of(self, stated: list[Facts], parts: Parts, path: str) -> list[Facts]:
         """The alternatives of each schema that exclude all of the others."""
@@ -148,7 +167,9 @@ class SchemaReader:
 
     def _negated(self, part: Part, *, needed: bool) -> list[Facts]:
         """Alternatives that exclude a schema."""
-        found = _possible(negated_facts(self, part))
+        if part.key() not in self._negations:
+            self._negations[part.key()] = _possible(negated_facts(self, part))
+        found = self._negations[part.key()]
         if needed and not found:
             raise schema_error(part.path, "not: it is supported with simple schemas only; state what is allowed")
         return found

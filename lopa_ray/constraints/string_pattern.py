@@ -77,6 +77,7 @@ def _regex(part: _Alternative) -> str:
 
 def _alternatives(pattern: str, wide: bool) -> Iterator[_Alternative]:
     """The alternatives of a pattern, with classes of characters written out."""
+    pattern = _without_group(pattern)
     current, depth, at = _Alternative(), 0, 0
     while at < len(pattern):
         sign = pattern[at]
@@ -141,6 +142,15 @@ def _class(pattern: str, at: int, wide: bool) -> tuple[str, int]:
     if at >= len(pattern):
         raise SettingsError("a bracket is not closed; close it")
     return body + "]", at + 1
+
+
+def _without_group(pattern: str) -> str:
+    """The pattern without a group around all of it."""
+    opening = "(?:" if pattern.startswith("(?:") else "("
+    is_group = pattern.startswith("(") and (opening == "(?:" or not pattern.startswith("(?"))
+    if not is_group or _group_end(pattern, 0) != len(pattern) - 1:
+        return pattern
+    return _without_group(pattern[len(opening) : -1])
 
 
 def _group_end(pattern: str, at: int) -> int:

@@ -19,7 +19,7 @@ from lopa_ray.constraints.automaton_builder import TooManyStatesError, build_aut
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.expression import Embedded, choice, literal, sequence
 from lopa_ray.constraints.json_expressions import SPACE, choice_of_texts
-from lopa_ray.constraints.json_schema import schema_automaton
+from lopa_ray.constraints.json_schema import fitting_automata
 from lopa_ray.errors import SettingsError
 
 MAX_LITERAL_CHARS = 32_768
@@ -27,6 +27,9 @@ MAX_LITERAL_CHARS = 32_768
 
 MAX_STATES = 40_000
 """Maximum number of states of the automaton of a structural tag: enough for 100 functions of ordinary size."""
+
+SPARE_STATES = 8_000
+"""Of these, those that are kept for texts around the schemas."""
 
 MAX_TRIGGER_BYTES = 4_000
 """Maximum bytes of all triggers."""
@@ -97,9 +100,10 @@ class StructuralTag(BaseModel):
             if structure.begin.startswith(trigger):
                 schema = json.dumps(structure.json_schema, ensure_ascii=False)
                 begins.setdefault((schema, structure.end), []).append(structure.begin.removeprefix(trigger))
+        automata = fitting_automata([schema for schema, _ in begins], MAX_STATES - SPARE_STATES)
         expression = choice(
-            sequence(choice_of_texts(texts), SPACE, Embedded(schema_automaton(schema)), literal(end))
-            for (schema, end), texts in begins.items()
+            sequence(choice_of_texts(texts), SPACE, Embedded(automaton), literal(end))
+            for automaton, ((_, end), texts) in zip(automata, begins.items(), strict=True)
         )
         assert expression is not None  # each trigger begins a structure
         try:
