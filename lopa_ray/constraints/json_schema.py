@@ -43,6 +43,9 @@ MAX_VALUES = 1_000
 MAX_STATES = 20_000
 """Maximum number of states of a schema's automaton."""
 
+FEW_SCHEMAS = 16
+"""So many schemas together may each have the widest limits."""
+
 
 @lru_cache(1024)
 def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
@@ -76,19 +79,19 @@ def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
 
 
 def fitting_automata(texts: Sequence[str], max_states: int) -> list[ByteAutomaton]:
-    """The automata of several schemas. If they have too many states together, the largest ones get tighter limits.
+    """The automata of several schemas. If they have too many states together, the larger ones get tighter limits.
 
     Raises SettingsError; see `schema_automaton`.
     """
-    automata, levels = [schema_automaton(text) for text in texts], [0] * len(texts)
-    while sum(map(_size, automata)) > max_states and min(levels) < len(LIMITS) - 1:
-        at = max(
-            (at for at, level in enumerate(levels) if level < len(LIMITS) - 1), key=lambda at: _size(automata[at])
-        )
-        levels[at] += 1
-        # What allows no value under tighter limits stays as it is.
-        with suppress(SettingsError):
-            automata[at] = schema_automaton(texts[at], levels[at])
+    level = 0 if len(texts) <= FEW_SCHEMAS else 1
+    automata = [schema_automaton(text, level) for text in texts]
+    while sum(map(_size, automata)) > max_states and level < len(LIMITS) - 1:
+        level += 1
+        for at, text in enumerate(texts):
+            if _size(automata[at]) > max_states // len(texts):
+                # What allows no value under tighter limits stays as it is.
+                with suppress(SettingsError):
+                    automata[at] = schema_automaton(text, level)
     return automata
 
 

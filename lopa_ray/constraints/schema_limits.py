@@ -21,8 +21,9 @@ class Limits:
 
 LIMITS = (
     Limits(recursion=3, references=24, any_depth=2, count=512),
-    Limits(recursion=2, references=10, any_depth=2, count=256),
-    Limits(recursion=1, references=6, any_depth=1, count=128),
+    Limits(recursion=3, references=24, any_depth=2, count=128),
+    Limits(recursion=2, references=10, any_depth=2, count=64),
+    Limits(recursion=1, references=6, any_depth=1, count=64),
     Limits(recursion=1, references=4, any_depth=1, count=32),
     Limits(recursion=1, references=3, any_depth=0, count=16),
     Limits(recursion=1, references=2, any_depth=0, count=8),
