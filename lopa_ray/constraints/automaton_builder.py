@@ -19,8 +19,8 @@ from lopa_ray.constraints.expression import (
     Sequence,
 )
 
-MAX_NODES = 60_000
-"""Maximum nodes of the graph from which an automaton is made, and of its states."""
+MAX_STATES = 60_000
+"""Maximum number of states, of which the indices are uint16."""
 
 Edges: TypeAlias = tuple[tuple[int, int, int], ...]
 """(first byte, last byte, next node), each."""
@@ -29,17 +29,19 @@ Transitions: TypeAlias = npt.NDArray[np.int32]
 
 
 class TooManyStatesError(Exception):
-    """An expression needs more than `MAX_NODES` nodes or states."""
+    """An expression needs more states than are allowed."""
 
 
-def build_automaton(expression: Expression) -> ByteAutomaton:
-    """The automaton of an expression. A match is possible from each of its states. Raises TooManyStatesError.
+def build_automaton(expression: Expression, max_states: int = MAX_STATES) -> ByteAutomaton:
+    """The automaton of an expression. A match is possible from each of its states.
+
+    Raises TooManyStatesError for more than `max_states`, or twice as many nodes of the graph from which it is made.
 
     It has some more states than the smallest one, which would take most of the time to find.
     """
-    graph = _Graph()
+    graph = _Graph(2 * max_states)
     start = graph.before(expression, _Graph.END)
-    return _subsets(graph, start)
+    return _subsets(graph, start, max_states)
 
 
 class _Graph:
@@ -47,13 +49,15 @@ class _Graph:
 
     END = 0
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int) -> None:
+        self._max_nodes = max_nodes
         self.edges: list[Edges] = [()]
         self.free: list[list[int]] = [[]]
         self._known: dict[tuple[Expression, int], int] = {}
+        self._rows: dict[int, list[list[tuple[int, int, int]]]] = {}
 
     def _node(self, edges: Edges = (), free: Items[int] = ()) -> int:
-        if len(self.edges) >= MAX_NODES:
+        if len(self.edges) >= self._max_nodes:
             raise TooManyStatesError
         self.edges.append(edges)
         self.free.append(list(free))
@@ -101,13 +105,14 @@ class _Graph:
     def _embedded(self, automaton: ByteAutomaton, after: int) -> int:
         dead = len(automaton.transitions) - 1
         base = len(self.edges)
-        for state in range(dead):
-            self._node(free=[after] if automaton.accepting[state] else [])
-            self.edges[base + state] = tuple(
-                (first, last, base + target)
-                for first, last, target in _ranges(automaton.transitions[state])
-                if target != dead
-            )
+        if dead > self._max_nodes:
+            raise TooManyStatesError
+        rows = self._rows.get(id(automaton))
+        if rows is None:
+            rows = self._rows[id(automaton)] = [_ranges(row) for row in automaton.transitions[:dead]]
+        for state, row in enumerate(rows):
+            edges = tuple((first, last, base + target) for first, last, target in row if target != dead)
+            self._node(edges, [after] if automaton.accepting[state] else [])
         return base if dead else self._node()
 
 
@@ -119,7 +124,7 @@ def _ranges(row: npt.NDArray[np.int32]) -> list[tuple[int, int, int]]:
     ]
 
 
-def _subsets(graph: _Graph, start: int) -> ByteAutomaton:
+def _subsets(graph: _Graph, start: int, max_states: int) -> ByteAutomaton:
     """The deterministic automaton, whose states are sets of nodes."""
     closures: dict[int, frozenset[int]] = {}
 
@@ -145,7 +150,7 @@ def _subsets(graph: _Graph, start: int) -> ByteAutomaton:
             if state not in index_of:
                 index_of[state] = len(order)
                 order.append(state)
-                if len(order) > MAX_NODES:
+                if len(order) > max_states:
                     raise TooManyStatesError
             row.append((first, last, index_of[state]))
         rows.append(row)

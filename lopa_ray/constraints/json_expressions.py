@@ -96,7 +96,7 @@ def string_of(inside: Language) -> Language:
 
 
 def text_of(automaton: ByteAutomaton) -> Language:
-    """The texts that an automaton with the fewest states accepts."""
+    """The texts that an automaton accepts. A match is possible from each of its states."""
     return Embedded(automaton) if automaton.accepting.any() else None
 
 

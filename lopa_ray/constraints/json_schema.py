@@ -66,9 +66,7 @@ def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
         try:
             expression = _SchemaCompiler(schema, limits).value((Part(schema, ""),))
             if expression is not None:
-                automaton = build_automaton(expression)
-                if len(automaton.transitions) <= MAX_STATES:
-                    return automaton
+                return build_automaton(expression, MAX_STATES)
         except TooManyStatesError:
             continue
         except RecursionError:

@@ -108,7 +108,7 @@ class KeywordReader:
         try:
             pattern_automaton(pattern)
         except SettingsError as error:
-            raise schema_error(path, f"pattern: got {pattern!r}: {error.message}") from None
+            raise schema_error(path, f"pattern: got {pattern!r}: {error}") from None
         except TooManyStatesError:
             raise schema_error(path, f"pattern: got {pattern!r}, which is too large; use a simpler one") from None
         self._patterns.add(pattern)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from lopa_ray.constraints.automaton_builder import minimized
 from lopa_ray.constraints.automaton_operations import difference, intersection, is_empty
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.json_expressions import plain_text
@@ -49,8 +50,8 @@ def pattern_automaton(pattern: str, *, wide: bool = False) -> ByteAutomaton:
     if free and not wide:
         whole = _found([_Alternative(True, True, [], part.body) for part in parts], wide)
         if not is_empty(whole):
-            return whole
-    return _found(parts, wide)
+            return minimized(whole)
+    return minimized(_found(parts, wide))
 
 
 def _found(parts: list[_Alternative], wide: bool) -> ByteAutomaton:

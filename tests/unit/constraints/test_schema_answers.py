@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jsonschema
@@ -64,8 +64,8 @@ FORMATS = st.sampled_from(["date", "ipv4", "email", "uuid", "uri", "int64"])
 TYPES = st.sampled_from(["object", "array", "string", "integer", "number", "boolean", "null"])
 
 
-def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    schemas = st.lists(inner, min_size=1, max_size=3)
+def _combined(refs: list[str], inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=3)
     by_name = st.dictionaries(NAMES, inner, max_size=3)
     return st.fixed_dictionaries(
         {},
@@ -84,7 +84,7 @@ def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "dependentSchemas": by_name,
             "unevaluatedProperties": st.booleans(),
             "items": inner,
-            "prefixItems": schemas,
+            "prefixItems": several,
             "contains": inner,
             "minItems": WHOLE,
             "maxItems": WHOLE,
@@ -98,14 +98,14 @@ def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "maximum": BOUNDS,
             "exclusiveMaximum": BOUNDS,
             "multipleOf": st.sampled_from([1, 2, 3, 0.5, 0.1]),
-            "allOf": schemas,
-            "anyOf": schemas,
-            "oneOf": schemas,
+            "allOf": several,
+            "anyOf": several,
+            "oneOf": several,
             "not": inner,
             "if": inner,
             "then": inner,
             "else": inner,
-            "$ref": st.sampled_from(["#/$defs/a", "#/$defs/b"]),
+            **({"$ref": st.sampled_from(refs)} if refs else {}),
         },
     ).flatmap(_few_keywords)
 
@@ -122,11 +122,18 @@ LEAVES = st.one_of(
     st.fixed_dictionaries({"const": VALUES}),
     st.fixed_dictionaries({"type": st.just("object"), "properties": st.dictionaries(NAMES, st.just({"const": 1}))}),
 )
-SCHEMAS = st.recursive(LEAVES, _combined, max_leaves=6)
+
+
+def schemas(*refs: str) -> st.SearchStrategy[Any]:
+    """Schemas with references to these places."""
+    return st.recursive(LEAVES, partial(_combined, list(refs)), max_leaves=6)
+
+
+A, B = "#/$defs/a", "#/$defs/b"
 
 
 @settings(max_examples=400, deadline=None)
-@given(SCHEMAS, SCHEMAS, SCHEMAS, st.integers(0, 1000))
+@given(schemas(A, B), schemas(B), schemas(), st.integers(0, 1000))
 def test_answers_under_any_schema_are_valid(schema: Any, first: Any, second: Any, seed: int) -> None:
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": {"a": first, "b": second}}
     whole |= schema if isinstance(schema, dict) else {"allOf": [schema]}
