@@ -46,7 +46,9 @@ class ArrayBuilder:
         length = max((len(items.prefix) for items in facts.items), default=0)
         maximum = None if facts.max_items is None else max(min(facts.max_items, self._count), facts.min_items)
         if (facts.contains or (facts.unique and maximum not in (0, 1))) and length:
-            raise schema_error(facts.path, "contains and uniqueItems are not supported beside tuples; leave them out")
+            raise schema_error(
+                facts.path, "contains and uniqueItems are not supported beside tuples; leave them out"
+            )
         if facts.contains:
             return self._containing(facts, maximum)
         if facts.unique and maximum not in (0, 1):
@@ -79,7 +81,9 @@ class ArrayBuilder:
     def _containing(self, facts: Facts, maximum: int | None) -> Language:
         """The first item is the one that the array has to contain."""
         if len(facts.contains) > 1 or facts.unique:
-            raise schema_error(facts.path, "contains is supported once and without uniqueItems; leave one out")
+            raise schema_error(
+                facts.path, "contains is supported once and without uniqueItems; leave one out"
+            )
         first, other = self._item((*facts.item(0), *facts.contains)), self._item(facts.item(0))
         if first is None or other is None or maximum == 0:
             return None
@@ -99,7 +103,9 @@ class ArrayBuilder:
         if listed is not None:
             return _in_order(listed, facts.min_items, maximum)
         if facts.min_items > 1:
-            raise schema_error(facts.path, "uniqueItems with minItems above 1 is supported for strings and listed values")
+            raise schema_error(
+                facts.path, "uniqueItems with minItems above 1 is supported for strings and listed values"
+            )
         return uniform_list(item, facts.min_items, 1)
 
 
@@ -120,7 +126,9 @@ def _in_order(listed: list[Expression], minimum: int, maximum: int | None) -> La
         taken = [
             None
             if count == counted and maximum is not None
-            else sequence(Sequence((COMMA, SPACE)) if count else EMPTY, one, SPACE, rests[min(count + 1, counted)])
+            else sequence(
+                Sequence((COMMA, SPACE)) if count else EMPTY, one, SPACE, rests[min(count + 1, counted)]
+            )
             for count in range(counted + 1)
         ]
         rests = [choice(both) for both in zip(taken, rests, strict=True)]

@@ -190,14 +190,18 @@ def minimized(automaton: ByteAutomaton) -> ByteAutomaton:
             break
         count = int(labels.max()) + 1
     firsts = np.unique(labels, return_index=True)[1]
-    assert (labels[columns] == labels[columns[firsts]][labels]).all()  # no two rows had the same hash by chance
+    assert (
+        labels[columns] == labels[columns[firsts]][labels]
+    ).all()  # no two rows had the same hash by chance
     return _merged(automaton, labels)
 
 
 def byte_classes(transitions: Transitions) -> tuple[Transitions, npt.NDArray[np.int64]]:
     """The different columns of a table int32 [states, 256], and which of them each byte has, int64 [256]."""
     weights = np.random.default_rng(0).integers(1, 2**63, (len(transitions), 1), np.uint64)
-    _, firsts, classes = np.unique((transitions.astype(np.uint64) * weights).sum(axis=0), return_index=True, return_inverse=True)
+    _, firsts, classes = np.unique(
+        (transitions.astype(np.uint64) * weights).sum(axis=0), return_index=True, return_inverse=True
+    )
     columns, classes = transitions[:, firsts], classes.reshape(-1)
     assert (columns[:, classes] == transitions).all()  # no two columns had the same hash by chance
     return columns, classes

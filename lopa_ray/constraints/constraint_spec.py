@@ -39,4 +39,6 @@ def _choice_automaton(texts: tuple[str, ...]) -> ByteAutomaton:
     try:
         return build_automaton(expression)
     except TooManyStatesError:
-        raise SettingsError("guided_choice: its texts are too long together; use fewer or shorter ones") from None
+        raise SettingsError(
+            "guided_choice: its texts are too long together; use fewer or shorter ones"
+        ) from None

@@ -72,7 +72,9 @@ def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
         except RecursionError:
             raise schema_error("", "it is nested too deeply; simplify it") from None
         if expression is None and limits == LIMITS[0]:
-            raise schema_error("", "it allows no value of finite length; relax it")
+            raise schema_error(
+                "", "it allows no value of finite length, or none that is small enough; relax it"
+            )
     raise schema_error("", "it unfolds into too much; use fewer references, properties and repetitions")
 
 
@@ -103,6 +105,7 @@ class _SchemaCompiler:
     def __init__(self, root: Any, limits: Limits) -> None:
         self._reader, self._limits = SchemaReader(root, limits), limits
         self._known: dict[tuple[object, ...], Language] = {}
+        self._listed_bytes = 0
         self._arrays = ArrayBuilder(self.value, self._texts, self._is_string, limits.count)
 
     def value(self, parts: Parts) -> Language:
@@ -160,10 +163,14 @@ class _SchemaCompiler:
             if found.values is None:
                 insides.append(string_inside(found, self._limits.count))
             else:
-                texts = [json.dumps(one, ensure_ascii=False)[1:-1] for one in found.values if isinstance(one, str)]
+                texts = [
+                    json.dumps(one, ensure_ascii=False)[1:-1] for one in found.values if isinstance(one, str)
+                ]
                 rest = string_inside(replace(found, values=None), self._limits.count)
                 automaton = None if rest is None else build_automaton(rest)
-                insides += [literal(text) for text in texts if automaton and accepts(automaton, text.encode())]
+                insides += [
+                    literal(text) for text in texts if automaton and accepts(automaton, text.encode())
+                ]
         inside = choice(insides)
         # Without any name the object is empty: no text is accepted.
         return build_automaton(literal("\n") if inside is None else inside)
@@ -184,6 +191,9 @@ class _SchemaCompiler:
             automaton = automata.get(name)
             if free or (automaton is not None and accepts(automaton, text.encode())):
                 found.append(literal(text))
+                self._listed_bytes += len(text)
+                if self._listed_bytes > 2 * MAX_STATES:
+                    raise TooManyStatesError
         return found
 
     def _texts(self, parts: Parts) -> list[Expression] | None:

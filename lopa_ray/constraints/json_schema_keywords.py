@@ -8,7 +8,17 @@ from decimal import Decimal
 from typing import Any
 
 from lopa_ray.constraints.automaton_builder import TooManyStatesError
-from lopa_ray.constraints.schema_facts import NO_TYPES, TYPES, Bound, Facts, Items, Members, Part, Parts, type_of
+from lopa_ray.constraints.schema_facts import (
+    NO_TYPES,
+    TYPES,
+    Bound,
+    Facts,
+    Items,
+    Members,
+    Part,
+    Parts,
+    type_of,
+)
 from lopa_ray.constraints.string_formats import STRING_FORMATS
 from lopa_ray.constraints.string_pattern import pattern_automaton
 from lopa_ray.errors import SettingsError
@@ -103,14 +113,17 @@ class KeywordReader:
             return
         if len(self._patterns) == MAX_PATTERNS:
             raise schema_error(
-                path, f"got more than {MAX_PATTERNS} different patterns; allowed: {MAX_PATTERNS}; leave some out"
+                path,
+                f"got more than {MAX_PATTERNS} different patterns; allowed: {MAX_PATTERNS}; leave some out",
             )
         try:
             pattern_automaton(pattern)
         except SettingsError as error:
             raise schema_error(path, f"pattern: got {pattern!r}: {error}") from None
         except TooManyStatesError:
-            raise schema_error(path, f"pattern: got {pattern!r}, which is too large; use a simpler one") from None
+            raise schema_error(
+                path, f"pattern: got {pattern!r}, which is too large; use a simpler one"
+            ) from None
         self._patterns.add(pattern)
 
 
@@ -119,9 +132,7 @@ def listed_schemas(part: Part, name: str) -> Parts:
     parts = part.schema[name]
     if not isinstance(parts, list) or not parts:
         raise schema_error(part.path, f"{name}: got {parts!r}; allowed: a list of schemas")
-    return tuple(
-        Part(schema, f"{part.path}.{name}[{at}]", part.open_refs) for at, schema in enumerate(parts)
-    )
+    return tuple(Part(schema, f"{part.path}.{name}[{at}]", part.open_refs) for at, schema in enumerate(parts))
 
 
 def names_of(value: Any, name: str, path: str) -> tuple[str, ...]:
@@ -182,7 +193,11 @@ def _required(schema: dict[str, Any], path: str) -> tuple[str, ...]:
         for name, value in (properties.items() if isinstance(properties, dict) else ())
         if isinstance(value, dict) and value.get("required") is True
     ]
-    return names_of([*([] if isinstance(given, bool) else given), *own] if isinstance(given, list | bool) else given, "required", path)
+    return names_of(
+        [*([] if isinstance(given, bool) else given), *own] if isinstance(given, list | bool) else given,
+        "required",
+        path,
+    )
 
 
 def _only_listed(schema: dict[str, Any], path: str) -> bool:
@@ -194,7 +209,13 @@ def _only_listed(schema: dict[str, Any], path: str) -> bool:
 
 def _items(part: Part) -> tuple[Items, ...]:
     schema = part.schema
-    tuples = "prefixItems" if "prefixItems" in schema else "items" if isinstance(schema.get("items"), list) else None
+    tuples = (
+        "prefixItems"
+        if "prefixItems" in schema
+        else "items"
+        if isinstance(schema.get("items"), list)
+        else None
+    )
     prefix = listed_schemas(part, tuples) if tuples is not None and schema[tuples] != [] else ()
     behind = "additionalItems" if tuples == "items" else "items"
     rest = _sub(part, behind) if behind in schema else None
@@ -214,9 +235,7 @@ def _formats(schema: dict[str, Any], path: str) -> tuple[str, ...]:
     return (name,) if name in STRING_FORMATS else ()
 
 
-def _length_bounds(
-    schema: dict[str, Any], minimum: str, maximum: str, path: str
-) -> tuple[int, int | None]:
+def _length_bounds(schema: dict[str, Any], minimum: str, maximum: str, path: str) -> tuple[int, int | None]:
     """The values of two keywords for the minimum and the maximum length. A maximum of None means unbounded."""
     for name in (minimum, maximum):
         value = schema.get(name, 0)
@@ -242,7 +261,9 @@ def _bounds(schema: dict[str, Any], path: str) -> tuple[Bound, Bound]:
                 raise schema_error(path, f"{name}: got {value!r}; allowed: a number")
             if abs(value) > MAX_BOUND:
                 if (end == "inimum") == (value > 0):
-                    raise schema_error(path, f"{name}: got {value!r}; allowed: a number up to {MAX_BOUND:.0e}")
+                    raise schema_error(
+                        path, f"{name}: got {value!r}; allowed: a number up to {MAX_BOUND:.0e}"
+                    )
                 value = math.copysign(MAX_BOUND, value)  # answers have no numbers beyond it
             bounds.append((Decimal(repr(value)), name == exclusive or flag is True))
     lower = max(found["inimum"], default=None)

@@ -17,7 +17,9 @@ DECIMALS = 6
 """Decimals of a bounded number; more, if its bounds have more."""
 
 
-def decimal_range(minimum: Decimal | None, maximum: Decimal | None, *, above: bool, below: bool) -> str | None:
+def decimal_range(
+    minimum: Decimal | None, maximum: Decimal | None, *, above: bool, below: bool
+) -> str | None:
     """An expression of numbers without exponent between two bounds; None if there are none.
 
     A bound of None means unbounded. `above` and `below` leave out minimum and maximum themselves. The numbers have up

@@ -10,7 +10,16 @@ from functools import lru_cache
 from lopa_ray.constraints.automaton_builder import build_automaton
 from lopa_ray.constraints.automaton_operations import accepts, difference, intersection
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
-from lopa_ray.constraints.expression import EMPTY, Expression, Language, Repeat, Sequence, choice, literal, sequence
+from lopa_ray.constraints.expression import (
+    EMPTY,
+    Expression,
+    Language,
+    Repeat,
+    Sequence,
+    choice,
+    literal,
+    sequence,
+)
 from lopa_ray.constraints.json_expressions import (
     COMMA,
     SPACE,
@@ -33,7 +42,9 @@ MAX_GROUPS = 16
 """Kinds of other names that an object has at most, by the patterns that they match."""
 
 
-def object_expression(facts: Facts, value: Callable[[Parts], Language], names: ByteAutomaton | None) -> Language:
+def object_expression(
+    facts: Facts, value: Callable[[Parts], Language], names: ByteAutomaton | None
+) -> Language:
     """An object with these facts. `value`: the expression of a member's value; `names`: all names that members may have,
     between their quotes, or None. Raises TooManyStatesError."""
     listed = [name for members in facts.members if members.lists for name in members.properties]

@@ -141,7 +141,9 @@ class Facts:
             max_length=_least(self.max_length, other.max_length),
             lower=max(filter(None, (self.lower, other.lower)), default=None),
             upper=min(
-                filter(None, (self.upper, other.upper)), key=lambda bound: (bound[0], not bound[1]), default=None
+                filter(None, (self.upper, other.upper)),
+                key=lambda bound: (bound[0], not bound[1]),
+                default=None,
             ),
             multiples=self.multiples + other.multiples,
             path=self.path or other.path,
@@ -165,7 +167,11 @@ class Facts:
         if values is not None:
             banned = {canonical(value) for value in self.excluded}
             values = tuple(v for v in values if type_of(v) in types and canonical(v) not in banned)
-        return self if types == self.types and values == self.values else replace(self, types=types, values=values)
+        return (
+            self
+            if types == self.types and values == self.values
+            else replace(self, types=types, values=values)
+        )
 
     def of(self, name: str) -> Parts:
         """What the value of a member with this name has to be."""
@@ -173,9 +179,7 @@ class Facts:
 
     def item(self, at: int) -> Parts:
         """What the item at an index has to be."""
-        found = [
-            items.prefix[at] if at < len(items.prefix) else items.rest for items in self.items
-        ]
+        found = [items.prefix[at] if at < len(items.prefix) else items.rest for items in self.items]
         return tuple(part for part in found if part is not None)
 
 

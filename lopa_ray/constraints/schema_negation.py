@@ -43,7 +43,9 @@ def _negated_keywords(stated: Facts, part: Part) -> Iterator[Facts]:
     schema = part.schema
     if "type" in schema:
         given = schema["type"]
-        named = frozenset().union(*(NAMED_TYPES[name] for name in ([given] if isinstance(given, str) else given)))
+        named = frozenset().union(
+            *(NAMED_TYPES[name] for name in ([given] if isinstance(given, str) else given))
+        )
         yield Facts(types=TYPES - named - {"null"} if schema.get("nullable") is True else TYPES - named)
     for keyword in ("enum", "const"):
         if keyword in schema:
@@ -68,4 +70,6 @@ def _negated_members(reader: SchemaReader, part: Part, depth: int) -> Iterator[F
         for name, one in members.properties.items():
             if reader.is_negatable(one, depth + 1):
                 opposite = reader.keep(Part({"not": one.schema}, one.path, one.open_refs))
-                yield Facts(types=_OBJECT, required=(name,), members=(Members({name: opposite}, lists=False),))
+                yield Facts(
+                    types=_OBJECT, required=(name,), members=(Members({name: opposite}, lists=False),)
+                )

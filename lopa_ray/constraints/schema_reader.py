@@ -68,7 +68,9 @@ class SchemaReader:
         if isinstance(given, str) and isinstance(own, str) and own.rstrip("#"):
             target = given.removeprefix(own.rstrip("#")) or "#"
         if not isinstance(target, str) or not target.startswith("#"):
-            raise schema_error(part.path, f"$ref: got {given!r}; allowed: a place in this schema, as in #/$defs/name")
+            raise schema_error(
+                part.path, f"$ref: got {given!r}; allowed: a place in this schema, as in #/$defs/name"
+            )
         return Part(self._at(target, part.path), target, (*part.open_refs, target))
 
     def _at(self, target: str, path: str) -> Any:
@@ -83,7 +85,9 @@ class SchemaReader:
             elif isinstance(found, dict) and name in found:
                 found = found[name]
             else:
-                raise schema_error(path, f"$ref: got {target!r}, which the schema does not contain; correct it")
+                raise schema_error(
+                    path, f"$ref: got {target!r}, which the schema does not contain; correct it"
+                )
             if isinstance(found, dict) and str(found.get("$id", "#")).find("#") != 0:
                 raise schema_error(path, f"$ref: got {target!r}, which leads into a schema with its own $id")
         return found
@@ -160,8 +164,9 @@ class SchemaReader:
             found += own
         if not found and any(_combined(stated, self.read(part)) for part in parts):
             raise schema_error(
-                path, "oneOf: its schemas may be valid together; give them different types, or a property with different "
-                "constants, or use anyOf"
+                path,
+                "oneOf: its schemas may be valid together; give them different types, or a property with different "
+                "constants, or use anyOf",
             )
         return found[:MAX_ALTERNATIVES]
 
@@ -171,7 +176,9 @@ class SchemaReader:
             self._negations[part.key()] = _possible(negated_facts(self, part))
         found = self._negations[part.key()]
         if needed and not found:
-            raise schema_error(part.path, "not: it is supported with simple schemas only; state what is allowed")
+            raise schema_error(
+                part.path, "not: it is supported with simple schemas only; state what is allowed"
+            )
         return found
 
     def _conditional(self, part: Part) -> list[Facts]:

@@ -57,7 +57,9 @@ def pattern_automaton(pattern: str, *, wide: bool = False) -> ByteAutomaton:
 def _found(parts: list[_Alternative], wide: bool) -> ByteAutomaton:
     looking = [part for part in parts if part.looks]
     if looking and len(parts) > 1:
-        raise SettingsError("lookaheads are supported in patterns without alternatives only; use several schemas")
+        raise SettingsError(
+            "lookaheads are supported in patterns without alternatives only; use several schemas"
+        )
     found = intersection(plain_text(), ByteAutomaton.from_regex("|".join(map(_regex, parts)), trusted=True))
     for positive, inner in (look for part in looking for look in part.looks):
         seen = _found(_anchored(inner, wide == positive), wide == positive)

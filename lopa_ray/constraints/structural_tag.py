@@ -95,7 +95,9 @@ class StructuralTag(BaseModel):
         One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported, and
         for too many states.
         """
-        begins: dict[tuple[str, str], list[str]] = {}  # structures with the same schema and end share their states
+        begins: dict[
+            tuple[str, str], list[str]
+        ] = {}  # structures with the same schema and end share their states
         for structure in self.structures:
             if structure.begin.startswith(trigger):
                 schema = json.dumps(structure.json_schema, ensure_ascii=False)

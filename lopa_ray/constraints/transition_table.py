@@ -69,7 +69,9 @@ class TransitionTable:
         return transitions
 
     def __reduce__(self) -> tuple[object, ...]:
-        packed = (zlib.compress(part.tobytes(), 1) for part in (self._class_starts, self._sources, self._targets))
+        packed = (
+            zlib.compress(part.tobytes(), 1) for part in (self._class_starts, self._sources, self._targets)
+        )
         return _unpickle, (self.num_states, *packed)
 
     def __len__(self) -> int:

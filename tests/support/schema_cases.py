@@ -25,7 +25,11 @@ TREE = {
         }
     },
 }
-CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": WHOLE}, "required": ["kind", "lives"]}
+CAT = {
+    "type": "object",
+    "properties": {"kind": {"const": "cat"}, "lives": WHOLE},
+    "required": ["kind", "lives"],
+}
 DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "name": TEXT}, "required": ["kind", "name"]}
 
 CASES: dict[str, Case] = {

@@ -120,7 +120,9 @@ LEAVES = st.one_of(
     st.booleans(),
     st.fixed_dictionaries({"type": TYPES}),
     st.fixed_dictionaries({"const": VALUES}),
-    st.fixed_dictionaries({"type": st.just("object"), "properties": st.dictionaries(NAMES, st.just({"const": 1}))}),
+    st.fixed_dictionaries(
+        {"type": st.just("object"), "properties": st.dictionaries(NAMES, st.just({"const": 1}))}
+    ),
 )
 
 
