@@ -49,8 +49,8 @@ def answer_format(
 ) -> AnswerFormat:
     """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read.
 
-    `schema_size`: the number of states of a schema's automaton; it raises SettingsError for a schema that is not supported,
-    and is called for those of `checked_schemas`.
+    `schema_size`: the number of states of a schema's automaton; it raises SettingsError for a schema that is not
+    supported, and is called for those of `checked_schemas`.
     """
     if request.raw:
         return AnswerFormat()

@@ -37,8 +37,8 @@ class ArrayBuilder:
         is_string: Callable[[Parts], bool],
         count: int,
     ) -> None:
-        """`item`: the expression of an item; `texts`: one of each of its values, if they are listed; `is_string`: whether
-        all items are strings; `count`: the items that are counted."""
+        """`item`: the expression of an item; `texts`: one of each of its values, if they are listed; `is_string`:
+        whether all items are strings; `count`: the items that are counted."""
         self._item, self._texts, self._is_string, self._count = item, texts, is_string, count
 
     def array(self, facts: Facts) -> Language:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -170,7 +171,7 @@ def _split(edges: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int]]
         return [(first, last, [target])]
     bounds = sorted({bound for first, last, _ in edges for bound in (first, last + 1)})
     parts = []
-    for first, stop in zip(bounds, bounds[1:], strict=False):
+    for first, stop in pairwise(bounds):
         targets = [target for low, high, target in edges if low <= first <= high]
         if targets:
             parts.append((first, stop - 1, targets))

@@ -75,12 +75,9 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
             # The transitions of the start hold for all states that do not override them.
             to = slice(len(order)) if at == 0 else at
             transitions[class_of[text], to] = dead if target_index is None else target_index
-    token_classes = np.array([class_of.get(text, 0) for text in token_bytes], np.uint16)
-    used, token_classes = np.unique(token_classes, return_inverse=True)
+    used, token_classes = np.unique([class_of.get(text, 0) for text in token_bytes], return_inverse=True)
     table = TransitionTable.of_dense(transitions[used])
-    return Constraint(
-        token_classes.reshape(-1).astype(np.uint16), table, np.ones(dead, np.bool_), eos_token_id
-    )
+    return Constraint(token_classes.astype(np.uint16), table, np.ones(dead, np.bool_), eos_token_id)
 
 
 def _pieces(words: Sequence[bytes], token_bytes: Sequence[bytes]) -> dict[tuple[int, int], list[bytes]]:

@@ -52,8 +52,8 @@ class Constraint:
     ) -> None:
         """State 0 is the start. The last state is the one after EOS.
 
-        `token_classes` uint16 [vocabulary]: the class of each token. Every class has a token. `accepting` bool [states]:
-        whether a match may end in the state.
+        `token_classes` uint16 [vocabulary]: the class of each token. Every class has a token. `accepting` bool
+        [states]: whether a match may end in the state.
         """
         self.token_classes, self.transitions, self.accepting = token_classes, transitions, accepting
         self.eos_token_id = eos_token_id

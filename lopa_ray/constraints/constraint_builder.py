@@ -61,8 +61,8 @@ def token_functions(
                 size += len(composed[0])
                 if size > MAX_TRANSITIONS:
                     raise SettingsError(
-                        f"the pattern is too large for this vocabulary: more than {MAX_TRANSITIONS} ways for a token to "
-                        f"lead through {dead} states; use fewer and shorter repetitions, or a simpler schema"
+                        f"the pattern is too large for this vocabulary: more than {MAX_TRANSITIONS} ways for a token "
+                        f"to lead through {dead} states; use fewer and shorter repetitions, or a simpler schema"
                     )
         function_ids[live] = composed_ids[pair_of.reshape(-1)]
     return function_ids, functions

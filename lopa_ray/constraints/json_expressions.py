@@ -109,13 +109,13 @@ def any_value(depth: int) -> Expression:
 @lru_cache
 def any_object(depth: int) -> Expression:
     """An object of any members with at most `depth` levels, of which it is one."""
-    return braces(uniform_list(member(STRING, any_value(depth - 1)), 0, None) if depth else EMPTY)
+    return braces(_any_number_of(member(STRING, any_value(depth - 1))) if depth else EMPTY)
 
 
 @lru_cache
 def any_array(depth: int) -> Expression:
     """An array of any items with at most `depth` levels, of which it is one."""
-    return brackets(uniform_list(any_value(depth - 1), 0, None) if depth else EMPTY)
+    return brackets(_any_number_of(any_value(depth - 1)) if depth else EMPTY)
 
 
 def member(key: Expression, value: Expression) -> Expression:
@@ -137,12 +137,18 @@ def uniform_list(part: Language, minimum: int, maximum: int | None) -> Language:
     """`minimum` to `maximum` parts with commas between, and a space or none behind each."""
     if part is None or maximum == 0:
         return EMPTY if minimum == 0 else None
-    first = Sequence((part, SPACE))
-    more = Repeat(
-        Sequence((COMMA, SPACE, first)), max(minimum - 1, 0), None if maximum is None else maximum - 1
-    )
-    some = Sequence((first, more))
+    most = None if maximum is None else maximum - 1
+    some = Sequence((part, SPACE, Repeat(_next(part), max(minimum - 1, 0), most)))
     return some if minimum else optional(some)
+
+
+def _any_number_of(part: Expression) -> Expression:
+    return optional(Sequence((part, SPACE, Repeat(_next(part), 0, None))))
+
+
+def _next(part: Expression) -> Expression:
+    """A further part of a list."""
+    return Sequence((COMMA, SPACE, part, SPACE))
 
 
 def choice_of_texts(texts: Iterable[str]) -> Language:

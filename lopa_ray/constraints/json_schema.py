@@ -1,10 +1,10 @@
 """Translates a JSON schema to an automaton of JSON texts that are valid under the schema.
 
 Every text that the automaton accepts is valid, but it does not accept every valid text. Objects have the listed
-properties in a fixed order. Between JSON tokens there is at most one space. Strings contain no \\u escapes. An automaton
-cannot count levels of nesting. Nesting therefore ends at a fixed depth where the schema does not define it (for example
-in an object without properties) and where the schema refers to itself. The error for a schema that cannot be kept names
-the keyword.
+properties in a fixed order. Between JSON tokens there is at most one space. Strings contain no \\u escapes. An
+automaton cannot count levels of nesting. Nesting therefore ends at a fixed depth where the schema does not define it
+(for example in an object without properties) and where the schema refers to itself. The error for a schema that cannot
+be kept names the keyword.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class _SchemaCompiler:
         assert facts.values is not None
         rest = replace(facts, values=None, excluded=())
         free = rest == Facts(types=rest.types, path=rest.path)
-        found = []
+        found: list[Expression] = []
         automata: dict[str, ByteAutomaton | None] = {}
         for value in facts.values:
             text, name = json.dumps(value, ensure_ascii=False), type_of(value)

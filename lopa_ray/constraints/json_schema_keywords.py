@@ -31,7 +31,7 @@ NAMED_TYPES: Mapping[str, frozenset[str]] = {
 UNSUPPORTED = frozenset(
     {"$dynamicRef", "$recursiveRef", "disallow", "divisibleBy", "extends", "maxContains", "unevaluatedItems"}
 )
-"""Keywords that limit values in some draft of JSON Schema, and that are not kept. What is in no draft limits nothing."""
+"""Keywords that limit values in some draft of JSON Schema, and are not kept. What is in no draft limits nothing."""
 
 MAX_PATTERNS = 200
 """Maximum number of different patterns in a schema. Each is compiled by itself."""
@@ -186,18 +186,11 @@ def _members(part: Part) -> tuple[Members, ...]:
 
 def _required(schema: dict[str, Any], path: str) -> tuple[str, ...]:
     """The names that have to be there; in draft 3 the properties themselves say so."""
-    given = schema.get("required", [])
-    properties = schema.get("properties")
-    own = [
-        name
-        for name, value in (properties.items() if isinstance(properties, dict) else ())
-        if isinstance(value, dict) and value.get("required") is True
-    ]
-    return names_of(
-        [*([] if isinstance(given, bool) else given), *own] if isinstance(given, list | bool) else given,
-        "required",
-        path,
-    )
+    given, properties = schema.get("required", []), schema.get("properties")
+    listed = () if isinstance(given, bool) else names_of(given, "required", path)
+    values = properties.items() if isinstance(properties, dict) else ()
+    own = [name for name, value in values if isinstance(value, dict) and value.get("required") is True]
+    return tuple(dict.fromkeys([*listed, *own]))
 
 
 def _only_listed(schema: dict[str, Any], path: str) -> bool:

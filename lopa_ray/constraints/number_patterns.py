@@ -38,7 +38,7 @@ def decimal_range(
     if maximum is not None:
         high = min(high, int((maximum / unit).to_integral_value(ROUND_FLOOR)))
         high -= below and high * unit == maximum
-    parts = []
+    parts: list[str | None] = []
     if low < 0:
         negative = _magnitudes(max(1, -high), -low, decimals)
         parts += [f"-{negative}"] if negative else []

@@ -45,8 +45,8 @@ MAX_GROUPS = 16
 def object_expression(
     facts: Facts, value: Callable[[Parts], Language], names: ByteAutomaton | None
 ) -> Language:
-    """An object with these facts. `value`: the expression of a member's value; `names`: all names that members may have,
-    between their quotes, or None. Raises TooManyStatesError."""
+    """An object with these facts. `value`: the expression of a member's value; `names`: all names that members may
+    have, between their quotes, or None. Raises TooManyStatesError."""
     listed = [name for members in facts.members if members.lists for name in members.properties]
     pairs: list[tuple[str, Expression, bool]] = []
     for name in dict.fromkeys([*listed, *facts.required]):
@@ -117,7 +117,7 @@ class _MemberList:
 def _other_members(
     facts: Facts, value: Callable[[Parts], Language], names: ByteAutomaton | None, listed: list[str]
 ) -> Language:
-    """A member with a name that is not listed; None if there is none, or the schema lists names and says nothing else."""
+    """A member with a name that is not listed; None if the schema lists names and says nothing about others."""
     own = [members for members in facts.members if members.lists]
     says = any(members.patterns or _limits(members) for members in own)
     lists = facts.only_listed or any(members.properties or members.additional is None for members in own)

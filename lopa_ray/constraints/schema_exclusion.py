@@ -56,8 +56,8 @@ def _outlines_exclude(reader: SchemaReader, one: _Outline, other: _Outline, dept
             types &= {type_of(value) for value in left}
     if types != {"object"}:
         return not types
-    for outline, against in ((one, other), (other, one)):
-        if against.only is not None and outline.required - against.only:
+    for outline, closed in ((one, other.only), (other, one.only)):
+        if closed is not None and outline.required - closed:
             return True
     common = (one.required | other.required) & one.properties.keys() & other.properties.keys()
     return any(

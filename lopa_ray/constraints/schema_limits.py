@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What answers are limited to where a schema does not limit them, or has limits that are too large to be counted."""
+    """What limits answers where a schema does not, or has limits that are too large to be counted."""
 
     recursion: int
     """How often a reference is followed within itself."""

@@ -52,17 +52,30 @@ def _negated_keywords(stated: Facts, part: Part) -> Iterator[Facts]:
             yield Facts(excluded=tuple(schema[keyword]) if keyword == "enum" else (schema[keyword],))
     for name in given if isinstance(given := schema.get("required"), list) else ():
         yield Facts(types=_OBJECT, absent=frozenset({name}))
-    for bound, name in ((stated.lower, "upper"), (stated.upper, "lower")):
-        if bound is not None and abs(bound[0]) < MAX_BOUND:
-            yield Facts(types=NAMED_TYPES["number"], **{name: (bound[0], not bound[1])})
+    number = NAMED_TYPES["number"]
+    if stated.lower is not None and abs(stated.lower[0]) < MAX_BOUND:
+        yield Facts(types=number, upper=(stated.lower[0], not stated.lower[1]))
+    if stated.upper is not None and abs(stated.upper[0]) < MAX_BOUND:
+        yield Facts(types=number, lower=(stated.upper[0], not stated.upper[1]))
     for pattern, _ in stated.patterns:
         yield Facts(types=_STRING, patterns=((pattern, False),))
-    for types, end in ((_STRING, "length"), (_ARRAY, "items"), (_OBJECT, "properties")):
-        least, most = schema.get(f"min{end.capitalize()}", 0), schema.get(f"max{end.capitalize()}")
-        if least > 0:
-            yield Facts(types=types, **{f"max_{end}": int(least) - 1})
-        if most is not None:
-            yield Facts(types=types, **{f"min_{end}": int(most) + 1})
+    least = {name: int(schema.get(name, 0)) - 1 for name in ("minLength", "minItems", "minProperties")}
+    most = {
+        name: int(schema[name]) + 1 if name in schema else 0
+        for name in ("maxLength", "maxItems", "maxProperties")
+    }
+    yield from (
+        facts
+        for needed, facts in (
+            (least["minLength"] >= 0, Facts(types=_STRING, max_length=least["minLength"])),
+            (least["minItems"] >= 0, Facts(types=_ARRAY, max_items=least["minItems"])),
+            (least["minProperties"] >= 0, Facts(types=_OBJECT, max_properties=least["minProperties"])),
+            (most["maxLength"] > 0, Facts(types=_STRING, min_length=most["maxLength"])),
+            (most["maxItems"] > 0, Facts(types=_ARRAY, min_items=most["maxItems"])),
+            (most["maxProperties"] > 0, Facts(types=_OBJECT, min_properties=most["maxProperties"])),
+        )
+        if needed
+    )
 
 
 def _negated_members(reader: SchemaReader, part: Part, depth: int) -> Iterator[Facts]:

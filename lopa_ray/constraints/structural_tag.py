@@ -92,8 +92,8 @@ class StructuralTag(BaseModel):
     def automaton(self, trigger: str = "") -> ByteAutomaton:
         """The automaton of all structures that begin with a trigger, without the trigger itself.
 
-        One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported, and
-        for too many states.
+        One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported,
+        and for too many states.
         """
         begins: dict[
             tuple[str, str], list[str]
