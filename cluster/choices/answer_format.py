@@ -24,8 +24,8 @@ from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format
 
-FREE_SCHEMA_CHARS = 8_000
-"""Characters that the patterns of functions that are not strict may have together."""
+FREE_SCHEMA_STATES = 20_000
+"""States that the automata of functions that are not strict may have together."""
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -45,11 +45,12 @@ class AnswerFormat:
 
 
 def answer_format(
-    request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt, schema_regex: Callable[[str], str]
+    request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt, schema_size: Callable[[str], int]
 ) -> AnswerFormat:
     """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read.
 
-    `schema_regex` translates a schema, or raises SettingsError; it is called for those of `checked_schemas`.
+    `schema_size`: the number of states of a schema's automaton; it raises SettingsError for a schema that is not
+    supported, and is called for those of `checked_schemas`.
     """
     if request.raw:
         return AnswerFormat()
@@ -81,11 +82,11 @@ def answer_format(
     settings = {}
     if tools is not None and schema is not None:
         with about_setting("guided_json"):  # beside the functions' schemas, no error can say whose it is
-            schema_regex(request.settings["guided_json"])
+            schema_size(request.settings["guided_json"])
         answer = {"begin": "", "schema": schema}
-        settings = {"guided_json": None, **_tag([answer, *_calls(request, known, schema_regex)], [])}
+        settings = {"guided_json": None, **_tag([answer, *_calls(request, known, schema_size)], [])}
     elif tools is not None and any(tool["function"].get("strict") for tool in request.tools):
-        settings = _tag(_calls(request, known, schema_regex), [known.trigger])
+        settings = _tag(_calls(request, known, schema_size), [known.trigger])
     return AnswerFormat(parser, end_thinking if bound else "", settings, shown)
 
 
@@ -119,20 +120,20 @@ def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> di
 
 
 def _calls(
-    request: ChoicesRequest, known: ToolFormat, schema_regex: Callable[[str], str]
+    request: ChoicesRequest, known: ToolFormat, schema_size: Callable[[str], int]
 ) -> list[dict[str, Any]]:
     """A structure per function. A function that is not strict may have a schema that cannot be kept, or is large: then
     its arguments are any object."""
     structures = []
-    free_chars = FREE_SCHEMA_CHARS
+    free_states = FREE_SCHEMA_STATES
     for function in (tool["function"] for tool in request.tools):
         schema = _parameters(request, function["name"])
         if not function.get("strict"):
             try:
-                free_chars -= len(schema_regex(json.dumps(schema)))
+                free_states -= schema_size(json.dumps(schema))
             except SettingsError:
                 schema = ANY_OBJECT
-            if free_chars < 0:
+            if free_states < 0:
                 schema = ANY_OBJECT
         begin = known.opening + function["name"] + known.separator
         structures.append({"begin": begin, "schema": schema, "end": known.closing})

@@ -51,7 +51,7 @@ class ChoiceFactory:
         for schema in checked_schemas(request):
             # Functions that are not strict may have a schema that is refused.
             with suppress(SettingsError):
-                await self._constraints.prepare_schema_regex(schema, request.client)
+                await self._constraints.prepare_schema_size(schema, request.client)
         prompts = await asyncio.to_thread(self._encode, request)
         for prompt in prompts:
             await self._sessions.prepare(prompt.settings, request.client)
@@ -75,7 +75,7 @@ class ChoiceFactory:
                 tools=request.tools,
                 variables=request.template_variables,
             )
-            answer = answer_format(request, tokenizer, rendered, self._constraints.schema_regex)
+            answer = answer_format(request, tokenizer, rendered, self._constraints.schema_size)
             ids = self._sessions.encode_rendered(rendered) + tokenizer.encode_markup(answer.prefill)
             settings = self._generation_settings({**request.settings, **answer.settings}, len(ids))
             prompts.append(_EncodedPrompt(ids, settings, answer))

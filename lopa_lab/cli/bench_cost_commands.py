@@ -116,6 +116,25 @@ def constraints(
 
 
 @benchmark
+def schemas(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of JSON files: schemas, or objects with schema and tests, as JSONSchemaBench has.",
+        ),
+    ],
+    limit: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of processor time for each (group.compile_timeout_s).")
+    ] = 5.0,
+) -> Measurements:
+    """JSON schemas that structured output accepts, refusals by keyword, and tests of the schemas that are kept."""
+    from lopa_lab.bench.schemas import measure_schemas
+
+    return measure_schemas(folder, limit)
+
+
+@benchmark
 def pages(
     requests: Annotated[int, typer.Option(min=1, help="For the memory; a tenth of them for the time.")] = 200,
     in_flight: Annotated[int, typer.Option(min=1, help="Requests at once (model.max_num_seqs).")] = 8,
@@ -143,5 +162,5 @@ def cluster(
     return simulate_clusters(read_costs(None if steps is None else BenchRecord.read(steps)))
 
 
-COMMANDS = (host, control, startup, recovery, quantization, prefix, constraints, pages, cluster)
+COMMANDS = (host, control, startup, recovery, quantization, prefix, constraints, schemas, pages, cluster)
 """In the order of the help."""

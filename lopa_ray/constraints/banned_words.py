@@ -14,11 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import Constraint
-from lopa_ray.constraints.constraint_builder import MAX_CELLS, MAX_CLASSES
+from lopa_ray.constraints.constraint_builder import MAX_CLASSES
+from lopa_ray.constraints.transition_table import TransitionTable
 from lopa_ray.errors import SettingsError
 
 MAX_STATES = 4_000
 """Maximum number of states. It bounds time and memory, because some words can be spelled in very many ways."""
+
+MAX_CELLS = 10_000_000
+"""Maximum number of states times classes of tokens."""
 
 Spelled: TypeAlias = frozenset[tuple[int, int]]
 """The prefixes of words that the last tokens spell: pairs of the index of a word and the number of its bytes."""
@@ -71,10 +75,9 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
             # The transitions of the start hold for all states that do not override them.
             to = slice(len(order)) if at == 0 else at
             transitions[class_of[text], to] = dead if target_index is None else target_index
-    token_classes = np.array([class_of.get(text, 0) for text in token_bytes], np.uint16)
-    accepting = np.ones(dead + 1, np.bool_)
-    accepting[dead] = False
-    return Constraint(token_classes, transitions, accepting, eos_token_id)
+    used, token_classes = np.unique([class_of.get(text, 0) for text in token_bytes], return_inverse=True)
+    table = TransitionTable.of_dense(transitions[used])
+    return Constraint(token_classes.astype(np.uint16), table, np.ones(dead, np.bool_), eos_token_id)
 
 
 def _pieces(words: Sequence[bytes], token_bytes: Sequence[bytes]) -> dict[tuple[int, int], list[bytes]]:
@@ -110,13 +113,15 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
     """
     width = bans.num_states + 1
     pairs, token_classes = np.unique(
-        constraint.token_classes.astype(np.int64) * len(bans.transitions) + bans.token_classes,
+        constraint.token_classes.astype(np.int64) * bans.transitions.num_classes + bans.token_classes,
         return_inverse=True,
     )
-    first, second = np.divmod(pairs, len(bans.transitions))
+    if len(pairs) * constraint.num_states > 2 * MAX_CELLS:
+        raise SettingsError(_too_large(constraint.num_states, len(pairs)), setting="bad_words")
+    first, second = np.divmod(pairs, bans.transitions.num_classes)
     left, right = (
-        constraint.transitions[first].astype(np.int64),
-        bans.transitions[second].astype(np.int64),
+        constraint.transitions.dense()[first].astype(np.int64),
+        bans.transitions.dense()[second].astype(np.int64),
     )
     after_eos = (constraint.num_states - 1) * width
 
@@ -133,11 +138,7 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
         seen[frontier] = True
         count = int(seen.sum())
         if count > MAX_STATES or count * len(pairs) > MAX_CELLS or len(pairs) >= MAX_CLASSES:
-            raise SettingsError(
-                f"bad_words: together with the pattern or schema they need {count} states or more for {len(pairs)} "
-                "classes of tokens, which is too much; use fewer or shorter words, or a simpler pattern",
-                setting="bad_words",
-            )
+            raise SettingsError(_too_large(count, len(pairs)), setting="bad_words")
         successor_states = np.unique(successors(frontier))
         successor_states = successor_states[successor_states >= 0]
         frontier = successor_states[~seen[successor_states]]
@@ -147,7 +148,17 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
     targets = successors(states)
     alive = targets >= 0
     transitions[:, : len(states)][alive] = np.searchsorted(states, targets[alive])
-    accepting = np.append(constraint.accepting[states // width] & bans.accepting[states % width], False)
+    accepting = constraint.accepting[states // width] & bans.accepting[states % width]
     return Constraint(
-        token_classes.reshape(-1).astype(np.uint16), transitions, accepting, constraint.eos_token_id
+        token_classes.reshape(-1).astype(np.uint16),
+        TransitionTable.of_dense(transitions),
+        accepting,
+        constraint.eos_token_id,
+    )
+
+
+def _too_large(num_states: int, num_classes: int) -> str:
+    return (
+        f"bad_words: together with the pattern or schema they need {num_states} states or more for {num_classes} "
+        "classes of tokens, which is too much; use fewer or shorter words, or a simpler pattern"
     )

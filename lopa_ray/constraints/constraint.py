@@ -22,6 +22,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lopa_ray.constraints.transition_table import TransitionTable
+
 StateSet: TypeAlias = int
 """A set of states, as the bits of an integer."""
 
@@ -30,6 +32,9 @@ START: StateSet = 1
 
 TRANSITION_CACHE_SIZE, BITMASK_CACHE_SIZE = 20_000, 1_000
 """Maximum numbers of cached results. Most positions have the same sets of states in many steps."""
+
+CACHED_BYTES = 2**26
+"""Bytes of sets that caches of a large automaton have at most, roughly."""
 
 
 class Constraint:
@@ -41,39 +46,30 @@ class Constraint:
     def __init__(
         self,
         token_classes: npt.NDArray[np.uint16],
-        transitions: npt.NDArray[np.uint16],
+        transitions: TransitionTable,
         accepting: npt.NDArray[np.bool_],
         eos_token_id: int,
     ) -> None:
-        """State 0 is the start. The last state is the dead state, and the one before it is the state after EOS.
+        """State 0 is the start. The last state is the one after EOS.
 
-        `token_classes` uint16 [vocabulary]: the class of each token. `transitions` uint16 [classes, states + 1]: the
-        next state. `accepting` bool [states + 1]: whether a match may end in the state.
+        `token_classes` uint16 [vocabulary]: the class of each token. Every class has a token. `accepting` bool
+        [states]: whether a match may end in the state.
         """
         self.token_classes, self.transitions, self.accepting = token_classes, transitions, accepting
         self.eos_token_id = eos_token_id
-        self.num_states = transitions.shape[1] - 1
+        self.num_states = transitions.num_states
         self.after_eos: StateSet = 1 << (self.num_states - 1)
-        self.accepting_states = self._pack(accepting[: self.num_states])
-        self._class_sizes = np.bincount(token_classes, minlength=len(transitions))
-        reachable = np.zeros((self.num_states, self.num_states + 1), np.bool_)
-        for row in transitions[np.unique(token_classes)]:
-            reachable[np.arange(self.num_states), row[: self.num_states]] = True
-        # Successors and predecessors of each state under any token, as bits [states, bytes] (see `StateSet`).
-        self._any_successors = np.packbits(reachable[:, : self.num_states], axis=1, bitorder="little")
-        self._any_predecessors = np.packbits(reachable[:, : self.num_states].T, axis=1, bitorder="little")
-        self.successors = lru_cache(TRANSITION_CACHE_SIZE)(self._successors)
-        self.predecessors = lru_cache(TRANSITION_CACHE_SIZE)(self._predecessors)
+        self.accepting_states = self._pack(accepting)
+        self._class_sizes = np.bincount(token_classes, minlength=transitions.num_classes)
+        cache_size = min(TRANSITION_CACHE_SIZE, max(1_000, CACHED_BYTES // self.num_states))
+        self.successors = lru_cache(cache_size)(self._successors)
+        self.predecessors = lru_cache(cache_size)(self._predecessors)
         self.token_bitmask = lru_cache(BITMASK_CACHE_SIZE)(self._token_bitmask)
-        self.allows_one_token = lru_cache(TRANSITION_CACHE_SIZE)(self._allows_one_token)
+        self.allows_one_token = lru_cache(cache_size)(self._allows_one_token)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickle, (
-            zlib.compress(self.token_classes.tobytes(), 1),
-            zlib.compress(self.transitions.tobytes(), 1),
-            self.accepting,
-            self.eos_token_id,
-        )
+        packed = zlib.compress(self.token_classes.tobytes(), 1)
+        return _unpickle, (packed, self.transitions, self.accepting, self.eos_token_id)
 
     def _pack(self, member: Any) -> StateSet:
         """Bool [states] → a set of states."""
@@ -90,19 +86,19 @@ class Constraint:
 
     def _successors(self, states: StateSet, token_class: int | None) -> StateSet:
         """The states to which a token of a class, or any token (None), leads from `states`."""
-        member = self._unpack(states)
-        if token_class is None:
-            return _union(self._any_successors[member])
-        target = np.zeros(self.num_states + 1, np.bool_)
-        target[self.transitions[token_class, : self.num_states][member]] = True
-        return self._pack(target[: self.num_states])
+        sources, targets = self.transitions.of_class(token_class)
+        return self._pack(self._members(targets[self._unpack(states)[sources]]))
 
     def _predecessors(self, states: StateSet, token_class: int | None) -> StateSet:
         """The states from which a token of a class, or any token (None), leads into `states`."""
-        member = self._unpack(states)
-        if token_class is None:
-            return _union(self._any_predecessors[member])
-        return self._pack(np.append(member, False)[self.transitions[token_class, : self.num_states]])
+        sources, targets = self.transitions.of_class(token_class)
+        return self._pack(self._members(sources[self._unpack(states)[targets]]))
+
+    def _members(self, states: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+        """Indices of states → bool [states]."""
+        member = np.zeros(self.num_states, np.bool_)
+        member[states] = True
+        return member
 
     def _token_bitmask(self, before: StateSet, after: StateSet) -> bytes:
         """The tokens that lead from one set into the other, as a compressed bitmask; see `unpack_bitmask`."""
@@ -113,10 +109,9 @@ class Constraint:
         """Whether exactly one token leads from one set into the other."""
         return bool(self._class_sizes[self._classes_between(before, after)].sum() == 1)
 
-    def _classes_between(self, before: StateSet, after: StateSet) -> Any:
+    def _classes_between(self, before: StateSet, after: StateSet) -> npt.NDArray[np.bool_]:
         """Whether each class of tokens leads from one set into the other, bool [classes]."""
-        in_target = np.append(self._unpack(after), False)
-        return in_target[self.transitions[:, : self.num_states][:, self._unpack(before)]].any(axis=1)
+        return self.transitions.classes_between(self._unpack(before), self._unpack(after))
 
     def min_tokens(self) -> int | None:
         """Number of tokens of the shortest match; None if no sequence of tokens matches."""
@@ -137,18 +132,11 @@ class Constraint:
         return bool(states & self.accepting_states) and not self.successors(states, None) & ~self.after_eos
 
 
-def _union(sets: npt.NDArray[np.uint8]) -> StateSet:
-    """The union of sets that are given as bits, uint8 [sets, bytes]."""
-    return int.from_bytes(np.bitwise_or.reduce(sets, axis=0).tobytes(), "little")
-
-
 def _unpickle(
-    token_classes: bytes, transitions: bytes, accepting: npt.NDArray[np.bool_], eos_token_id: int
+    token_classes: bytes, transitions: TransitionTable, accepting: npt.NDArray[np.bool_], eos_token_id: int
 ) -> Constraint:
-    classes, table = (
-        np.frombuffer(zlib.decompress(packed), np.uint16) for packed in (token_classes, transitions)
-    )
-    return Constraint(classes, table.reshape(-1, len(accepting)), accepting, eos_token_id)
+    classes = np.frombuffer(zlib.decompress(token_classes), np.uint16)
+    return Constraint(classes, transitions, accepting, eos_token_id)
 
 
 @lru_cache(BITMASK_CACHE_SIZE)

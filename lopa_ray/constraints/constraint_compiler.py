@@ -11,7 +11,7 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
-from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.constraints.json_schema import schema_automaton
 from lopa_ray.constraints.structural_tag import StructuralTag, tagged_text_automaton
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -38,21 +38,20 @@ class ConstraintCompiler:
         constraint: Constraint | None = None
         if spec.structural_tag is not None:
             constraint = self._from_tag(spec.structural_tag)
-        elif (pattern := spec.pattern()) is not None:
-            constraint = self._from_regex(pattern, trusted=spec.regex is None)
+        elif (automaton := spec.automaton()) is not None:
+            constraint = self._over_tokens(automaton)
         if not spec.bad_words:
             return constraint
         bans = ban_words(spec.bad_words, self._token_bytes, self._vocabulary.eos_token_id)
         return bans if constraint is None else restrict(constraint, bans)
 
-    def schema_regex(self, text: str) -> str:
-        """See `lopa_ray.constraints.json_schema.schema_regex`."""
-        return schema_regex(text)
+    def schema_size(self, text: str) -> int:
+        """The number of states of a schema's automaton. Raises SettingsError; see `schema_automaton`."""
+        return len(schema_automaton(text).transitions)
 
-    def _from_regex(self, regex: str, *, trusted: bool) -> Constraint:
-        automaton = ByteAutomaton.from_regex(regex, trusted=trusted)
-        function_ids, functions = token_functions(automaton.transitions, self._token_bytes)
-        return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)
+    def _over_tokens(self, automaton: ByteAutomaton) -> Constraint:
+        functions = token_functions(automaton.transitions, self._token_bytes)
+        return build_constraint(*functions, automaton.accepting, self._vocabulary.eos_token_id)
 
     def _from_tag(self, text: str) -> Constraint:
         """The constraint of a structural tag, given as JSON.
@@ -71,8 +70,7 @@ class ConstraintCompiler:
             else:
                 token_bytes[token] = written.encode()
         function_ids, functions = token_functions(automaton.transitions, token_bytes)
-        stays = np.arange(functions.shape[1])
-        stays[num_free_states:] = functions.shape[1] - 1
+        free_states = np.arange(num_free_states, dtype=np.uint16)
         function_ids[neutral] = len(functions)
-        functions = np.append(functions, stays[None].astype(functions.dtype), axis=0)
+        functions.append((free_states, free_states))
         return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)

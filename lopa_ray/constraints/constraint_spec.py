@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lopa_ray.constraints.json_schema import schema_regex
-from lopa_ray.constraints.regex import alternatives, literal
+from lopa_ray.constraints.automaton_builder import TooManyStatesError, build_automaton
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.json_expressions import choice_of_texts
+from lopa_ray.constraints.json_schema import schema_automaton
+from lopa_ray.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +21,24 @@ class ConstraintSpec:
     structural_tag: str | None = None
     bad_words: tuple[str, ...] = ()
 
-    def pattern(self) -> str | None:
-        """The regular expression that the text matches as a whole; None if `structural_tag` or nothing is given.
+    def automaton(self) -> ByteAutomaton | None:
+        """The automaton of the texts that match as a whole; None if `structural_tag` or nothing is given.
 
-        Raises SettingsError for a JSON schema that is not supported.
+        Raises SettingsError for what `ByteAutomaton.from_regex` and `schema_automaton` refuse, and for too many texts.
         """
         if self.json_schema is not None:
-            return schema_regex(self.json_schema)
+            return schema_automaton(self.json_schema)
         if self.choice is not None:
-            return alternatives(map(literal, self.choice))
-        return self.regex
+            return _choice_automaton(self.choice)
+        return None if self.regex is None else ByteAutomaton.from_regex(self.regex)
+
+
+def _choice_automaton(texts: tuple[str, ...]) -> ByteAutomaton:
+    expression = choice_of_texts(texts)
+    assert expression is not None  # settings have at least one
+    try:
+        return build_automaton(expression)
+    except TooManyStatesError:
+        raise SettingsError(
+            "guided_choice: its texts are too long together; use fewer or shorter ones"
+        ) from None

@@ -1,74 +1,59 @@
-"""Translates a JSON schema to a regular expression of JSON texts that are valid under the schema.
+"""Translates a JSON schema to an automaton of JSON texts that are valid under the schema.
 
-Every text that matches is valid, but not every valid text matches. Objects have the listed properties in the listed
-order. Between JSON tokens there is at most one space. Strings contain no \\u escapes. A regular expression cannot count
-levels of nesting. Nesting therefore ends at a fixed depth where the schema does not define it (for example in an object
-without properties) and where the schema refers to itself. The error for an unsupported keyword names the keyword.
+Every text that the automaton accepts is valid, but it does not accept every valid text. Objects have the listed
+properties in a fixed order. Between JSON tokens there is at most one space. Strings contain no \\u escapes. An
+automaton cannot count levels of nesting. Nesting therefore ends at a fixed depth where the schema does not define it
+(for example in an object without properties) and where the schema refers to itself. The error for a schema that cannot
+be kept names the keyword.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
-from lopa_ray.constraints.byte_automaton import ByteAutomaton, normalize_regex
-from lopa_ray.constraints.json_regex import (
-    CHARACTER,
-    NUMBER,
-    SPACE,
-    STRING,
-    STRING_FORMATS,
+from lopa_ray.constraints.array_expression import ArrayBuilder
+from lopa_ray.constraints.automaton_builder import TooManyStatesError, build_automaton
+from lopa_ray.constraints.automaton_operations import accepts
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.expression import Expression, Language, choice, literal
+from lopa_ray.constraints.json_expressions import (
+    BOOLEAN,
+    NULL,
+    any_array,
+    any_object,
     any_value,
-    comma_separated,
-    ordered_properties,
-    uniform_object,
+    string_of,
 )
-from lopa_ray.constraints.json_schema_keywords import (
-    BOUNDS,
-    KEYWORDS,
-    check_keywords,
-    has_type,
-    implied_type,
-    length_bounds,
-    listed_schemas,
-    listed_types,
-    schema_error,
-)
-from lopa_ray.constraints.regex import alternatives, integer_range, literal
+from lopa_ray.constraints.json_schema_keywords import schema_error
+from lopa_ray.constraints.object_expression import object_expression
+from lopa_ray.constraints.scalar_expressions import integer, number, string_inside
+from lopa_ray.constraints.schema_facts import TYPES, Facts, Part, Parts, canonical, type_of
+from lopa_ray.constraints.schema_limits import LIMITS, Limits
+from lopa_ray.constraints.schema_reader import SchemaReader
+from lopa_ray.errors import SettingsError
 
-ANY_VALUE_DEPTH = 2
-"""Levels of objects and arrays where the schema does not define their members; `{"type": "object"}` is one level."""
+MAX_VALUES = 1_000
+"""Maximum number of different parts of a schema, with references followed."""
 
-MAX_RECURSION = 3
-"""Maximum number of times that a reference may be followed within itself."""
+MAX_STATES = 20_000
+"""Maximum number of states of a schema's automaton."""
 
-MAX_SUBSCHEMAS, MAX_REGEX_LENGTH = 5_000, 200_000
-"""Maximum parts of a schema, with references resolved, and characters of its expression: both grow with references."""
-
-MAX_TOTAL_LENGTH = 20 * MAX_REGEX_LENGTH
-"""Maximum characters of the expressions of all parts together. A nested part counts again in every part around it."""
-
-MAX_PATTERNS = 16
-"""Maximum number of different patterns in a schema. Each is compiled by itself, which may take several seconds."""
-
-TOO_LARGE = "it unfolds into too much; use fewer references, properties and repetitions"
-
-MAX_BOUND = 10**15
-"""Largest magnitude of a bound for integers."""
-
-Regex: TypeAlias = str | None
-"""A regular expression; None if no text is valid, or none within the limits of nesting."""
+FEW_SCHEMAS = 16
+"""So many schemas together may each have the widest limits."""
 
 
-@lru_cache(64)
-def schema_regex(text: str) -> str:
-    """The regular expression of a schema that is given as JSON text.
+@lru_cache(1024)
+def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
+    """The automaton of a schema that is given as JSON text. `level`: the index of the widest of `LIMITS` to
+    try.
 
-    Raises SettingsError for text that is not a JSON schema, for keywords that are not supported (it names them and
-    their place in the schema), and for a schema that no value satisfies.
+    Raises SettingsError for text that is not a JSON schema, for what is not supported (it names the keyword and its
+    place in the schema), and for a schema that no value satisfies.
     """
     try:
         schema = json.loads(text)
@@ -77,225 +62,163 @@ def schema_regex(text: str) -> str:
         raise schema_error("", f"got text that is no JSON ({error}); give a JSON schema") from None
     except RecursionError:
         raise schema_error("", "it is nested too deeply; simplify it") from None
-    try:
-        regex = _SchemaCompiler(schema).regex(schema, "", ())
-    except RecursionError:
-        raise schema_error("", "it is nested too deeply; simplify it") from None
-    if regex is None:
-        raise schema_error("", "it allows no value of finite length; relax it")
-    return regex
+    for limits in LIMITS[level:]:
+        try:
+            expression = _SchemaCompiler(schema, limits).value((Part(schema, ""),))
+            if expression is not None:
+                return build_automaton(expression, MAX_STATES)
+        except TooManyStatesError:
+            continue
+        except RecursionError:
+            raise schema_error("", "it is nested too deeply; simplify it") from None
+        if expression is None and limits == LIMITS[0]:
+            raise schema_error(
+                "", "it allows no value of finite length, or none that is small enough; relax it"
+            )
+    raise schema_error("", "it unfolds into too much; use fewer references, properties and repetitions")
+
+
+def fitting_automata(texts: Sequence[str], max_states: int) -> list[ByteAutomaton]:
+    """The automata of several schemas. If they have too many states together, the larger ones get tighter limits.
+
+    Raises SettingsError; see `schema_automaton`.
+    """
+    level = 0 if len(texts) <= FEW_SCHEMAS else 1
+    automata = [schema_automaton(text, level) for text in texts]
+    while sum(map(_size, automata)) > max_states and level < len(LIMITS) - 1:
+        level += 1
+        for at, text in enumerate(texts):
+            if _size(automata[at]) > max_states // len(texts):
+                # What allows no value under tighter limits stays as it is.
+                with suppress(SettingsError):
+                    automata[at] = schema_automaton(text, level)
+    return automata
+
+
+def _size(automaton: ByteAutomaton) -> int:
+    return len(automaton.transitions)
 
 
 class _SchemaCompiler:
-    """Compiles one schema. `path` is the place of a part in it, `open_refs` are the references followed to it."""
+    """Makes expressions of the parts of one schema. Equal parts share theirs."""
 
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        self._patterns: dict[str, str] = {}
-        self._num_subschemas = self._total_length = 0
+    def __init__(self, root: Any, limits: Limits) -> None:
+        self._reader, self._limits = SchemaReader(root, limits), limits
+        self._known: dict[tuple[object, ...], Language] = {}
+        self._listed_bytes = 0
+        self._arrays = ArrayBuilder(self.value, self._texts, self._is_string, limits.count)
 
-    def regex(self, schema: Any, path: str, open_refs: tuple[str, ...]) -> Regex:
-        """The expression of a part of the schema. Raises SettingsError."""
-        self._num_subschemas += 1
-        expression = self._regex(schema, path, open_refs) if self._num_subschemas <= MAX_SUBSCHEMAS else None
-        length = len(expression or "")
-        self._total_length += length
-        if (
-            self._num_subschemas > MAX_SUBSCHEMAS
-            or length > MAX_REGEX_LENGTH
-            or self._total_length > MAX_TOTAL_LENGTH
-        ):
-            raise schema_error(path, TOO_LARGE)
-        return expression
+    def value(self, parts: Parts) -> Language:
+        """A value that is valid under all parts. Raises SettingsError and TooManyStatesError."""
+        key = tuple(part.key() for part in parts)
+        if key not in self._known:
+            if len(self._known) == MAX_VALUES:
+                raise TooManyStatesError
+            found = self._reader.alternatives(parts)
+            self._known[key] = choice([expression for facts in found for expression in self._of_facts(facts)])
+        return self._known[key]
 
-    def _regex(self, schema: Any, path: str, open_refs: tuple[str, ...]) -> Regex:
-        if schema is True or schema == {}:
-            return any_value(ANY_VALUE_DEPTH)
-        if schema is False:
+    def _of_facts(self, facts: Facts) -> list[Language]:
+        """The values of one alternative, an expression for each type."""
+        if facts.values is not None:
+            return list(self._listed(facts))
+        if facts.types == TYPES:
+            if facts == Facts(path=facts.path):
+                return [any_value(self._limits.any_depth)]
+            facts = replace(facts, types=_meant_types(facts))
+        return [self._of_type(facts, name) for name in sorted(facts.types)]
+
+    def _of_type(self, facts: Facts, name: str) -> Language:
+        bare = facts == Facts(types=facts.types, path=facts.path)
+        excluded = [value for value in facts.excluded if type_of(value) == name]
+        match name:
+            case "object" | "array" if excluded:
+                raise schema_error(facts.path, "not: objects and arrays cannot be excluded one by one")
+            case "object" if bare:
+                return any_object(self._limits.any_depth)
+            case "object":
+                return object_expression(facts, self.value, self._names(facts))
+            case "array" if bare:
+                return any_array(self._limits.any_depth)
+            case "array":
+                return self._arrays.array(facts)
+            case "string":
+                return string_of(string_inside(facts, self._limits.count))
+            case "integer":
+                return number(facts) if "fraction" in facts.types else integer(facts)
+            case "boolean":
+                left = [one for one in (True, False) if one not in excluded]
+                return BOOLEAN if len(left) == 2 else choice([literal(json.dumps(one)) for one in left])
+            case "null":
+                return None if excluded else NULL
+        return None  # a fraction is never needed: where integers are excluded, answers have no numbers
+
+    def _names(self, facts: Facts) -> ByteAutomaton | None:
+        """What may be between the quotes of the names of an object's members; None if all may."""
+        if not facts.names:
             return None
-        if not isinstance(schema, dict):
-            raise schema_error(path, f"got {schema!r}; allowed: an object, true or false")
-        for form in ("$ref", "enum", "const", "anyOf", "allOf"):
-            if form in schema:
-                allowed = {form, "type"} if form in ("enum", "const") else {form}
-                check_keywords(schema, allowed, path)
-                return self._rules_by_form[form](self, schema, path, open_refs)
-        given = schema.get("type", implied_type(schema))
-        if given is None:
-            check_keywords(schema, set(), path)
-            return any_value(ANY_VALUE_DEPTH)
-        types = listed_types(given, path)
-        check_keywords(schema, set().union(*(KEYWORDS[name] for name in types), {"type"}), path)
-        return alternatives(self._rules_by_type[name](self, schema, path, open_refs) for name in types)
+        limits = [found for found in self._reader.alternatives(facts.names) if "string" in found.types]
+        insides: list[Language] = []
+        for found in limits:
+            if found.values is None:
+                insides.append(string_inside(found, self._limits.count))
+            else:
+                texts = [
+                    json.dumps(one, ensure_ascii=False)[1:-1] for one in found.values if isinstance(one, str)
+                ]
+                rest = string_inside(replace(found, values=None), self._limits.count)
+                automaton = None if rest is None else build_automaton(rest)
+                insides += [
+                    literal(text) for text in texts if automaton and accepts(automaton, text.encode())
+                ]
+        inside = choice(insides)
+        # Without any name the object is empty: no text is accepted.
+        return build_automaton(literal("\n") if inside is None else inside)
 
-    # Forms
+    def _listed(self, facts: Facts) -> list[Expression]:
+        """The values that an alternative lists, as far as they have its other facts."""
+        assert facts.values is not None
+        rest = replace(facts, values=None, excluded=())
+        free = rest == Facts(types=rest.types, path=rest.path)
+        found: list[Expression] = []
+        automata: dict[str, ByteAutomaton | None] = {}
+        for value in facts.values:
+            text, name = json.dumps(value, ensure_ascii=False), type_of(value)
+            if not free and name not in automata:
+                types = frozenset({name, "integer"}) if name == "fraction" else frozenset({name})
+                language = choice(self._of_facts(replace(rest, types=types)))
+                automata[name] = None if language is None else build_automaton(language)
+            automaton = automata.get(name)
+            if free or (automaton is not None and accepts(automaton, text.encode())):
+                found.append(literal(text))
+                self._listed_bytes += len(text)
+                if self._listed_bytes > 2 * MAX_STATES:
+                    raise TooManyStatesError
+        return found
 
-    def _reference(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        target = schema["$ref"]
-        if not isinstance(target, str) or not target.startswith("#"):
-            raise schema_error(
-                path, f"$ref: got {target!r}; allowed: a place in this schema, as in #/$defs/name"
-            )
-        if open_refs.count(target) >= MAX_RECURSION:
-            return None
-        subschema = self._root
-        for token in filter(None, target[1:].split("/")):  # a JSON pointer
-            name = token.replace("~1", "/").replace("~0", "~")
-            if not isinstance(subschema, dict) or name not in subschema:
-                raise schema_error(
-                    path, f"$ref: got {target!r}, which the schema does not contain; correct it"
-                )
-            subschema = subschema[name]
-        return self.regex(subschema, target, (*open_refs, target))
-
-    def _values(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        values = schema["enum"] if "enum" in schema else [schema["const"]]
-        if not isinstance(values, list):
-            raise schema_error(path, f"enum: got {values!r}; allowed: a list")
-        types = listed_types(schema.get("type", list(KEYWORDS)), path)
-        valid = [value for value in values if any(has_type(value, name) for name in types)]
-        return alternatives(literal(json.dumps(value, ensure_ascii=False)) for value in valid)
-
-    def _any_of(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        parts = listed_schemas(schema, "anyOf", path)
-        return alternatives(
-            self.regex(part, f"{path}.anyOf[{at}]", open_refs) for at, part in enumerate(parts)
-        )
-
-    def _all_of(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        parts = listed_schemas(schema, "allOf", path)
-        if len(parts) != 1:
-            raise schema_error(path, f"allOf: got {len(parts)} schemas; allowed: one. Merge them into one")
-        return self.regex(parts[0], f"{path}.allOf[0]", open_refs)
-
-    # Types
-
-    def _object(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        properties, required = schema.get("properties"), schema.get("required", [])
-        if not isinstance(properties, dict | None) or not isinstance(required, list):
-            raise schema_error(path, "properties has to be an object, and required a list; correct them")
-        missing = [name for name in required if not isinstance(name, str) or name not in (properties or {})]
-        if missing:
-            raise schema_error(
-                path, f"required names {missing[0]!r}, which is not in properties; add it there"
-            )
-        if properties is None and schema.get("additionalProperties", True) is not False:
-            value = schema.get("additionalProperties", True)
-            inner = (
-                any_value(ANY_VALUE_DEPTH - 1)
-                if value is True
-                else self.regex(value, f"{path}.additionalProperties", open_refs)
-            )
-            return uniform_object(inner and f"{STRING}{SPACE}:{SPACE}{inner}{SPACE}")
-        needed = set(required)
-        pairs: list[tuple[str, bool]] = []
-        for name, part in (properties or {}).items():
-            value = self.regex(part, f"{path}.{name}", open_refs)
-            if value is None and name in needed:
+    def _texts(self, parts: Parts) -> list[Expression] | None:
+        """The values of parts that list them, each once; None if they do not."""
+        found: dict[str, Expression] = {}
+        for facts in self._reader.alternatives(parts):
+            if facts.values is None:
                 return None
-            if value is not None:
-                key = literal(json.dumps(name, ensure_ascii=False))
-                pairs.append((f"{key}{SPACE}:{SPACE}{value}{SPACE}", name in needed))
-        # If no property is required, each may be the first, and the expression repeats all properties after it.
-        length = sum(len(pair) * (1 if needed else at) for at, (pair, _) in enumerate(pairs, 1))
-        if length > MAX_REGEX_LENGTH:
-            raise schema_error(path, TOO_LARGE)
-        return rf"\{{{SPACE}{ordered_properties(pairs)}\}}"
+            for value in facts.values:
+                for expression in self._listed(replace(facts, values=(value,))):
+                    found.setdefault(canonical(value), expression)
+        return list(found.values())
 
-    def _array(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        minimum, maximum = length_bounds(schema, "minItems", "maxItems", path)
-        prefix = listed_schemas(schema, "prefixItems", path) if "prefixItems" in schema else []
-        fixed = [self.regex(part, f"{path}.prefixItems[{at}]", open_refs) for at, part in enumerate(prefix)]
-        if fixed:
-            # A tuple has all of its parts and no further items.
-            whole = None not in fixed and minimum <= len(fixed) and (maximum is None or maximum >= len(fixed))
-            items = f"{SPACE},{SPACE}".join(part or "" for part in fixed)
-            return rf"\[{SPACE}{items}{SPACE}\]" if whole else None
-        free_item = any_value(ANY_VALUE_DEPTH - 1)
-        rest = self.regex(schema["items"], f"{path}.items", open_refs) if "items" in schema else free_item
-        if rest is None or maximum == 0:
-            return rf"\[{SPACE}\]" if minimum == 0 else None
-        return rf"\[{SPACE}{comma_separated(f'{rest}{SPACE}', minimum, maximum)}\]"
+    def _is_string(self, parts: Parts) -> bool:
+        return all(facts.types == {"string"} for facts in self._reader.alternatives(parts))
 
-    def _string(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        shapes = [name for name in ("pattern", "format") if name in schema]
-        sized = "minLength" in schema or "maxLength" in schema
-        if len(shapes) + sized > 1:
-            raise schema_error(
-                path, f"{shapes[0]} cannot be combined with other keywords for strings; leave one out"
-            )
-        if "format" in schema:
-            if schema["format"] not in list(STRING_FORMATS):
-                raise schema_error(
-                    path, f"format: got {schema['format']!r}; allowed: {', '.join(STRING_FORMATS)}"
-                )
-            return f'"{STRING_FORMATS[schema["format"]]}"'
-        if "pattern" in schema:
-            return f'"(?:{self._pattern(schema["pattern"], path)})"'
-        minimum, maximum = length_bounds(schema, "minLength", "maxLength", path)
-        return f'"{CHARACTER}{{{minimum},{"" if maximum is None else maximum}}}"'
 
-    def _pattern(self, pattern: Any, path: str) -> str:
-        """As the function `_pattern`, with a cache: references may use the same pattern a thousand times."""
-        if not isinstance(pattern, str):
-            raise schema_error(path, f"pattern: got {pattern!r}; allowed: a regular expression")
-        if pattern not in self._patterns:
-            if len(self._patterns) == MAX_PATTERNS:
-                raise schema_error(
-                    path,
-                    f"got more than {MAX_PATTERNS} different patterns; allowed: {MAX_PATTERNS}; leave some out, or ask "
-                    "in parts",
-                )
-            self._patterns[pattern] = _pattern(pattern, path)
-        return self._patterns[pattern]
-
-    def _integer(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        for name in BOUNDS & schema.keys():
-            if type(schema[name]) not in (int, float) or not abs(schema[name]) <= MAX_BOUND:
-                raise schema_error(
-                    path, f"{name}: got {schema[name]!r}; allowed: a number up to {MAX_BOUND:.0e}"
-                )
-        lower = [math.ceil(schema[name]) for name in ("minimum",) if name in schema]
-        lower += [math.floor(schema[name]) + 1 for name in ("exclusiveMinimum",) if name in schema]
-        upper = [math.floor(schema[name]) for name in ("maximum",) if name in schema]
-        upper += [math.ceil(schema[name]) - 1 for name in ("exclusiveMaximum",) if name in schema]
-        return integer_range(max(lower, default=None), min(upper, default=None))
-
-    def _number(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        if BOUNDS & schema.keys():
-            raise schema_error(
-                path, "bounds are supported for integers, not for numbers; use integer, or leave them out"
-            )
-        return NUMBER
-
-    def _boolean(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        return "(?:true|false)"
-
-    def _null(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
-        return "null"
-
-    _Rule: TypeAlias = Callable[["_SchemaCompiler", dict[str, Any], str, tuple[str, ...]], Regex]
-    _rules_by_form: Mapping[str, _Rule] = {
-        "$ref": _reference, "enum": _values, "const": _values, "anyOf": _any_of, "allOf": _all_of,
+def _meant_types(facts: Facts) -> frozenset[str]:
+    """The types that facts are about; all types if they are about none. A schema without `type` rarely means others."""
+    about = {
+        "object": facts.members or facts.required or facts.absent or facts.names or facts.only_listed
+        or facts.min_properties or facts.max_properties is not None,
+        "array": facts.items or facts.contains or facts.unique or facts.min_items or facts.max_items is not None,
+        "string": facts.patterns or facts.formats or facts.min_length or facts.max_length is not None,
+        "integer": facts.lower or facts.upper or facts.multiples,
     }  # fmt: skip
-    _rules_by_type: Mapping[str, _Rule] = {
-        "object": _object, "array": _array, "string": _string, "integer": _integer, "number": _number,
-        "boolean": _boolean, "null": _null,
-    }  # fmt: skip
-
-
-def _pattern(pattern: str, path: str) -> str:
-    """The normalised pattern for use between the quotes of a JSON string.
-
-    Raises SettingsError if the pattern can match characters that JSON strings have to escape.
-    """
-    body = normalize_regex(pattern, space=" ")
-    transitions = ByteAutomaton.from_regex(body).transitions
-    forbidden = [*range(0x20), ord('"'), ord("\\")]
-    if (transitions[:, forbidden] != len(transitions) - 1).any():
-        raise schema_error(
-            path,
-            f"pattern: got {pattern!r}, which can match quotes, backslashes or control characters, and those "
-            r"are escaped in JSON; exclude them, for example with [^\"\\\x00-\x1f] instead of a dot",
-        )
-    return body
+    found = frozenset(name for name, facts_about in about.items() if facts_about)
+    return (found | {"fraction"} if "integer" in found else found) or TYPES

@@ -15,14 +15,28 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lopa_ray.constraints.byte_automaton import MAX_STATES, ByteAutomaton
-from lopa_ray.constraints.json_regex import SPACE
-from lopa_ray.constraints.json_schema import schema_regex
-from lopa_ray.constraints.regex import alternatives, literal
+from lopa_ray.constraints.automaton_builder import TooManyStatesError, build_automaton
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.expression import Embedded, choice, literal, sequence
+from lopa_ray.constraints.json_expressions import SPACE, choice_of_texts
+from lopa_ray.constraints.json_schema import fitting_automata
 from lopa_ray.errors import SettingsError
 
 MAX_LITERAL_CHARS = 32_768
 """Maximum characters of all literal texts (beginnings, ends and triggers): enough for 128 functions."""
+
+MAX_STATES = 40_000
+"""Maximum number of states of the automaton of a structural tag: enough for 100 functions of ordinary size."""
+
+SPARE_STATES = 8_000
+"""Of these, those that are kept for texts around the schemas."""
+
+MAX_TRIGGER_BYTES = 4_000
+"""Maximum bytes of all triggers."""
+
+_TOO_LARGE = (
+    f"the structures need more than {MAX_STATES} states; use fewer or simpler ones, and shorter triggers"
+)
 
 
 class Structure(BaseModel):
@@ -75,24 +89,29 @@ class StructuralTag(BaseModel):
                 raise ValueError(f"got the trigger {trigger!r}, with which no structure begins")
         return self
 
-    def regex(self, trigger: str = "") -> str:
-        """The expression of all structures that begin with a trigger, without the trigger itself.
+    def automaton(self, trigger: str = "") -> ByteAutomaton:
+        """The automaton of all structures that begin with a trigger, without the trigger itself.
 
-        One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported.
+        One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported,
+        and for too many states.
         """
         begins: dict[
             tuple[str, str], list[str]
-        ] = {}  # structures with the same schema and end share one expression
+        ] = {}  # structures with the same schema and end share their states
         for structure in self.structures:
             if structure.begin.startswith(trigger):
                 schema = json.dumps(structure.json_schema, ensure_ascii=False)
                 begins.setdefault((schema, structure.end), []).append(structure.begin.removeprefix(trigger))
-        regex = alternatives(
-            f"{alternatives(map(literal, texts))}{SPACE}(?:{schema_regex(schema)}){literal(end)}"
-            for (schema, end), texts in begins.items()
+        automata = fitting_automata([schema for schema, _ in begins], MAX_STATES - SPARE_STATES)
+        expression = choice(
+            sequence(choice_of_texts(texts), SPACE, Embedded(automaton), literal(end))
+            for automaton, ((_, end), texts) in zip(automata, begins.items(), strict=True)
         )
-        assert regex is not None  # each trigger begins a structure
-        return regex
+        assert expression is not None  # each trigger begins a structure
+        try:
+            return build_automaton(expression)
+        except TooManyStatesError:
+            raise SettingsError(_TOO_LARGE) from None
 
     @property
     def literals(self) -> str:
@@ -107,22 +126,20 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
     states, and for a structure that may continue after its end.
     """
     if not tag.triggers:
-        return ByteAutomaton.from_regex(tag.regex(), trusted=True), 0
+        return _checked_size(tag.automaton()), 0
     triggers = [trigger.encode() for trigger in tag.triggers]
-    if sum(map(len, triggers)) > MAX_STATES:
+    if sum(map(len, triggers)) > MAX_TRIGGER_BYTES:
         raise SettingsError(
-            f"got triggers of {sum(map(len, triggers))} bytes; allowed: {MAX_STATES}; shorten them"
+            f"got triggers of {sum(map(len, triggers))} bytes; allowed: {MAX_TRIGGER_BYTES}; shorten them"
         )
     free, trigger_states = _search_automaton(triggers)
     parts, offset = [free], len(free)
     starts: dict[int, int] = {}
     for trigger, reached in zip(tag.triggers, trigger_states, strict=True):
-        automaton = ByteAutomaton.from_regex(tag.regex(trigger), trusted=True)
+        automaton = tag.automaton(trigger)
         dead = len(automaton.transitions) - 1
         if offset + dead > MAX_STATES:
-            raise SettingsError(
-                f"the structures need more than {MAX_STATES} states; use fewer or simpler ones, and shorter triggers"
-            )
+            raise SettingsError(_TOO_LARGE)
         if (automaton.transitions[automaton.accepting] != dead).any():
             raise SettingsError(
                 f"structures that begin with {trigger!r} may go on after their end; give each "
@@ -142,6 +159,13 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
     accepting = np.zeros(offset + 1, np.bool_)
     accepting[: len(free)] = True
     return ByteAutomaton(transitions, accepting), len(free)
+
+
+def _checked_size(automaton: ByteAutomaton) -> ByteAutomaton:
+    """The same automaton. Raises SettingsError if it has too many states."""
+    if len(automaton.transitions) > MAX_STATES:
+        raise SettingsError(_TOO_LARGE)
+    return automaton
 
 
 def _search_automaton(words: list[bytes]) -> tuple[npt.NDArray[np.int32], list[int]]:

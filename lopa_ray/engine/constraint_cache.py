@@ -22,10 +22,10 @@ from lopa_ray.errors import SettingsError, about_setting
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
-MAX_CONSTRAINTS, MAX_REFUSALS = 48, 1000
-"""Constraints and refusals that are kept: those used last."""
+MAX_CONSTRAINTS, MAX_SIZES, MAX_REFUSALS = 48, 1000, 1000
+"""Constraints, sizes of schemas and refusals that are kept: those used last."""
 
-Method: TypeAlias = Literal["compile", "schema_regex"]
+Method: TypeAlias = Literal["compile", "schema_size"]
 """Of `ConstraintCompiler`."""
 
 
@@ -47,6 +47,7 @@ class ConstraintCache:
         self._lock = Lock()
         self._shared: dict[bytes, _SharedCall] = {}
         self._constraints: OrderedDict[bytes, Future[Any]] = OrderedDict()
+        self._sizes: OrderedDict[bytes, Future[Any]] = OrderedDict()
         self._refusals: OrderedDict[bytes, Future[Any]] = OrderedDict()
 
     def constraint(self, settings: GenerationSettings) -> Constraint | None:
@@ -70,15 +71,15 @@ class ConstraintCache:
             self._check_tokenizer()
             await self._prepare("compile", settings.constraint_spec, client)
 
-    def schema_regex(self, text: str) -> str:
-        """The regular expression of a JSON schema. Raises SettingsError for one that is not supported or too large, and
-        OverloadedError."""
-        regex: str = self._get("schema_regex", text)
-        return regex
+    def schema_size(self, text: str) -> int:
+        """The number of states of a JSON schema's automaton. Raises SettingsError for a schema that is not supported or
+        too large, and OverloadedError."""
+        size: int = self._get("schema_size", text)
+        return size
 
-    async def prepare_schema_regex(self, text: str, client: str = "") -> None:
-        """For `schema_regex` what `prepare_constraint` is for `constraint`."""
-        await self._prepare("schema_regex", text, client)
+    async def prepare_schema_size(self, text: str, client: str = "") -> None:
+        """For `schema_size` what `prepare_constraint` is for `constraint`."""
+        await self._prepare("schema_size", text, client)
 
     def _get(self, method: Method, argument: object) -> Any:
         with self._future(method, argument, "") as future:
@@ -109,7 +110,7 @@ class ConstraintCache:
     def _kept(self, key: bytes) -> Future[Any] | None:
         """The outcome of a call that has ended."""
         with self._lock:
-            for outcomes in (self._constraints, self._refusals):
+            for outcomes in (self._constraints, self._sizes, self._refusals):
                 if key in outcomes:
                     outcomes.move_to_end(key)
                     return outcomes[key]
@@ -144,7 +145,10 @@ class ConstraintCache:
                 return
             error = future.exception()
             if error is None:
-                _add(self._constraints, key, future, MAX_CONSTRAINTS)
+                if shared.call.method == "schema_size":
+                    _add(self._sizes, key, future, MAX_SIZES)
+                else:
+                    _add(self._constraints, key, future, MAX_CONSTRAINTS)
             elif isinstance(error, SettingsError):
                 _add(self._refusals, key, future, MAX_REFUSALS)
 

@@ -64,7 +64,7 @@ def test_a_server_says_what_the_local_engine_says(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"guided_json": {"type": "number", "multipleOf": 2}}, "keyword multipleOf is not supported"),
+        ({"guided_json": {"contains": {}, "maxContains": 2}}, "keyword maxContains is not supported"),
         ({"guided_regex": "a(?=b)"}, "look-around"),
         ({"guided_choice": ["a very long answer to a simple question"]}, "raise it to"),
         ({"guided_regex": "a", "ignore_eos": True}, "leave ignore_eos out"),

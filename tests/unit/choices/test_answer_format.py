@@ -9,7 +9,7 @@ import pytest
 from cluster.choices.answer_format import answer_format
 from cluster.choices.answer_parser import Answer
 from cluster.choices.messages import ChoicesRequest
-from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.constraints.json_schema import schema_automaton
 from lopa_ray.engine.session_factory import RenderedPrompt
 from lopa_ray.text.tokenizer import Tokenizer
 from support.tokenizer_folders import opened
@@ -23,7 +23,10 @@ REASONING, CONTENT = Answer("so", "why"), Answer(TEXT)
 def parsed(tokenizer: Tokenizer, prompt: RenderedPrompt, *, raw: bool = False) -> Answer:
     """What `TEXT` is behind a prompt."""
     parser = answer_format(
-        ChoicesRequest("id", (), {}, raw=raw), tokenizer, prompt, schema_regex
+        ChoicesRequest("id", (), {}, raw=raw),
+        tokenizer,
+        prompt,
+        lambda text: len(schema_automaton(text).transitions),
     ).new_parser()
     list(parser.update(TEXT, final=True))
     return parser.answer

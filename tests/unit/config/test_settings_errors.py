@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.constraints.json_schema import schema_automaton
 from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY
@@ -61,5 +61,5 @@ def test_a_message_has_other_names_for_settings_and_for_nothing_else() -> None:
 
 def test_an_error_about_a_schema_names_no_setting() -> None:
     with pytest.raises(SettingsError) as error:
-        schema_regex('{"type": "string", "steps": 1}')
+        schema_automaton('{"$ref": "steps"}')
     assert error.value.setting is None

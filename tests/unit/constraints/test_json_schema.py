@@ -1,22 +1,27 @@
-"""JSON schemas as regular expressions: what matches is valid, and what is not understood is refused."""
+"""JSON schemas as automata: what these accept is valid, and what is not supported is refused."""
 
 from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from lopa_ray.constraints import string_pattern
+from lopa_ray.constraints.automaton_operations import accepts
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
-from lopa_ray.constraints.json_schema import MAX_PATTERNS, schema_regex
+from lopa_ray.constraints.json_schema import fitting_automata, schema_automaton
+from lopa_ray.constraints.json_schema_keywords import MAX_PATTERNS
+from lopa_ray.constraints.number_patterns import decimal_range
 from lopa_ray.constraints.regex import integer_range
 from lopa_ray.errors import SettingsError
 
 
 def matches(schema: Any, text: str) -> bool:
-    return re.fullmatch(schema_regex(json.dumps(schema)), text) is not None
+    return accepts(schema_automaton(json.dumps(schema)), text.encode())
 
 
 PERSON = {
@@ -101,22 +106,61 @@ def test_integers_are_those_within_bounds(least: int | None, most: int | None, n
     assert regex is None or re.fullmatch(regex, f"0{number}") is None
 
 
+POINTS = st.none() | st.decimals(-40, 40, places=3)
+
+
+@given(POINTS, POINTS, st.booleans(), st.booleans(), st.decimals(-50, 50, places=4))
+def test_numbers_are_those_within_bounds(
+    least: Decimal | None, most: Decimal | None, above: bool, below: bool, number: Decimal
+) -> None:
+    regex = decimal_range(least, most, above=above, below=below)
+    inside = (least is None or number > least or (number == least and not above)) and (
+        most is None or number < most or (number == most and not below)
+    )
+    text = f"{number:f}"
+    for spelled in {text, text.rstrip("0").rstrip(".")} - {"-0", "-0.0000"}:
+        assert (regex is not None and re.fullmatch(regex, spelled) is not None) == inside
+
+
 @pytest.mark.parametrize(
     ("schema", "match"),
     [
-        ({"type": "number", "multipleOf": 2}, "keyword multipleOf is not supported"),
         (
-            {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
-            r"at a: .*uniqueItems",
+            {"type": "object", "properties": {"a": {"unevaluatedItems": False}}},
+            r"at a: .*unevaluatedItems is not",
         ),
-        ({"not": {}}, "keyword not is"),
-        ({"oneOf": [{}]}, "keyword oneOf is"),
-        ({"type": "number", "minimum": 2}, "keyword minimum"),
-        ({"anyOf": [{"type": "null"}], "type": "object"}, "keyword type"),
-        ({"allOf": [{}, {}]}, "Merge"),
-        ({"type": "object", "required": ["a"]}, "required names 'a'"),
-        ({"type": "string", "format": "ipv4"}, "format: got 'ipv4'; allowed: date"),
-        ({"type": "string", "pattern": "a", "maxLength": 2}, "pattern cannot be combined"),
+        ({"$dynamicRef": "#x", "$recursiveRef": "#"}, r"keyword \$dynamicRef, \$recursiveRef is not"),
+        ({"type": "array", "contains": {}, "maxContains": 2}, "maxContains is not supported"),
+        ({"type": "array", "contains": {}, "minContains": 2}, "minContains: got 2"),
+        ({"type": "array", "contains": {}, "uniqueItems": True}, "contains is supported once"),
+        ({"type": "array", "prefixItems": [{}], "uniqueItems": True}, "not supported beside tuples"),
+        (
+            {"type": "array", "items": {"type": "object"}, "uniqueItems": True, "minItems": 2},
+            "uniqueItems with minItems",
+        ),
+        ({"not": {}}, "not: it is supported with simple schemas only"),
+        ({"not": {"items": {}}}, "at not: not: it is supported"),
+        ({"type": "object", "not": {"const": {}}}, "cannot be excluded one by one"),
+        (
+            {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "time"}]},
+            "may be valid together",
+        ),
+        ({"type": "integer", "multipleOf": 0}, "multipleOf: got 0; allowed: a number above 0"),
+        ({"type": "number", "minimum": 2e15}, "minimum: got 2"),
+        ({"type": "number", "minimum": "2"}, "minimum: got '2'; allowed: a number"),
+        ({"type": "number", "minimum": 2, "exclusiveMaximum": 2}, "no value"),
+        ({"anyOf": [{"type": "null"}], "type": "object"}, "no value"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "no value"),
+        ({"type": "array", "uniqueItems": 1}, "uniqueItems: got 1; allowed: true, false"),
+        ({"unevaluatedProperties": {"type": "null"}}, "unevaluatedProperties: got"),
+        ({"type": "string", "pattern": "a", "minLength": 2, "maxLength": 1}, "below"),
+        ({"type": "string", "pattern": "a(?=b)c"}, "pattern: got 'a.*lookahead is supported behind"),
+        ({"type": "string", "pattern": "^(a|(?=b))"}, "look-around"),
+        ({"type": "string", "pattern": "(^a|b$)c"}, "anchor inside"),
+        ({"type": "string", "pattern": "a)|(b"}, "parentheses"),
+        ({"type": "string", "pattern": "[a"}, "bracket"),
+        ({"type": "string", "pattern": 7}, "a regular expression"),
+        ({"patternProperties": {"a(?=b)": {}}}, "lookahead"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, "below"),
         ({"type": "any"}, "type: got 'any'"),
         ({"$ref": "#/$defs/x"}, "which the schema does not contain"),
@@ -127,7 +171,7 @@ def test_integers_are_those_within_bounds(least: int | None, most: int | None, n
         (False, "no value"),
         ([], "allowed: an object"),
         ({"type": "string", "format": ["date"]}, "format: got"),
-        ({"type": "object", "properties": {"a": {}}, "required": [["a"]]}, "required names"),
+        ({"type": "object", "properties": {"a": {}}, "required": [["a"]]}, "required: got"),
         ({"enum": [1], "type": [["integer"]]}, "type: got"),
         ({"enum": [1], "type": "int"}, "type: got 'int'"),
         ({"const": float("nan")}, "no JSON"),
@@ -135,26 +179,45 @@ def test_integers_are_those_within_bounds(least: int | None, most: int | None, n
 )
 def test_refusals(schema: Any, match: str) -> None:
     with pytest.raises(SettingsError, match=f"^JSON schema.*{match}"):
-        schema_regex(json.dumps(schema))
+        schema_automaton(json.dumps(schema))
 
 
-def test_a_pattern_that_could_break_out_of_its_string_is_refused() -> None:
-    for pattern in (".*", '"', "[^a]", r"\s\S"):
-        with pytest.raises(SettingsError, match="quotes, backslashes or control"):
-            schema_regex(json.dumps({"type": "string", "pattern": pattern}))
+def test_a_pattern_keeps_to_characters_that_json_does_not_escape() -> None:
+    for pattern in (".*", "^[^a]+$", r"^\S\D\W$", r"[\s\S]*"):
+        automaton = schema_automaton(json.dumps({"type": "string", "pattern": pattern}))
+        for text in ('"b"c"', '"\\"', '"b\nc"', '"b\\nc"', '"'):
+            assert not accepts(automaton, text.encode()), (pattern, text)
     assert matches({"type": "string", "pattern": r"^\d\s(a|b)$"}, '"7 b"')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"^\S$", "\u00a0"),
+        (r"^\D$", "\u0663"),
+        (r"^\W$", "\u00e9"),
+        ("^.$", "\u2028"),
+        (r"^[^\d]$", "\u0663"),
+        (r"^[^\W]$", "\u00e9"),
+    ],
+)
+def test_what_engines_read_differently_is_in_no_answer(pattern: str, text: str) -> None:
+    assert not matches({"type": "string", "pattern": pattern}, f'"{text}"')
+    # Nor is what is excluded by the one reading and not by the other.
+    assert not matches({"type": "string", "not": {"pattern": pattern}}, f'"{text}"')
 
 
 def test_schemas_that_unfold_without_end_are_refused() -> None:
     names = [f"n{at}" for at in range(6)]
     everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
     with pytest.raises(SettingsError, match="unfolds into too much"):
-        schema_regex(json.dumps({**everything, "$defs": dict.fromkeys(names, everything)}))
+        schema_automaton(json.dumps({**everything, "$defs": dict.fromkeys(names, everything)}))
     doubling = {
-        f"d{at}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(30)
+        f"d{at}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{at + 1}"}] * 2, "minItems": 2}
+        for at in range(30)
     }
-    with pytest.raises(SettingsError, match="unfolds into too much"):
-        schema_regex(json.dumps({"$ref": "#/$defs/d0", "$defs": doubling | {"d30": {"type": "null"}}}))
+    with pytest.raises(SettingsError, match="none that is small enough"):
+        schema_automaton(json.dumps({"$ref": "#/$defs/d0", "$defs": doubling | {"d30": {"type": "null"}}}))
     # All optional: each may be the first. Long ones: many times over.
     long_names = {f"{at}{'x' * 1000}": {"type": "null"} for at in range(4000)}
     long_value = {"enum": ["x" * 150_000]}
@@ -164,11 +227,11 @@ def test_schemas_that_unfold_without_end_are_refused() -> None:
         {"type": "array", "prefixItems": [{"$ref": "#/$defs/long"}] * 2000, "$defs": {"long": long_value}},
     ):
         with pytest.raises(SettingsError, match="unfolds into too much"):
-            schema_regex(json.dumps(schema))
+            schema_automaton(json.dumps(schema))
     with pytest.raises(SettingsError, match=r"no JSON|nested too deeply"):
-        schema_regex("[" * 100_000)
+        schema_automaton("[" * 100_000)
     with pytest.raises(SettingsError, match="no JSON"):
-        schema_regex("{")
+        schema_automaton("{")
 
 
 def _with_patterns(patterns: list[str]) -> str:
@@ -180,13 +243,27 @@ def test_patterns_are_tried_out_once_each_and_not_without_end(monkeypatch: pytes
     tried: list[str] = []
     build = ByteAutomaton.from_regex
     monkeypatch.setattr(
-        ByteAutomaton, "from_regex", lambda regex: (tried.append(regex), build("a"))[1]
-    )  # a process each, which this test need not wait for
-    assert schema_regex(_with_patterns(["x1", "x2"] * 20)).count("x1") == 20
-    assert sorted(tried) == ["x1", "x2"]
-    schema_regex(_with_patterns([f"y{at}" for at in range(MAX_PATTERNS)]))
+        ByteAutomaton,
+        "from_regex",
+        lambda regex, trusted: (tried.append(regex), build(regex, trusted=trusted))[1],
+    )
+    string_pattern.pattern_automaton.cache_clear()
+    schema_automaton(_with_patterns(["x1", "x2"] * 20))
+    assert sorted(tried) == ["(?:x1)", "(?:x2)"]
+    schema_automaton(_with_patterns([f"y{at}" for at in range(MAX_PATTERNS)]))
     with pytest.raises(
         SettingsError, match=rf"p{MAX_PATTERNS}: got more than {MAX_PATTERNS} different patterns"
     ):
-        schema_regex(_with_patterns([f"z{at}" for at in range(MAX_PATTERNS + 1)]))
+        schema_automaton(_with_patterns([f"z{at}" for at in range(MAX_PATTERNS + 1)]))
     assert len(tried) == 2 + 2 * MAX_PATTERNS
+
+
+def test_many_schemas_share_what_states_there_are() -> None:
+    texts = [
+        json.dumps({"type": "string", "maxLength": most, "title": str(at)})
+        for at, most in enumerate([5] * 9 + [80] * 9)
+    ]
+    automata = fitting_automata(texts, 4000)
+    assert sum(len(automaton.transitions) for automaton in automata) <= 4000
+    assert all(accepts(automaton, b'"aaaaa"') for automaton in automata)
+    assert not any(accepts(automaton, b'"aaaaaa"') for automaton in automata[:9])

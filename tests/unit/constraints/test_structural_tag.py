@@ -122,12 +122,12 @@ def test_wrong_tags_are_refused(tag: Any, message: str) -> None:
         (
             {
                 "structures": [
-                    {"begin": f"<{at}>", "schema": {"type": "string", "maxLength": 99}, "end": "."}
-                    for at in range(6)
+                    {"begin": f"<{at}>", "schema": {"type": "string", "maxLength": 500}, "end": "."}
+                    for at in range(12)
                 ],
-                "triggers": [f"<{at}>" for at in range(6)],
+                "triggers": [f"<{at}>" for at in range(12)],
             },
-            "more than 4000 states",
+            "more than 40000 states",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.constraints.json_schema import schema_automaton
 from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
 from lopa_ray.errors import (
     LopaError,
@@ -41,7 +41,7 @@ TOO_MANY_STEPS = caught(lambda: parse_decoder_settings({"decoder": "vanilla", "s
 
 def unsupported_schema() -> None:
     with about_setting("guided_json"):
-        schema_regex('{"type": "string", "steps": 1}')
+        schema_automaton('{"$ref": "steps"}')
 
 
 UNSUPPORTED = caught(unsupported_schema)

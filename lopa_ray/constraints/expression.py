@@ -1,0 +1,91 @@
+"""Expressions: sets of byte strings, from which `build_automaton` makes automata.
+
+They form a graph: an expression may be a part of several others, and is then built once for each of its continuations.
+None stands for the empty set, of which no part of an answer can be a member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Expression:
+    """Compared by identity, which is what building remembers."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ByteClass(Expression):
+    """One byte of several ranges, whose ends are included."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Literal(Expression):
+    """Exactly this text."""
+
+    text: bytes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sequence(Expression):
+    """Its parts one after the other."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Choice(Expression):
+    """Any of its parts."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Repeat(Expression):
+    """A part `minimum` to `maximum` times. A maximum of None means unbounded."""
+
+    part: Expression
+    minimum: int
+    maximum: int | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Embedded(Expression):
+    """What an automaton accepts."""
+
+    automaton: ByteAutomaton
+
+
+Language: TypeAlias = Expression | None
+"""An expression, or None for the empty set."""
+
+EMPTY = Sequence(())
+"""The empty text alone."""
+
+
+def literal(text: str) -> Literal:
+    """Exactly `text`, in UTF-8."""
+    return Literal(text.encode())
+
+
+def sequence(*parts: Language) -> Language:
+    """The parts one after the other; None if one of them is."""
+    known = tuple(part for part in parts if part is not None)
+    return Sequence(known) if len(known) == len(parts) else None
+
+
+def choice(parts: Iterable[Language]) -> Language:
+    """Any of `parts`; None if all of them are."""
+    known = tuple(dict.fromkeys(part for part in parts if part is not None))
+    return known[0] if len(known) == 1 else Choice(known) if known else None
+
+
+def optional(part: Expression) -> Expression:
+    """`part` or nothing."""
+    return Choice((part, EMPTY))

@@ -1,0 +1,220 @@
+"""SchemaReader: what a schema says, as alternatives of facts: references followed, combinations written out.
+
+A value that has all facts of one alternative is valid. Not every valid value has those of an alternative: what is
+negated, for example by `oneOf`, is replaced by something simpler that excludes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from lopa_ray.constraints.automaton_builder import TooManyStatesError
+from lopa_ray.constraints.json_schema_keywords import (
+    KeywordReader,
+    listed_schemas,
+    names_of,
+    schema_error,
+    schemas_by_name,
+)
+from lopa_ray.constraints.schema_exclusion import exclude_each_other
+from lopa_ray.constraints.schema_facts import Facts, Part, Parts
+from lopa_ray.constraints.schema_limits import Limits
+from lopa_ray.constraints.schema_negation import negated_facts
+
+MAX_ALTERNATIVES = 64
+"""Alternatives of one schema that answers may have; further ones are left out."""
+
+MAX_READ = 5_000
+"""Maximum schemas that are read: references may multiply them."""
+
+
+class SchemaReader:
+    """Reads the parts of one schema."""
+
+    def __init__(self, root: Any, limits: Limits) -> None:
+        self._root, self._limits = root, limits
+        self.keywords = KeywordReader()
+        self._known: dict[object, list[Facts]] = {}
+        self._negations: dict[object, list[Facts]] = {}
+        self._negatable: dict[int, bool] = {}
+        self._made: list[Part] = []
+
+    def alternatives(self, parts: Parts) -> list[Facts]:
+        """The alternatives that a value valid under all `parts` may have. Raises SettingsError."""
+        found = [Facts(path=parts[0].path if parts else "")]
+        for part in parts:
+            found = _combined(found, self.read(part))
+        return found
+
+    def keep(self, part: Part) -> Part:
+        """The same part, whose schema is in no document and lives as long as the reader: others know it by identity."""
+        self._made.append(part)
+        return part
+
+    def is_negatable(self, part: Part, depth: int) -> bool:
+        """Whether anything is known that excludes a part."""
+        key = id(part.schema)
+        if key not in self._negatable:
+            self._negatable[key] = bool(negated_facts(self, part, depth))
+        return self._negatable[key]
+
+    def target(self, part: Part) -> Part:
+        """What the reference of a part refers to. Raises SettingsError."""
+        given = part.schema["$ref"]
+        own = self._root.get("$id", self._root.get("id")) if isinstance(self._root, dict) else None
+        target = given
+        if isinstance(given, str) and isinstance(own, str) and own.rstrip("#"):
+            target = given.removeprefix(own.rstrip("#")) or "#"
+        if not isinstance(target, str) or not target.startswith("#"):
+            raise schema_error(
+                part.path, f"$ref: got {given!r}; allowed: a place in this schema, as in #/$defs/name"
+            )
+        return Part(self._at(target, part.path), target, (*part.open_refs, target))
+
+    def _at(self, target: str, path: str) -> Any:
+        """What a reference within the schema refers to: a JSON pointer, or an anchor."""
+        if target[1:2] not in ("", "/"):
+            return self._anchored(target, path)
+        found = self._root
+        for token in target[1:].split("/")[1:]:
+            name = unquote(token).replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, dict) and name in found:
+                found = found[name]
+            else:
+                raise schema_error(
+                    path, f"$ref: got {target!r}, which the schema does not contain; correct it"
+                )
+            if isinstance(found, dict) and str(found.get("$id", "#")).find("#") != 0:
+                raise schema_error(path, f"$ref: got {target!r}, which leads into a schema with its own $id")
+        return found
+
+    def _anchored(self, target: str, path: str) -> Any:
+        waiting = [self._root]
+        while waiting:
+            found = waiting.pop()
+            if isinstance(found, dict):
+                if found.get("$anchor") == target[1:] or target in (found.get("$id"), found.get("id")):
+                    return found
+                waiting += found.values()
+            elif isinstance(found, list):
+                waiting += found
+        raise schema_error(path, f"$ref: got {target!r}, which the schema does not contain; correct it")
+
+    def read(self, part: Part) -> list[Facts]:
+        """The alternatives of one part. Raises SettingsError, and TooManyStatesError for more than `MAX_READ` parts."""
+        key = part.key()
+        if key not in self._known:
+            if len(self._known) == MAX_READ:
+                raise TooManyStatesError
+            self._known[key] = self._read(part)
+        return self._known[key]
+
+    def _read(self, part: Part) -> list[Facts]:
+        schema, path = part.schema, part.path
+        if schema is True:
+            return [Facts()]
+        if schema is False:
+            return []
+        if not isinstance(schema, dict):
+            raise schema_error(path, f"got {schema!r}; allowed: an object, true or false")
+        found = _possible([self.keywords.facts(part)])
+        for members in found[0].members if found else ():
+            for pattern, _ in members.patterns:
+                self.keywords.check_pattern(pattern, path)
+        for alternatives in self._combinations(part):
+            found = _combined(found, alternatives)
+            if not found:
+                break
+        if "oneOf" in schema:
+            found = self._one_of(found, listed_schemas(part, "oneOf"), path)
+        return found
+
+    def _combinations(self, part: Part) -> Iterable[list[Facts]]:
+        """What the keywords that combine schemas say; a value has an alternative of each."""
+        schema = part.schema
+        if "$ref" in schema:
+            target = self.target(part)
+            yield self.read(target) if self._may_follow(target.open_refs) else []
+        for one in listed_schemas(part, "allOf") if "allOf" in schema else ():
+            yield self.read(one)
+        if "anyOf" in schema:
+            yield [facts for one in listed_schemas(part, "anyOf") for facts in self.read(one)]
+        if "not" in schema:
+            yield self._negated(Part(schema["not"], f"{part.path}.not", part.open_refs), needed=True)
+        if "if" in schema and ("then" in schema or "else" in schema):
+            yield self._conditional(part)
+        yield from self._dependencies(part)
+
+    def _may_follow(self, open_refs: tuple[str, ...]) -> bool:
+        limits = self._limits
+        return len(open_refs) <= limits.references and open_refs.count(open_refs[-1]) <= limits.recursion
+
+    def _one_of(self, stated: list[Facts], parts: Parts, path: str) -> list[Facts]:
+        """The alternatives of each schema that exclude all of the others."""
+        found = []
+        for part in parts:
+            own = _combined(stated, self.read(part))
+            for other in parts:
+                if own and other is not part and not exclude_each_other(self, part, other):
+                    own = _combined(own, self._negated(other, needed=False))
+            found += own
+        if not found and any(_combined(stated, self.read(part)) for part in parts):
+            raise schema_error(
+                path,
+                "oneOf: its schemas may be valid together; give them different types, or a property with different "
+                "constants, or use anyOf",
+            )
+        return found[:MAX_ALTERNATIVES]
+
+    def _negated(self, part: Part, *, needed: bool) -> list[Facts]:
+        """Alternatives that exclude a schema."""
+        if part.key() not in self._negations:
+            self._negations[part.key()] = _possible(negated_facts(self, part))
+        found = self._negations[part.key()]
+        if needed and not found:
+            raise schema_error(
+                part.path, "not: it is supported with simple schemas only; state what is allowed"
+            )
+        return found
+
+    def _conditional(self, part: Part) -> list[Facts]:
+        branches = {
+            name: Part(part.schema.get(name, True), f"{part.path}.{name}", part.open_refs)
+            for name in ("if", "then", "else")
+        }
+        holds = _combined(self.read(branches["if"]), self.read(branches["then"]))
+        fails = self._negated(branches["if"], needed=False)
+        return holds + (_combined(fails, self.read(branches["else"])) if fails else [])
+
+    def _dependencies(self, part: Part) -> Iterable[list[Facts]]:
+        """Each name is absent, or what depends on it holds."""
+        lists: dict[str, Any] = {}
+        schemas: dict[str, Part] = {}
+        for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+            for name, given in schemas_by_name(part, keyword).items():
+                if isinstance(given.schema, str | list):
+                    value = [given.schema] if isinstance(given.schema, str) else given.schema
+                    lists[name] = names_of(value, keyword, part.path)
+                else:
+                    schemas[name] = given
+        needed: Mapping[str, list[Facts]] = {
+            **{name: [Facts(required=others)] for name, others in lists.items()},
+        }
+        for name, one in schemas.items():
+            needed = {**needed, name: _combined(needed.get(name, [Facts()]), self.read(one))}
+        for name, facts in needed.items():
+            without = Facts(absent=frozenset({name}))
+            yield [*_combined([Facts(required=(name,))], facts), without]
+
+
+def _combined(first: list[Facts], second: list[Facts]) -> list[Facts]:
+    """Alternatives of both."""
+    return _possible([one.merged(other) for one in first for other in second])[:MAX_ALTERNATIVES]
+
+
+def _possible(alternatives: list[Facts]) -> list[Facts]:
+    return [facts for facts in alternatives if not facts.impossible]
