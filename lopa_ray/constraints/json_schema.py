@@ -214,7 +214,7 @@ class _SchemaCompiler:
 def _meant_types(facts: Facts) -> frozenset[str]:
     """The types that facts are about; all types if they are about none. A schema without `type` rarely means others."""
     about = {
-        "object": facts.members or facts.required or facts.absent or facts.names or facts.only_listed
+        "object": facts.members or facts.required or facts.absent or facts.names
         or facts.min_properties or facts.max_properties is not None,
         "array": facts.items or facts.contains or facts.unique or facts.min_items or facts.max_items is not None,
         "string": facts.patterns or facts.formats or facts.min_length or facts.max_length is not None,

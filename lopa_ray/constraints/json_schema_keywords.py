@@ -82,7 +82,6 @@ class KeywordReader:
             names=(_sub(part, "propertyNames"),) if "propertyNames" in schema else (),
             min_properties=min_properties,
             max_properties=max_properties,
-            only_listed=_only_listed(schema, path),
             items=_items(part),
             contains=contains,
             min_items=max(min_items, len(contains)),
@@ -191,13 +190,6 @@ def _required(schema: dict[str, Any], path: str) -> tuple[str, ...]:
     values = properties.items() if isinstance(properties, dict) else ()
     own = [name for name, value in values if isinstance(value, dict) and value.get("required") is True]
     return tuple(dict.fromkeys([*listed, *own]))
-
-
-def _only_listed(schema: dict[str, Any], path: str) -> bool:
-    given = schema.get("unevaluatedProperties", True)
-    if given not in (True, False, {}):
-        raise schema_error(path, f"unevaluatedProperties: got {given!r}; allowed: true, false")
-    return given is False
 
 
 def _items(part: Part) -> tuple[Items, ...]:

@@ -52,7 +52,7 @@ def object_expression(
     for name in dict.fromkeys([*listed, *facts.required]):
         needed = name in facts.required
         allowed = name not in facts.absent and _is_allowed(name, names)
-        found = value(facts.of(name)) if allowed and _is_evaluated(facts, name) else None
+        found = value(facts.of(name)) if allowed else None
         if found is not None:
             pairs.append((name, member(literal(json.dumps(name, ensure_ascii=False)), found), needed))
         elif needed:
@@ -67,14 +67,6 @@ def object_expression(
 
 def _is_allowed(name: str, names: ByteAutomaton | None) -> bool:
     return names is None or accepts(names, inside_of(name))
-
-
-def _is_evaluated(facts: Facts, name: str) -> bool:
-    """Whether `unevaluatedProperties` lets an object have a member."""
-    return not facts.only_listed or any(
-        members.lists and (name in members.properties or next(members.of(name), None) is not None)
-        for members in facts.members
-    )
 
 
 class _MemberList:
@@ -120,7 +112,7 @@ def _other_members(
     """A member with a name that is not listed; None if the schema lists names and says nothing about others."""
     own = [members for members in facts.members if members.lists]
     says = any(members.patterns or _limits(members) for members in own)
-    lists = facts.only_listed or any(members.properties or members.additional is None for members in own)
+    lists = any(members.properties or members.additional is None for members in own)
     if lists and not says:
         return None
     groups = [_groups(members) for members in facts.members]

@@ -77,7 +77,7 @@ def _outlines(reader: SchemaReader, part: Part, depth: int) -> list[_Outline]:
         return [_Outline()]
     if "$ref" in schema:  # older drafts ignore what stands beside it
         return _outlines(reader, reader.target(part), depth + 1)
-    found = [_stated(part)]
+    found = [_stated(part, reader.knows_const)]
     for one in schema.get("allOf") or ():
         nested = _outlines(reader, Part(one, part.path, part.open_refs), depth + 1)
         found = [outline.merged(other) for outline in found for other in nested]
@@ -92,12 +92,12 @@ def _outlines(reader: SchemaReader, part: Part, depth: int) -> list[_Outline]:
     return found
 
 
-def _stated(part: Part) -> _Outline:
+def _stated(part: Part, knows_const: bool) -> _Outline:
     schema = part.schema
     given = schema.get("type", list(NAMED_TYPES))
     types = [given] if isinstance(given, str) else given
     types = [*types, "null"] if schema.get("nullable") is True else types  # as OpenAPI 3.0 reads it
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    values = schema.get("enum", [schema["const"]] if "const" in schema and knows_const else None)
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         return _Outline()

@@ -89,8 +89,6 @@ class Facts:
     """What names of members have to be."""
     min_properties: int = 0
     max_properties: int | None = None
-    only_listed: bool = False
-    """`unevaluatedProperties: false`."""
     items: tuple[Items, ...] = ()
     contains: Parts = ()
     min_items: int = 0
@@ -129,7 +127,6 @@ class Facts:
             names=self.names + other.names,
             min_properties=max(self.min_properties, other.min_properties),
             max_properties=_least(self.max_properties, other.max_properties),
-            only_listed=self.only_listed or other.only_listed,
             items=self.items + other.items,
             contains=self.contains + other.contains,
             min_items=max(self.min_items, other.min_items),
@@ -172,6 +169,17 @@ class Facts:
             if types == self.types and values == self.values
             else replace(self, types=types, values=values)
         )
+
+    def closed(self) -> Facts:
+        """The same without other members than those about which it says something (`unevaluatedProperties: false`)."""
+        own = [members for members in self.members if members.lists]
+        if any(members.additional is not None for members in own):
+            return self
+        names = {name: Part(True, self.path) for members in own for name in members.properties}
+        patterns = tuple(
+            (pattern, Part(True, self.path)) for members in own for pattern, _ in members.patterns
+        )
+        return self.merged(Facts(members=(Members(names, patterns, Part(False, self.path)),)))
 
     def of(self, name: str) -> Parts:
         """What the value of a member with this name has to be."""

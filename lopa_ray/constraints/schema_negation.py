@@ -24,7 +24,7 @@ def negated_facts(reader: SchemaReader, part: Part, depth: int = 0) -> list[Fact
         return []
     if "$ref" in schema:  # older drafts ignore what stands beside it
         return negated_facts(reader, reader.target(part), depth + 1)
-    found = [*_negated_keywords(reader.keywords.facts(part), part), *_negated_members(reader, part, depth)]
+    found = [*_negated_keywords(reader, part), *_negated_members(reader, part, depth)]
     for one in listed_schemas(part, "allOf") if "allOf" in schema else ():
         found += negated_facts(reader, one, depth + 1)
     for keyword in ("anyOf", "oneOf"):
@@ -39,15 +39,15 @@ def negated_facts(reader: SchemaReader, part: Part, depth: int = 0) -> list[Fact
     return found
 
 
-def _negated_keywords(stated: Facts, part: Part) -> Iterator[Facts]:
-    schema = part.schema
+def _negated_keywords(reader: SchemaReader, part: Part) -> Iterator[Facts]:
+    schema, stated = part.schema, reader.keywords.facts(part)
     if "type" in schema:
         given = schema["type"]
         named = frozenset().union(
             *(NAMED_TYPES[name] for name in ([given] if isinstance(given, str) else given))
         )
         yield Facts(types=TYPES - named - {"null"} if schema.get("nullable") is True else TYPES - named)
-    for keyword in ("enum", "const"):
+    for keyword in ("enum", "const") if reader.knows_const else ("enum",):
         if keyword in schema:
             yield Facts(excluded=tuple(schema[keyword]) if keyword == "enum" else (schema[keyword],))
     for name in given if isinstance(given := schema.get("required"), list) else ():

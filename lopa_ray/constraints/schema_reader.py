@@ -6,6 +6,7 @@ negated, for example by `oneOf`, is replaced by something simpler that excludes 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -35,6 +36,8 @@ class SchemaReader:
 
     def __init__(self, root: Any, limits: Limits) -> None:
         self._root, self._limits = root, limits
+        draft = str(root.get("$schema")) if isinstance(root, dict) else ""
+        self.knows_const = "draft-04" not in draft and "draft-03" not in draft
         self.keywords = KeywordReader()
         self._known: dict[object, list[Facts]] = {}
         self._negations: dict[object, list[Facts]] = {}
@@ -121,6 +124,7 @@ class SchemaReader:
             return []
         if not isinstance(schema, dict):
             raise schema_error(path, f"got {schema!r}; allowed: an object, true or false")
+        self._check_identity(part)
         found = _possible([self.keywords.facts(part)])
         for members in found[0].members if found else ():
             for pattern, _ in members.patterns:
@@ -131,7 +135,24 @@ class SchemaReader:
                 break
         if "oneOf" in schema:
             found = self._one_of(found, listed_schemas(part, "oneOf"), path)
-        return found
+        return self._without_unevaluated(found, part)
+
+    def _without_unevaluated(self, found: list[Facts], part: Part) -> list[Facts]:
+        given = part.schema.get("unevaluatedProperties", True)
+        if given not in (True, False, {}):
+            raise schema_error(part.path, f"unevaluatedProperties: got {given!r}; allowed: true, false")
+        return [facts.closed() for facts in found] if given is False else found
+
+    def _check_identity(self, part: Part) -> None:
+        """References below a schema with its own name are relative to that: raises SettingsError for such a schema."""
+        schema = part.schema
+        name = schema.get("$id", None if self.knows_const else schema.get("id"))
+        if schema is self._root or not isinstance(name, str) or name.startswith("#"):
+            return
+        if '"$ref"' in json.dumps(schema):
+            raise schema_error(
+                part.path, f"got references in a schema with its own name, {name!r}; leave the name out"
+            )
 
     def _combinations(self, part: Part) -> Iterable[list[Facts]]:
         """What the keywords that combine schemas say; a value has an alternative of each."""

@@ -159,6 +159,16 @@ CASES: dict[str, Case] = {
         ('{"b":1,"a":2}', "{}"),
         ('{"c":1}',),
     ),
+    "closed before others": Case(
+        {
+            "allOf": [
+                {"type": "object", "properties": {"a": WHOLE}, "unevaluatedProperties": False},
+                {"properties": {"b": WHOLE}},
+            ]
+        },
+        ('{"a":1}', "{}"),
+        ('{"b":1}', '{"a":1,"b":2}'),
+    ),
     # Arrays
     "tuple of draft 4": Case(
         {"$schema": DRAFT_4, "type": "array", "items": [TEXT, WHOLE], "additionalItems": False},

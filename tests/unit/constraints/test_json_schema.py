@@ -162,6 +162,14 @@ def test_numbers_are_those_within_bounds(
         ({"type": "string", "pattern": 7}, "a regular expression"),
         ({"patternProperties": {"a(?=b)": {}}}, "lookahead"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, "below"),
+        (
+            {"allOf": [{"$id": "b", "$ref": "#/$defs/x"}], "$defs": {"x": {}}},
+            "references in a schema with its own name",
+        ),
+        (
+            {"$schema": "http://json-schema.org/draft-04/schema#", "oneOf": [{"const": 1}, {"const": 2}]},
+            "oneOf: its",
+        ),
         ({"type": "any"}, "type: got 'any'"),
         ({"$ref": "#/$defs/x"}, "which the schema does not contain"),
         ({"$ref": "https://example.org"}, "a place in this schema"),
