@@ -62,7 +62,7 @@ class TransitionTable:
         return cls(num_states, starts, sources.astype(np.uint16), targets)
 
     def dense(self) -> npt.NDArray[np.uint16]:
-        """The inverse of `of_dense`."""
+        """The inverse of `of_dense`: uint16 [classes, states + 1]."""
         transitions = np.full((self.num_classes, self.num_states + 1), self.num_states, np.uint16)
         classes = np.repeat(np.arange(self.num_classes), np.diff(self._class_starts))
         transitions[classes, self._sources] = self._targets

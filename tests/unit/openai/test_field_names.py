@@ -68,7 +68,7 @@ TOO_SHORT = SettingsError(
         (CHAT, {"lopa": {"steps": 8}}, TOO_MANY_STEPS, "lopa.steps", "steps: got 1000000"),
         (CHAT, {"logit_bias": {"50": 1}}, NO_SUCH_TOKEN, "logit_bias", "got token 50"),
         (TEXT, {"logit_bias": {"50": 1}}, NO_SUCH_TOKEN, "logit_bias", "ids 0 to 49"),
-        (CHAT, {"guided_json": {}}, UNSUPPORTED, "guided_json", "keyword steps"),
+        (CHAT, {"guided_json": {}}, UNSUPPORTED, "guided_json", "$ref: got 'steps'"),
         (
             CHAT,
             {"response_format": {"type": "json_object"}},

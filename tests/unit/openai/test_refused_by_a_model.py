@@ -16,7 +16,7 @@ from support.tool_checkpoint import write_tool_checkpoint
 
 MAX_MODEL_LEN = 128
 SCHEMA = {"type": "object", "properties": {"a": {"not": {}}}}
-NO_SCHEMA = "JSON schema at a: keyword not is not supported here"
+NO_SCHEMA = "JSON schema at a.not: not: it is supported with simple schemas only"
 NO_PATTERN = "got the pattern '(max_new_tokens', which cannot be used"
 TOO_LONG = "the shortest answer that matches the pattern or schema has 20 tokens; {limit} is 3: raise it"
 NO_TOKEN = "got {token}, which is never generated; allowed: ids 0 to"
