@@ -165,7 +165,10 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         is_plain = not (plan.token_bitmasks or self.logit_changes or self.settings.temperature)
         if not is_plain or plan.branches[0].to_stage or not self._keeps_blocks(fills):
             return False
-        return not self.has_ended([token for _, token in fills]) and not self.has_ended(self.generated)
+        answer = self.generated
+        for position, token in fills:
+            answer[position - len(self.prompt)] = token
+        return not self._is_decided(answer)
 
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         """Whether no block begins or ends in the planned step, if that fills these."""

@@ -257,12 +257,15 @@ class DecodeSession(ABC):
         return session
 
     def _finish_reason(self) -> FinishReason | None:
-        settings = self.settings
-        length = length_through_end(self.generated, self.end_token_ids)
-        decided = length is not None and self.vocabulary.mask_token_id not in self.generated[:length]
-        if settings.stop_at_eos and decided:
+        answer = self.generated
+        if self.settings.stop_at_eos and self._is_decided(answer):
             return "stop"
         if not self.exhausted:
             return None
-        whole = self.constraint is not None and self.constraint.is_complete_match(self.generated)
-        return "length" if length is None and not whole else "stop"
+        whole = self.constraint is not None and self.constraint.is_complete_match(answer)
+        return "stop" if self.has_ended(answer) or whole else "length"
+
+    def _is_decided(self, answer: Sequence[int]) -> bool:
+        """Whether an answer has a token that ends it, and no mask before that."""
+        length = length_through_end(answer, self.end_token_ids)
+        return length is not None and self.vocabulary.mask_token_id not in answer[:length]

@@ -239,6 +239,9 @@ class LopaSession(FillingSession[BlockCanvas]):
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         canvas = self._branches[0].canvas
         first, last = canvas.active[0], canvas.blocks[-1]
+        # A block that the planned step appends is part of the answer from the next step on.
+        if len(canvas) > len(self._anchor):
+            return False
         if first.masks <= sum(position < first.stop for position, _ in fills):
             return False
         masks = last.masks - sum(position >= last.start for position, _ in fills)

@@ -44,20 +44,22 @@ class Draft:
     """The plan of one branch in this state, or one that differs from it in tokens and its number alone."""
     key: StateKey
     make_session: Callable[[], FillingSession[Any]]
-    """Makes a session in this state."""
+    """Makes a session in this state, where `planned` is not set."""
+    planned: FillingSession[Any] | None = None
+    """See `session`."""
 
     @classmethod
     def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:
         """The draft of a session's state."""
-        return cls(fills, probability, session.plan(), state_key(session), lambda: session)
+        return cls(fills, probability, session.plan(), state_key(session), lambda: session, session)
 
     @property
     def session(self) -> FillingSession[Any]:
-        """The rule in this state, with its step planned."""
-        session = self.make_session()
-        session.plan()
-        self.make_session = lambda: session
-        return session
+        """The rule in this state, with its step planned. It is made when it is first asked for."""
+        if self.planned is None:
+            self.planned = self.make_session()
+            self.planned.plan()
+        return self.planned
 
     def after(self, fills: Sequence[Fill], all_fills: frozenset[Fill], probability: float) -> Draft | None:
         """The next state that scores positions, if the rule fills these here.
@@ -99,8 +101,7 @@ class DraftTree:
         drafts: list[Draft] = []
         heap: list[tuple[float, int, Draft, tuple[Fill, ...], int]] = []
         order = count()
-        seen: set[StateKey] = {current.key}
-        seen_fills = {current.fills}
+        seen = {current.fills}
 
         def expand(draft: Draft, depth: int) -> None:
             for probability, fills in self._fill_sets(draft, states, most + 1):
@@ -114,16 +115,15 @@ class DraftTree:
             if -probability < min_probability:
                 break
             all_fills = parent.fills.union(fills)
-            if all_fills in seen_fills:
+            if all_fills in seen:
                 continue
-            seen_fills.add(all_fills)
+            seen.add(all_fills)
             draft = parent.after(fills, all_fills, -probability)
-            if draft is None or draft.key in seen or not fits(current, draft):
+            if draft is None or not fits(current, draft):
                 continue
-            seen.add(draft.key)
             if states.get(draft.key) is None:
                 drafts.append(draft)
-            pays = -probability > EXPANDED_SHARE / most and _is_among(probability, heap, most - len(drafts))
+            pays = -probability > EXPANDED_SHARE / most and len(drafts) < most
             if pays and depth < MAX_DEPTH and can_follow(draft):
                 expand(draft, depth + 1)
         return drafts
@@ -151,13 +151,6 @@ class DraftTree:
             return []
         scores = {position: source.scores[position] for position in masked}
         return [(STALE_PROBABILITY, tuple(decision.fill for decision in session.peek(scores)))]
-
-
-def _is_among(
-    negated: float, heap: Sequence[tuple[float, int, Draft, tuple[Fill, ...], int]], most: int
-) -> bool:
-    """Whether a negated probability is among the `most` smallest of a heap: what follows on it is less probable."""
-    return most > 0 and (len(heap) < most or negated < heapq.nsmallest(most, heap)[-1][0])
 
 
 def can_follow(draft: Draft) -> bool:
