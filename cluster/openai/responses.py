@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
 from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.request_model import MAX_INT, TAG_MARK, JsonObject, RequestModel
+from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
 from cluster.openai.responses_input import Items, template_messages
 from cluster.openai.structured_output import ANY_JSON_OBJECT
 from cluster.openai.tools import (
@@ -32,6 +32,7 @@ from cluster.openai.tools import (
     reasoning_variables,
 )
 from lopa_ray.engine.session_factory import Prompt
+from lopa_ray.text.client_object import TAG_MARK
 
 LOGPROBS = "message.output_text.logprobs"
 
