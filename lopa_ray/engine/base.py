@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, cast, overload
 
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
@@ -75,16 +75,18 @@ class Engine(SessionFactory, ABC):
 
     def stream(
         self, prompt: Prompt, settings: RequestSettings | None = None, *, raw: bool = False, **changes: Any
-    ) -> Iterator[GenerationChunk]:
-        """Decode one prompt; the iterator yields its text and canvas after each step, and the result with the last.
+    ) -> Generator[GenerationChunk, None, None]:
+        """Decode one prompt; the generator yields its text and canvas after each step, and the result with the last.
 
-        Arguments are those of `generate`. Raises PromptError and SettingsError at once; the iterator raises what ends
+        Arguments are those of `generate`. Raises PromptError and SettingsError at once; the generator raises what ends
         the request. Closing it cancels the request.
         """
         session = self.create_session(prompt, settings, raw=raw, **changes)
         return self._chunks(session, ChunkBuilder(session, self.tokenizer))
 
-    def _chunks(self, session: DecodeSession, builder: ChunkBuilder) -> Iterator[GenerationChunk]:
+    def _chunks(
+        self, session: DecodeSession, builder: ChunkBuilder
+    ) -> Generator[GenerationChunk, None, None]:
         if session.finished:
             yield builder.chunk()
             return
