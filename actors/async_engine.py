@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Self, TypeAlias
 
@@ -24,12 +24,10 @@ from actors.master_status import MasterStatus
 from actors.master_watch import MasterWatch
 from actors.rpc import unwrapped_errors
 from actors.worker_handle import RunnerFactory, WorkerInfo
-from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.async_base import AsyncEngine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
-from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, ProtocolError, WorkerError, WorkerLostError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.model.hub import short_name
@@ -42,7 +40,7 @@ OnStepEvents: TypeAlias = Callable[[StepEvents], None]
 logger = logging.getLogger("lopa.group")
 
 
-class AsyncRayEngine(SessionFactory):
+class AsyncRayEngine(AsyncEngine):
     """Master and branch workers of one group, on the Ray that this process is connected to."""
 
     def __init__(
@@ -102,37 +100,6 @@ class AsyncRayEngine(SessionFactory):
 
     # Requests
 
-    async def generate(
-        self,
-        prompt: Prompt,
-        settings: GenerationSettings | None = None,
-        *,
-        raw: bool = False,
-        parse_special: bool = True,
-        trace: bool = False,
-    ) -> GenerationResult:
-        """Decode one prompt, in flight together with those of other tasks.
-
-        `raw` leaves the chat template out, and special tokens are recognised in raw text unless `parse_special` is
-        false. `trace` keeps every step in the result. Raises what
-        `create_session` raises, and what ended the request.
-        """
-        began = time.perf_counter()
-        await self.prepare(settings or self.config.decode)
-        # A long prompt takes a while to encode; the steps of other requests do not wait for it.
-        session = await asyncio.to_thread(
-            self.create_session, prompt, settings, raw=raw, parse_special=parse_special
-        )
-        builder = ResultBuilder(len(session.prompt), session.settings, session.end_token_ids, trace)
-        if not session.finished:
-            async with aclosing(self.events([session])) as events:
-                async for event in events:
-                    if isinstance(event, RequestFailure):
-                        raise event.error
-                    builder.add_step(event.plan, event.outcome)
-        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
-        return builder.build(text, time.perf_counter() - began)
-
     async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
         """Every step of every session; the `request_key` of an event is the index of its session.
 
@@ -166,6 +133,11 @@ class AsyncRayEngine(SessionFactory):
                 self._abandoned.put_nowait(list(unfinished))
 
     # Operators
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers the group had when the engine asked last."""
+        return super().num_workers if self.last_status is None else self.last_status.workers
 
     @property
     def start_phases(self) -> dict[str, float]:

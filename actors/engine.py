@@ -87,6 +87,11 @@ class RayEngine(Engine):
         self._loop.run(self._running.resize(num_workers))
 
     @property
+    def num_workers(self) -> int:
+        """See `AsyncRayEngine.num_workers`."""
+        return self._engine.num_workers
+
+    @property
     def start_phases(self) -> dict[str, float]:
         """See `AsyncRayEngine.start_phases`; connecting to Ray, or starting it, comes before them."""
         return self._running.start_phases

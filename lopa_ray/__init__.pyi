@@ -14,10 +14,12 @@ from .decoding.result import (
     TraceStep as TraceStep,
 )
 from .decoding.session import DecodeSession as DecodeSession
+from .engine.async_base import AsyncEngine as AsyncEngine
 from .engine.base import Engine as Engine
 from .engine.config import Config as Config
+from .engine.generation_chunk import GenerationChunk as GenerationChunk
 from .engine.local import LocalEngine as LocalEngine
-from .engine.session_factory import Prompt as Prompt
+from .engine.session_factory import Prompt as Prompt, RequestSettings as RequestSettings
 from .errors import (
     CapacityError as CapacityError,
     CheckpointError as CheckpointError,

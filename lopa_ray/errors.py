@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from reprlib import Repr
+from typing import Any
 
 
 class LopaError(Exception):
@@ -120,3 +123,14 @@ class DeadlineError(LopaError):
 
 class OverloadedError(LopaError):
     """The queue of waiting requests is full; try again later."""
+
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+
+
+def short_repr(value: Any) -> str:
+    """A value that a client sent, short enough for a message."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return _REPR.repr(value)

@@ -17,8 +17,6 @@ from cluster.batch.lines import (
 from cluster.batch.openai_line import OpenAIWork, response_row
 from cluster.batch.result_format import StepRecorder, result_as_dict
 from cluster.openai.errors import ApiError, api_error
-from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
@@ -32,7 +30,7 @@ class PromptWork:
     def __init__(self, line: PromptLine, engine: Engine, *, raw: bool) -> None:
         """Raises LopaError for what cannot be decoded."""
         self.line = line
-        self._settings = _settings(line, engine)
+        self._settings = engine.decode_settings(line.settings)
         self.sessions: Sequence[DecodeSession] = (
             engine.create_session(line.prompt, self._settings, raw=raw, parse_special=line.parse_special),
         )
@@ -103,8 +101,3 @@ def _failed_line(line: PromptLine | OpenAILine, error: Exception) -> FailedLine:
     response = api_error(error, 1)
     row = response_row(line, response.status, response.body)
     return FailedLine(line.line, response.message, line.custom_id, worker_lost, row)
-
-
-def _settings(line: PromptLine, engine: Engine) -> GenerationSettings:
-    default = engine.config.decode
-    return override_settings(default, line.settings) if line.settings else default

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cluster.openai.errors import short_repr
 from lopa_ray.errors import PromptError
+from lopa_ray.text.chat_message import read_messages
 
 if TYPE_CHECKING:
     from lopa_ray.engine.session_factory import Prompt
@@ -157,24 +158,13 @@ def _parse_prompt(record: dict[str, Any]) -> Prompt:
     if key == "prompt" and isinstance(prompt, str):
         return require_unicode(prompt)
     if key == "messages":
-        if isinstance(prompt, list) and prompt and all(_is_message(message) for message in prompt):
-            return prompt
-        raise PromptError(
-            "messages: allowed: a list of objects with the texts role and content, at least one"
-        )
+        if isinstance(prompt, list):
+            return read_messages(prompt)
+        raise PromptError(f"messages: got {short_repr(prompt)}; allowed: a list of messages")
     if isinstance(prompt, list) and all(type(token) is int for token in prompt):
         return prompt
     allowed = "text or a list of token ids" if key == "prompt" else "a list of token ids"
     raise PromptError(f"{key}: got {json.dumps(prompt)[:60]}; allowed: {allowed}")
-
-
-def _is_message(message: object) -> bool:
-    if not isinstance(message, dict) or not {"role", "content"} <= set(message):
-        return False
-    return all(
-        isinstance(message[key], str) and require_unicode(message[key]) == message[key]
-        for key in ("role", "content")
-    )
 
 
 def require_unicode(text: str) -> str:

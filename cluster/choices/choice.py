@@ -10,7 +10,6 @@ from typing import Any
 
 from cluster.choices.answer_format import AnswerFormat
 from cluster.choices.answer_parser import AnswerDelta
-from cluster.choices.detokenizer import IncrementalDetokenizer
 from cluster.choices.messages import (
     BranchView,
     CanvasSnapshot,
@@ -30,6 +29,7 @@ from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill
 from lopa_ray.protocol.step_report import PHASES
+from lopa_ray.text.detokenizer import IncrementalDetokenizer
 from lopa_ray.text.tokenizer import Tokenizer
 
 

@@ -15,7 +15,6 @@ from cluster.choices.messages import (
     ToolCallDelta,
 )
 from cluster.openai.answer_builder import clamp_logprob
-from cluster.openai.chat_messages import ChatMessage
 from cluster.openai.completion_objects import (
     AssistantMessage,
     CallChunk,
@@ -46,6 +45,7 @@ from cluster.openai.tools import (
     reasoning_variables,
 )
 from lopa_ray.engine.session_factory import Prompt
+from lopa_ray.text.chat_message import ChatMessage
 
 
 class ChatRequest(MultiChoiceRequest):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from reprlib import Repr
 from typing import Any
 
 from lopa_ray.errors import (
@@ -20,6 +18,7 @@ from lopa_ray.errors import (
     SettingsError,
     StepLimitError,
     WorkerError,
+    short_repr as short_repr,
 )
 
 _ERROR_TYPES = {429: "rate_limit_error", 499: "request_cancelled"}
@@ -103,14 +102,3 @@ def api_error(
         "the server failed in a way that it does not expect; its log has the details under this request's id"
     )
     return ApiError(500, message, "internal_error")
-
-
-_REPR = Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
-
-
-def short_repr(value: Any) -> str:
-    """A value that a client sent, short enough for a message."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return _REPR.repr(value)

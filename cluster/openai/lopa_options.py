@@ -9,9 +9,10 @@ from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import MAX_INT, RequestModel, unknown_field_message
+from cluster.openai.request_model import MAX_INT, RequestModel
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import DECODERS
+from lopa_ray.text.client_object import unknown_field_message
 
 DIFFUSION_SETTINGS = ("decoder", "stop_at_eos", "ranking")
 """Settings of every decoder that OpenAI's API has no word for."""

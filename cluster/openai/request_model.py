@@ -1,50 +1,16 @@
-"""The base of what clients send: strict, every error names the field, and unsupported fields may be neutral."""
+"""RequestModel: the base of requests, and the types of their fields."""
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    GetJsonSchemaHandler,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, ValidationError
 
-from cluster.openai.errors import ApiError, invalid_value, short_repr
+from cluster.openai.errors import ApiError
+from lopa_ray.text.client_object import MAX_DEPTH, ClientObject, first_error, is_too_deep
 
 MAX_INT = 2**31 - 1
 """No count, size or token id is larger."""
-
-TAG_MARK = "|"
-"""The tags of unions begin with it, which distinguishes them from the fields of a value."""
-
-MAX_DEPTH = 64
-"""Objects and lists within each other: what walks through them calls itself."""
-
-MAX_ERRORS = 1000
-"""To list more takes seconds, in which no other request is served."""
-
-
-def is_too_deep(value: Any) -> bool:
-    """Whether a JSON value nests deeper than `MAX_DEPTH`."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            member
-            for container in level
-            if isinstance(container, dict | list)
-            for member in (container.values() if isinstance(container, dict) else container)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
@@ -57,15 +23,8 @@ JsonObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_depth)]
 """Any object."""
 
 
-class RequestModel(BaseModel):
-    """An object in a request. Types are not converted, null is the same as not given."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that have no effect."""
+class RequestModel(ClientObject):
+    """An object in a request."""
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> Self:
@@ -73,79 +32,5 @@ class RequestModel(BaseModel):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise _first_error(error, cls) from None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_unsupported_fields(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        for name, given in value.items():
-            if given is None or name not in cls.unsupported_fields:
-                continue
-            if not any(_is_same(given, neutral) for neutral in cls.unsupported_fields[name]):
-                raise PydanticCustomError(
-                    "unsupported",
-                    "is not supported: got {got}; leave it out",
-                    {"field": name, "got": short_repr(given)},
-                )
-        return {name: given for name, given in value.items() if name not in cls.unsupported_fields}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        reference = handler(core)
-        schema = handler.resolve_ref_schema(reference)
-        for name, neutral in cls.unsupported_fields.items():
-            schema.setdefault("properties", {})[name] = {
-                "enum": [None, *neutral],
-                "description": "Not supported: accepted where it asks for nothing.",
-            }
-        return reference
-
-
-def unknown_field_message(name: str, known: list[str]) -> str:
-    """The error message about a field that does not exist."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return (
-        f"is no known field; did you mean {close[0]}?"
-        if close
-        else f"is no known field; known: {', '.join(known)}"
-    )
-
-
-def _is_same(value: Any, neutral: Any) -> bool:
-    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
-
-
-def _first_error(error: ValidationError, model: type[RequestModel]) -> ApiError:
-    if error.error_count() > MAX_ERRORS:
-        message = f"got {error.error_count()} wrong or unknown values; send fields that /docs describes"
-        return ApiError(400, message, "invalid_value")
-    detail = error.errors(include_url=False)[0]
-    context = detail.get("ctx", {})
-    location = [part for part in detail["loc"] if not str(part).startswith(TAG_MARK)]
-    location += [context["field"]] if "field" in context else []
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:100]
-    error_type, message = detail["type"], detail["msg"]
-    if error_type == "missing":
-        return ApiError(400, f"{param} is missing; add it", "missing_parameter", param=param)
-    if error_type == "extra_forbidden":
-        at_top = len(location) == 1
-        hint = (
-            unknown_field_message(param, list(model.model_fields))
-            if at_top
-            else "is no known field; leave it out"
-        )
-        return ApiError(400, f"{param} {hint}", "unknown_parameter", param=param)
-    if error_type in ("unsupported", "unknown"):
-        return ApiError(400, f"{param} {message}", f"{error_type}_parameter", param=param)
-    if error_type == "value_error":
-        return invalid_value(param, message.removeprefix("Value error, "))
-    return invalid_value(param, f"got {short_repr(detail['input'])}; allowed: {_allowed(message)}")
-
-
-def _allowed(message: str) -> str:
-    """Pydantic's sentence, without what it repeats."""
-    message = re.sub(r"^\w+ should (be|have) ", "", message)
-    message = re.sub(r" after validation, not .*$", "", message)
-    return re.sub(r"a valid dictionary( or instance of \w+)?$", "an object", message)
+            wrong = first_error(error, cls)
+            raise ApiError(400, wrong.message, wrong.code, param=wrong.param) from None

@@ -7,13 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from cluster.openai.chat_messages import EarlierCall, EarlierFunction, template_call
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import TAG_MARK
-from cluster.openai.tolerant_model import TolerantModel
+from lopa_ray.text.chat_message import EarlierCall, EarlierFunction
+from lopa_ray.text.client_object import TAG_MARK
+from lopa_ray.text.tolerant_object import TolerantObject
 
 
-class InputText(TolerantModel):
+class InputText(TolerantObject):
     """A piece of text."""
 
     type: Literal["input_text", "output_text", "summary_text", "reasoning_text", "text"]
@@ -43,7 +43,7 @@ TextParts: TypeAlias = Annotated[
 ]
 
 
-class InputItem(TolerantModel):
+class InputItem(TolerantObject):
     """What all items may have: clients hand outputs back with all their fields."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -186,9 +186,8 @@ def _add_to_answer(messages: list[dict[str, Any]], item: Item) -> None:
         last["content"] = _text(item.content)
     elif isinstance(item, FunctionCallItem):
         function = EarlierFunction(name=item.name, arguments=item.arguments)
-        last.setdefault("tool_calls", []).append(
-            template_call(EarlierCall(id=item.call_id, function=function))
-        )
+        call = EarlierCall(id=item.call_id, function=function)
+        last.setdefault("tool_calls", []).append(call.template_call())
     elif isinstance(item, ReasoningItem):
         last["reasoning_content"] = _text(item.content or item.summary or ())
 

@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import TAG_MARK, RequestModel
+from cluster.openai.request_model import RequestModel
 from cluster.openai.tools import MAX_TOOLS, Function, ToolChoiceWord, check_choice, choice_type
+from lopa_ray.text.client_object import TAG_MARK
 
 
 class ResponseTool(Function):

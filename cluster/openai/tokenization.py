@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cluster.choices.messages import PromptToTokenize
-from cluster.openai.chat_messages import ChatMessage
 from cluster.openai.errors import ApiError, invalid_value
 from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
 from cluster.openai.response_model import ResponseModel
 from cluster.openai.tools import Tools, offered_tools
+from lopa_ray.text.chat_message import ChatMessage
 
 
 class TokenizeRequest(RequestModel):

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
 from cluster.openai.errors import invalid_value, short_repr
-from cluster.openai.request_model import TAG_MARK, JsonObject, RequestModel
+from cluster.openai.request_model import JsonObject, RequestModel
+from lopa_ray.text.client_object import TAG_MARK
 
 MAX_TOOLS = 128
 

@@ -12,6 +12,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.scaling_settings import ScalingSettings
+from lopa_ray.config.strict import FIELDS
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
 
@@ -61,7 +62,7 @@ def _rows(model: type[BaseModel], left_out: frozenset[str]) -> Iterator[str]:
 
 
 def _section(title: str, model: type[BaseModel], left_out: frozenset[str] = frozenset()) -> str:
-    text = (model.__doc__ or "").strip()
+    text = (model.__doc__ or "").partition(FIELDS)[0].strip()
     table = ["| setting | default | allowed | meaning |", "|---|---|---|---|", *_rows(model, left_out)]
     return "\n".join([f"## {title}", "", text, "", *table, ""])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import textwrap
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -10,10 +12,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lopa_ray.errors import RequestError, SettingName, SettingsError
 
+FIELDS = "Fields:"
+"""What the list of fields in a docstring begins with."""
+
 
 class StrictModel(BaseModel):
     """Validated when made. Anything wrong is one `SettingsError` that names each setting,
-    what was got, what is allowed and what the setting means."""
+    what was got, what is allowed and what the setting means.
+
+    The docstring of each class lists its fields."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -27,6 +34,11 @@ class StrictModel(BaseModel):
             parts = [part for detail in details for part in ("; ", *_describe_one(detail, type(self)))]
             raise SettingsError(*parts[1:], setting=_setting_of(details[0])) from None
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        own = inspect.cleandoc(cls.__dict__.get("__doc__") or "")
+        cls.__doc__ = "\n\n".join([own, "\n".join([FIELDS, *_field_lines(cls)])])
+
     @property
     def implied(self) -> frozenset[str]:
         """Names of settings that have the value that others imply: they count as not set."""
@@ -36,6 +48,19 @@ class StrictModel(BaseModel):
         """A validated copy with some values changed."""
         given = {name: getattr(self, name) for name in self.model_fields_set - self.implied}
         return type(self)(**{**given, **changes})
+
+
+def _field_lines(model: type[BaseModel]) -> Iterator[str]:
+    """The fields of a model for its docstring: type, default and description."""
+    for name, field in model.model_fields.items():
+        factory = getattr(field.default_factory, "__name__", None)
+        default = "" if field.is_required() else f" = {factory}()" if factory else f" = {field.default!r}"
+        module = getattr(field.annotation, "__module__", None)
+        yield f"    {name}: {inspect.formatannotation(field.annotation, module)}{default}"
+        for line in textwrap.wrap(
+            field.description or "", 92, break_long_words=False, break_on_hyphens=False
+        ):
+            yield f"        {line}"
 
 
 def _setting_of(detail: dict[str, Any]) -> str | None:

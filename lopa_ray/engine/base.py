@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Self, TypeAlias, cast, overload
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Self, TypeAlias, cast, overload
 
-from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.session_factory import Prompt, SessionFactory, is_token_ids
+from lopa_ray.engine.generation_chunk import ChunkBuilder, GenerationChunk
+from lopa_ray.engine.session_factory import Prompt, RequestSettings, SessionFactory, is_chat, is_token_ids
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+from lopa_ray.text.chat_template import Message
 
 OnStep: TypeAlias = Callable[[int, TraceStep], None]
 
@@ -72,55 +73,88 @@ class Engine(SessionFactory, ABC):
             if builders[index].finish_reason is not None:
                 yield index, self._build_result(builders[index], began)
 
+    def stream(
+        self,
+        prompt: Prompt,
+        settings: RequestSettings | None = None,
+        *,
+        raw: bool = False,
+        parse_special: bool = True,
+        **changes: Any,
+    ) -> Generator[GenerationChunk, None, None]:
+        """Decode one prompt; the generator yields its text and canvas after each step, and the result with the last.
+
+        Arguments are those of `generate`. Raises PromptError and SettingsError at once; the generator raises what ends
+        the request. Closing it cancels the request.
+        """
+        session = self.create_session(prompt, settings, raw=raw, parse_special=parse_special, **changes)
+        return self._chunks(session, ChunkBuilder(session, self.tokenizer))
+
+    def _chunks(
+        self, session: DecodeSession, builder: ChunkBuilder
+    ) -> Generator[GenerationChunk, None, None]:
+        if session.finished:
+            yield builder.chunk()
+            return
+        for event in self.events([session]):
+            yield builder.add(event)
+
     def _build_result(self, builder: ResultBuilder, began: float) -> GenerationResult:
         text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
         return builder.build(text, time.perf_counter() - began)
 
     @overload
-    def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; it means one prompt
+    def generate(
         self,
-        prompts: str | Sequence[int],
-        settings: GenerationSettings | None = None,
+        prompts: str | Sequence[int] | Sequence[Message],
+        settings: RequestSettings | None = None,
         *,
         raw: bool = False,
         parse_special: bool = True,
         trace: bool = False,
         on_step: OnStep | None = None,
+        **changes: Any,
     ) -> GenerationResult: ...
 
     @overload
     def generate(
         self,
         prompts: Sequence[Prompt],
-        settings: GenerationSettings | None = None,
+        settings: RequestSettings | None = None,
         *,
         raw: bool = False,
         parse_special: bool = True,
         trace: bool = False,
         on_step: OnStep | None = None,
+        **changes: Any,
     ) -> list[GenerationResult]: ...
 
     def generate(
         self,
-        prompts: str | Sequence[int] | Sequence[Prompt],
-        settings: GenerationSettings | None = None,
+        prompts: Prompt | Sequence[Prompt],
+        settings: RequestSettings | None = None,
         *,
         raw: bool = False,
         parse_special: bool = True,
         trace: bool = False,
         on_step: OnStep | None = None,
+        **changes: Any,
     ) -> GenerationResult | list[GenerationResult]:
-        """Decode one prompt (text or token ids) to a result, or a list of prompts to a list of results.
+        """Decode one prompt (text, token ids, or the messages of a chat) to a result, or a list of prompts to a list
+        of results.
 
-        With `raw`, text is encoded without the chat template, and special tokens are recognised in it unless
-        `parse_special` is false. With `trace`, the result holds every step. Raises
-        PromptError before anything runs if a prompt cannot be decoded. Later it raises the first error that ends a
+        `settings` and `changes`: see `decode_settings` (`engine.generate(prompt, num_branches=2)`). With `raw`, text
+        is encoded without the chat template, and special tokens are recognised in it unless `parse_special` is false.
+        With `trace`, the result holds every step. Raises PromptError or
+        SettingsError before anything runs if a prompt cannot be decoded. Later it raises the first error that ends a
         request.
         """
-        single = isinstance(prompts, str) or not isinstance(prompts, Sequence) or is_token_ids(prompts)
+        single = not isinstance(prompts, Sequence) or isinstance(prompts, str)
+        single = single or is_token_ids(prompts) or is_chat(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)
+        decode = self.decode_settings(settings, **changes)
         sessions = [
-            self.create_session(prompt, settings, raw=raw, parse_special=parse_special) for prompt in several
+            self.create_session(prompt, decode, raw=raw, parse_special=parse_special) for prompt in several
         ]
         results: dict[int, GenerationResult] = {}
         for index, result in self.run(sessions, trace=trace, on_step=on_step):

@@ -33,6 +33,11 @@ class LocalEngine(Engine):
         """Id of an unfinished request → the queue of its events. Each active call of `events` has its own queue."""
 
     @property
+    def num_workers(self) -> int:
+        """One, whatever the configuration says: this process."""
+        return 1
+
+    @property
     def prefix_index(self) -> PrefixIndex:
         """The index of stored prompt prefixes, with its hit counters."""
         return self._scheduler.prefix_index

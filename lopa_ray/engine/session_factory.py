@@ -7,11 +7,12 @@ from typing import Any, TypeAlias, cast
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
-from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders import new_session, override_settings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, SettingsError
+from lopa_ray.model.hub import short_name
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.text.chat_template import Message
@@ -21,6 +22,9 @@ from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages."""
+
+RequestSettings: TypeAlias = GenerationSettings | Mapping[str, Any]
+"""The decode settings of a request: all of them, or by name those that differ from the configuration's."""
 
 RenderedPrompt: TypeAlias = RenderedChat | RawText | Sequence[int]
 """What is left to encode: a chat that went through its template, text that goes in as it is, or token ids."""
@@ -38,6 +42,33 @@ class SessionFactory:
             if tokenizer is None
             else ConstraintCache(tokenizer, vocabulary, config.group.compile_timeout_s)
         )
+
+    def __repr__(self) -> str:
+        model = self.config.model
+        return (
+            f"{type(self).__name__}(model={short_name(model.path)!r}, device={model.device!r}, "
+            f"workers={self.num_workers})"
+        )
+
+    @property
+    def num_workers(self) -> int:
+        """How many branch workers evaluate a request's branches."""
+        return self.config.group.num_workers
+
+    def decode_settings(self, settings: RequestSettings | None = None, **changes: Any) -> GenerationSettings:
+        """The decode settings of a request: `settings` with `changes` on top, which may name another decoder.
+
+        A mapping has changes of the configuration's settings; None stands for these. Raises SettingsError.
+        """
+        if not isinstance(settings, GenerationSettings | Mapping | None):
+            raise SettingsError(
+                f"got settings of type {type(settings).__name__}; give those of a decoder (LopaSettings, ...), or a "
+                "mapping or keywords with decode settings"
+            )
+        if isinstance(settings, Mapping):
+            changes, settings = {**settings, **changes}, None
+        current = settings or self.config.decode
+        return override_settings(current, changes) if changes else current
 
     def encode(
         self,
@@ -75,11 +106,7 @@ class SessionFactory:
             return tokenizer.render_chat([{"role": "user", "content": prompt}])
         if is_token_ids(prompt):
             return cast(Sequence[int], prompt)
-        if (
-            isinstance(prompt, Sequence)
-            and prompt
-            and all(isinstance(message, Mapping) for message in prompt)
-        ):
+        if is_chat(prompt):
             tokenizer = require_tokenizer(self.tokenizer)
             messages = cast(Sequence[Message], prompt)
             return tokenizer.render_chat(messages, tools=tools, variables=variables)
@@ -109,12 +136,13 @@ class SessionFactory:
     def create_session(
         self,
         prompt: Prompt,
-        settings: GenerationSettings | None = None,
+        settings: RequestSettings | None = None,
         *,
         raw: bool = False,
         parse_special: bool = True,
+        **changes: Any,
     ) -> DecodeSession:
-        """A session for one prompt. `settings` default to those of the configuration; see `render` for the others.
+        """A session for one prompt. `settings` and `changes`: see `decode_settings`; `render` for the others.
 
         Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer together are
         too long, and SettingsError for a pattern or schema that is not supported, or for a first step beyond
@@ -122,7 +150,7 @@ class SessionFactory:
         to encode, and a new pattern up to `group.compile_timeout_s` to compile, in a process of its own; `prepare` does
         the latter for asynchronous programs. Raises OverloadedError if the machine lacks memory or time to compile.
         """
-        settings = settings or self.config.decode
+        settings = self.decode_settings(settings, **changes)
         ids = self.encode(prompt, raw=raw, parse_special=parse_special)
         room = self.config.model.max_model_len
         if len(ids) + settings.max_new_tokens > room:
@@ -165,3 +193,12 @@ class SessionFactory:
 def is_token_ids(prompt: object) -> bool:
     """Whether a prompt is a list of token ids."""
     return isinstance(prompt, Sequence) and len(prompt) > 0 and all(type(token) is int for token in prompt)
+
+
+def is_chat(prompt: object) -> bool:
+    """Whether a prompt is a list of chat messages."""
+    return (
+        isinstance(prompt, Sequence)
+        and len(prompt) > 0
+        and all(isinstance(message, Mapping) for message in prompt)
+    )

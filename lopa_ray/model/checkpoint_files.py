@@ -41,7 +41,7 @@ class TensorFiles:
                 raise CheckpointError(f"{file}: no such file; the checkpoint needs it: download it again")
             try:
                 with safe_open(file, framework="pt") as handle:
-                    names = [name for name in handle.keys() if listed.get(name, file) == file]  # noqa: SIM118 (a handle is not iterable)
+                    names = [name for name in tuple(handle.keys()) if listed.get(name, file) == file]
                     shapes_in_file = {name: tuple(handle.get_slice(name).get_shape()) for name in names}
             except _UNREADABLE as error:
                 raise _damaged_file(file, error) from None

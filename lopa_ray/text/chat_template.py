@@ -25,15 +25,8 @@ from lopa_ray.text.template_limits import (
 if TYPE_CHECKING:
     from transformers import AddedToken, PreTrainedTokenizerFast
 
-ROLES = ("system", "user", "assistant", "tool")
-OPTIONAL_KEYS = {"reasoning_content": str, "tool_calls": Sequence, "tool_call_id": str, "name": str}
-"""Optional keys of a message and the types of their values. The keys role and content are required."""
-
 Message: TypeAlias = Mapping[str, Any]
-"""A chat message: role and content, both text, and any of `OPTIONAL_KEYS`.
-
-Tool calls have the form of OpenAI's API, except that their arguments are objects, not JSON text.
-"""
+"""A chat message in the shape of OpenAI's chat API; see `lopa_ray.text.chat_message.ChatMessage`."""
 
 GENERATION_PROMPT = "add_generation_prompt"
 """The only parameter of transformers' `apply_chat_template` that a template variable may set.
@@ -158,37 +151,3 @@ def _special_token_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
         f"{space[token.lstrip]}({re.escape(token.content)}){space[token.rstrip]}" for token in ordered
     )
     return re.compile("|".join(patterns) or r"(?!)")
-
-
-def check_messages(messages: Sequence[Message]) -> None:
-    """Raises `PromptError` if `messages` are empty or have a wrong form."""
-    if not messages:
-        raise PromptError("got no chat messages; need one or more with role and content: add one")
-    for message in messages:
-        _check_message(message)
-
-
-def _is_call(call: object) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    return isinstance(function, Mapping) and isinstance(function.get("name"), str) and "arguments" in function
-
-
-def _check_message(message: object) -> None:
-    if (
-        not isinstance(message, Mapping)
-        or not {"role", "content"} <= message.keys() <= {"role", "content", *OPTIONAL_KEYS}
-        or not all(
-            isinstance(message[key], OPTIONAL_KEYS[key]) for key in OPTIONAL_KEYS.keys() & message.keys()
-        )
-        or not all(map(_is_call, message.get("tool_calls", ())))
-    ):
-        raise PromptError(
-            f"got the chat message {message!r}; need an object with role and content, and optionally "
-            f"{', '.join(OPTIONAL_KEYS)}: correct it"
-        )
-    role, content = message["role"], message["content"]
-    if role not in ROLES or not isinstance(content, str):
-        raise PromptError(
-            f"got a chat message with role {role!r} and content of type {type(content).__name__}; "
-            f"allowed are the roles {', '.join(ROLES)}, and content that is text: change it"
-        )

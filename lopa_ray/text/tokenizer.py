@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lopa_ray.errors import PromptError
-from lopa_ray.text.chat_template import ChatTemplate, Message, check_messages
+from lopa_ray.text.chat_message import read_messages
+from lopa_ray.text.chat_template import ChatTemplate, Message
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer_files import read_tokenizer, template_file
 from lopa_ray.text.tokenizer_limits import panics_as_errors
@@ -198,7 +199,7 @@ class Tokenizer:
         valid Jinja.
         """
         template = self.chat_template(tools)
-        check_messages(messages)
+        messages = read_messages(messages)
         if not template.knows_tools:
             messages, tools = without_tool_messages(messages, tools, tool_format(template)), ()
         return template.render(

@@ -58,6 +58,22 @@ def engine(program: asyncio.Runner) -> Iterator[AsyncRayEngine]:
     started.close()
 
 
+def test_a_stream_ends_with_the_result(program: asyncio.Runner, engine: AsyncRayEngine) -> None:
+    settings = SETTINGS["two_phase"]
+
+    async def run() -> None:
+        async with aclosing(engine.stream(PROMPTS[0], settings)) as stream:
+            chunks = [chunk async for chunk in stream]
+        expected = await engine.generate(PROMPTS[0], settings)
+        result = chunks[-1].result
+        assert result is not None and result.token_ids == expected.token_ids
+        assert len(chunks) == expected.steps and all(chunk.result is None for chunk in chunks[:-1])
+
+    program.run(run())
+    status = program.run(engine.status())
+    assert repr(engine).endswith(f"device='cpu', workers={status.workers})")
+
+
 def test_requests_come_and_go_at_random_and_keep_their_tokens(
     program: asyncio.Runner, engine: AsyncRayEngine
 ) -> None:

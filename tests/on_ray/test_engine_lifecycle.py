@@ -89,6 +89,17 @@ def test_an_engine_says_how_long_each_phase_of_its_start_took(reference: Referen
         assert list(engine.start_phases) == ["master", "workers", "model", "join"]
 
 
+def test_a_stream_ends_with_what_generate_returns_and_may_be_left(reference: ReferenceResults) -> None:
+    settings = SETTINGS["two_phase"]
+    with RayEngine.from_config(tiny_config(group=ONE_WORKER)) as engine:
+        assert repr(engine).endswith("device='cpu', workers=1)")
+        with closing(engine.stream(PROMPTS[0], settings)) as left:
+            next(left)
+        *chunks, last = engine.stream(PROMPTS[0], settings)
+        assert comparable(last.result) == reference[0, "two_phase"]
+        assert not any(chunk.result for chunk in chunks) and len(chunks) == last.step - 1
+
+
 @pytest.mark.slow
 def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_starts_another(
     tmp_path: Path, reference: ReferenceResults

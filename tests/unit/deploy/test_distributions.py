@@ -137,6 +137,20 @@ def test_a_package_that_shadows_one_is_named(installation: Path, tmp_path: Path,
     assert done.stderr.startswith(f"Error: {folder.resolve()} shadows the package {name!r}")
 
 
+@pytest.mark.parametrize("name", ["actors", "cluster"])
+def test_a_folder_without_a_package_is_named_where_python_prefers_it(
+    installation: Path, tmp_path: Path, name: str
+) -> None:
+    """Python looks into an editable installation last, so there any folder shadows it."""
+    folder = folder_of(tmp_path, name, package=False)
+    done = run(
+        f"import lopa_ray; lopa_ray.Config; import {name}; print({name}.__file__)", installation, tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    message = f"{folder.resolve()} shadows the package {name!r} of lopa-ray"
+    assert (message in done.stderr) == (done.stdout.strip() == "None") == ("editable" in str(installation))
+
+
 def test_a_shadowed_group_is_an_error_of_the_command_line(installation: Path, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "actors", package=True)
     done = run("import cluster.cli", installation, tmp_path)

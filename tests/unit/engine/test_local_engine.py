@@ -196,7 +196,7 @@ WRONG: list[tuple[Prompt, str]] = [
     ([-1], "-1"),
     ([1] * 81, "exceed max_model_len 96"),
     ("text", "tokenizer"),
-    ([{"role": "user", "content": "x"}], "dict"),
+    ([{"role": "user", "content": "x"}], "no tokenizer"),
     ([[{"role": "user", "content": "x"}]], "tokenizer"),
     ([1.5], "prompt"),
     ([True], "prompt"),

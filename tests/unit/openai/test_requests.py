@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from cluster.choices.messages import ChoicesRequest
-from cluster.openai import tolerant_model
 from cluster.openai.chat import ChatRequest
-from cluster.openai.tolerant_model import MAX_LOGGED
+from lopa_ray.text import tolerant_object
+from lopa_ray.text.tolerant_object import MAX_LOGGED
 from support.fake_backend import (
     CHAT,
     HI,
@@ -203,7 +203,7 @@ def test_unknown_fields_of_messages_are_ignored(server: Server, client: httpx.Cl
 def test_the_log_names_an_ignored_field_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tolerant_model, "_logged", set())
+    monkeypatch.setattr(tolerant_object, "_logged", set())
     message = {**HI[0], "a\nb": 1, "empty": "", "null": None}
     for _ in range(3):
         ChatRequest.parse({"messages": [message, message]})

@@ -185,7 +185,7 @@ def test_messages_of_calls_become_those_that_templates_know(
                     {
                         "role": "assistant",
                         "content": "",
-                        "tool_calls": [{"function": {"name": "f", "arguments": {}}}],
+                        "tool_calls": [{"function": {"name": "f", "arguments": []}}],
                     }
                 ]
             },

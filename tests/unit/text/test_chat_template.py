@@ -240,7 +240,7 @@ def test_a_missing_template_matters_only_for_chat(tmp_path: Path) -> None:
         ["x"],
         [{"role": "user"}],
         [{"role": "user", "content": None}],
-        [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
         [{"role": "im_end", "content": "x"}],
         [{"role": ["user"], "content": "x"}],
         [{"role": "user", "content": "x", "tool_calls": "y"}],

@@ -1,4 +1,4 @@
-"""TolerantModel: the base of what clients hand back, whose fields other servers may have made."""
+"""TolerantObject: the base of what clients hand back, whose fields other servers may have made."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ConfigDict, model_validator
 
-from cluster.openai.errors import short_repr
-from cluster.openai.request_model import RequestModel
+from lopa_ray.errors import short_repr
+from lopa_ray.text.client_object import ClientObject
 
 MAX_LOGGED = 100
 """Clients choose the names, so the log has no more of them."""
@@ -19,7 +19,7 @@ _logged: set[str] = set()
 """Fields that a line of this process' log names."""
 
 
-class TolerantModel(RequestModel):
+class TolerantObject(ClientObject):
     """A part of a conversation. Unknown fields are ignored, as vLLM does: clients hand messages back as another server
     or a library of theirs wrote them (`id`, `cache_control`).
 

@@ -1,20 +1,36 @@
-"""The messages of a chat, from OpenAI's shape to the one of chat templates."""
+"""The messages of a chat, from OpenAI's shape to the one of chat templates: for every place that takes chats."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.openai.errors import short_repr
-from cluster.openai.request_model import is_too_deep
-from cluster.openai.tolerant_model import TolerantModel
+from lopa_ray.errors import PromptError, short_repr
+from lopa_ray.text.chat_template import Message
+from lopa_ray.text.client_object import MAX_DEPTH, ClientObject, first_error, is_too_deep
+from lopa_ray.text.tolerant_object import TolerantObject
 
 
-class TextPart(TolerantModel):
+def _as_arguments(value: Any) -> Any:
+    """Templates write arguments as JSON, so they get an object; text that is no JSON object they get as it is."""
+    if isinstance(value, dict) and not is_too_deep(value):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(
+            f"got {short_repr(value)}; allowed: JSON text, or an object of at most {MAX_DEPTH} levels"
+        )
+    try:
+        arguments = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return arguments if isinstance(arguments, dict) and not is_too_deep(arguments) else value
+
+
+class TextPart(TolerantObject):
     """A piece of a message's text."""
 
     type: Literal["text"]
@@ -24,20 +40,20 @@ class TextPart(TolerantModel):
     """Pieces are joined with nothing between them."""
 
 
-class EarlierFunction(TolerantModel):
+class EarlierFunction(TolerantObject):
     """A function and what it was called with."""
 
     name: str
     """Its name."""
 
-    arguments: str
-    """JSON text."""
+    arguments: Annotated[Any, BeforeValidator(_as_arguments, json_schema_input_type=str | dict[str, Any])]
+    """JSON text, or the object itself."""
 
     parsed_arguments: Any = None
     """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
 
 
-class EarlierCall(TolerantModel):
+class EarlierCall(TolerantObject):
     """A call that an assistant's message made."""
 
     id: str | None = None
@@ -52,6 +68,11 @@ class EarlierCall(TolerantModel):
     index: int | None = None
     """Accepted, and not used."""
 
+    def template_call(self) -> dict[str, Any]:
+        """What the template gets."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"type": "function", "function": function} | ({} if self.id is None else {"id": self.id})
+
 
 def _as_parts(value: Any) -> Any:
     if value is None:
@@ -61,7 +82,7 @@ def _as_parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-class ChatMessage(TolerantModel):
+class ChatMessage(TolerantObject):
     """A message of a chat. Clients hand answers back with all their empty fields."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -109,28 +130,33 @@ class ChatMessage(TolerantModel):
         return self
 
     def template_message(self) -> dict[str, Any]:
-        """What the template gets; see `lopa_ray.text.chat_template.Message`."""
+        """What the template gets: role and content as text, and what else the message has."""
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
             "content": "".join(part.text for part in self.content or ()),
         }
         if self.tool_calls:
-            message["tool_calls"] = [template_call(call) for call in self.tool_calls]
+            message["tool_calls"] = [call.template_call() for call in self.tool_calls]
         reasoning = self.reasoning_content or self.reasoning
         optional = {"name": self.name, "reasoning_content": reasoning, "tool_call_id": self.tool_call_id}
         return message | {name: value for name, value in optional.items() if value}
 
 
-def template_call(call: EarlierCall) -> dict[str, Any]:
-    """Templates write arguments as JSON, so they get them as values; text that is no JSON object they get as it is."""
+class _Chat(ClientObject):
+    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
+
+
+def read_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages of a chat as templates get them. What this returns, it reads as the same.
+
+    Raises PromptError, which names the field, for messages that are empty or wrong.
+    """
     try:
-        arguments = json.loads(call.function.arguments)
-    except (ValueError, RecursionError):
-        arguments = None
-    function = {
-        "name": call.function.name,
-        "arguments": arguments
-        if isinstance(arguments, dict) and not is_too_deep(arguments)
-        else call.function.arguments,
-    }
-    return {"type": "function", "function": function} | ({} if call.id is None else {"id": call.id})
+        chat = _Chat.model_validate({"messages": [_as_dict(message) for message in messages]})
+    except ValidationError as error:
+        raise PromptError(first_error(error, _Chat).message) from None
+    return [message.template_message() for message in chat.messages]
+
+
+def _as_dict(message: Any) -> Any:
+    return dict(message) if isinstance(message, Mapping) else message

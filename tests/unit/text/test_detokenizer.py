@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from cluster.choices.detokenizer import IncrementalDetokenizer
+from lopa_ray.text.detokenizer import IncrementalDetokenizer
 
 MASK, EOS = 256, 257
 TEXTS = st.text(st.sampled_from("ab€é🙂\n\ufffd x"), max_size=24)

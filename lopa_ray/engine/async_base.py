@@ -1,0 +1,92 @@
+"""AsyncEngine: the base class of engines for asyncio programs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from lopa_ray.decoding.result import GenerationResult, ResultBuilder
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.generation_chunk import ChunkBuilder, GenerationChunk
+from lopa_ray.engine.session_factory import Prompt, RequestSettings, SessionFactory
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
+
+
+class AsyncEngine(SessionFactory, ABC):
+    """As `Engine`, with many requests of different tasks in flight together."""
+
+    @abstractmethod
+    def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
+        """Every step of every session; the `request_key` of an event is the index of its session.
+
+        An error ends its own request only. Closing the iterator cancels what is unfinished.
+        """
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        settings: RequestSettings | None = None,
+        *,
+        raw: bool = False,
+        parse_special: bool = True,
+        trace: bool = False,
+        **changes: Any,
+    ) -> GenerationResult:
+        """Decode one prompt, in flight together with those of other tasks.
+
+        `settings` and `changes`: see `decode_settings`. `raw` leaves the chat template out, and special tokens are
+        recognised in raw text unless `parse_special` is false. `trace` keeps every step in the result. Raises what
+        `create_session` raises, and what ended the request.
+        """
+        began = time.perf_counter()
+        session = await self._new_session(prompt, settings, raw, parse_special, changes)
+        builder = ResultBuilder(len(session.prompt), session.settings, session.end_token_ids, trace)
+        if not session.finished:
+            async with aclosing(self.events([session])) as events:
+                async for event in events:
+                    if isinstance(event, RequestFailure):
+                        raise event.error
+                    builder.add_step(event.plan, event.outcome)
+        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
+        return builder.build(text, time.perf_counter() - began)
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        settings: RequestSettings | None = None,
+        *,
+        raw: bool = False,
+        parse_special: bool = True,
+        **changes: Any,
+    ) -> AsyncGenerator[GenerationChunk, None]:
+        """Decode one prompt; yields its text and canvas after each step, and the result with the last.
+
+        Arguments and errors are those of `generate`. Closing the iterator cancels the request.
+        """
+        session = await self._new_session(prompt, settings, raw, parse_special, changes)
+        builder = ChunkBuilder(session, self.tokenizer)
+        if session.finished:
+            yield builder.chunk()
+            return
+        async with aclosing(self.events([session])) as events:
+            async for event in events:
+                yield builder.add(event)
+
+    async def _new_session(
+        self,
+        prompt: Prompt,
+        settings: RequestSettings | None,
+        raw: bool,
+        parse_special: bool,
+        changes: dict[str, Any],
+    ) -> DecodeSession:
+        decode = self.decode_settings(settings, **changes)
+        await self.prepare(decode)
+        # A long prompt takes a while to encode; the steps of other requests do not wait for it.
+        return await asyncio.to_thread(
+            self.create_session, prompt, decode, raw=raw, parse_special=parse_special
+        )

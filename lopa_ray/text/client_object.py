@@ -1,0 +1,142 @@
+"""ClientObject: the base of what clients send. It is strict, every error names the field, and unsupported fields may be
+neutral."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from lopa_ray.errors import short_repr
+
+TAG_MARK = "|"
+"""The tags of unions begin with it, which distinguishes them from the fields of a value."""
+
+MAX_DEPTH = 64
+"""Objects and lists within each other: what walks through them calls itself."""
+
+MAX_ERRORS = 1000
+"""To list more takes seconds, in which no other request is served."""
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether a JSON value nests deeper than `MAX_DEPTH`."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            member
+            for container in level
+            if isinstance(container, dict | list)
+            for member in (container.values() if isinstance(container, dict) else container)
+        ]
+        if not level:
+            return False
+    return True
+
+
+class ClientObject(BaseModel):
+    """An object from a client. Types are not converted, null is the same as not given."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that have no effect."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unsupported_fields(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for name, given in value.items():
+            if given is None or name not in cls.unsupported_fields:
+                continue
+            if not any(_is_same(given, neutral) for neutral in cls.unsupported_fields[name]):
+                raise PydanticCustomError(
+                    "unsupported",
+                    "is not supported: got {got}; leave it out",
+                    {"field": name, "got": short_repr(given)},
+                )
+        return {name: given for name, given in value.items() if name not in cls.unsupported_fields}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        reference = handler(core)
+        schema = handler.resolve_ref_schema(reference)
+        for name, neutral in cls.unsupported_fields.items():
+            schema.setdefault("properties", {})[name] = {
+                "enum": [None, *neutral],
+                "description": "Not supported: accepted where it asks for nothing.",
+            }
+        return reference
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """What is wrong with an object."""
+
+    code: str
+    """invalid_value, or missing_, unknown_ or unsupported_parameter."""
+    message: str
+    """It names the field."""
+    param: str | None = None
+    """The path of the field: `messages[0].content`."""
+
+
+def unknown_field_message(name: str, known: list[str]) -> str:
+    """The error message about a field that does not exist."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return (
+        f"is no known field; did you mean {close[0]}?"
+        if close
+        else f"is no known field; known: {', '.join(known)}"
+    )
+
+
+def _is_same(value: Any, neutral: Any) -> bool:
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
+
+
+def first_error(error: ValidationError, model: type[ClientObject]) -> FieldError:
+    """The first thing that is wrong with an object of the class `model`."""
+    if error.error_count() > MAX_ERRORS:
+        message = f"got {error.error_count()} wrong or unknown values; send fields that are documented"
+        return FieldError("invalid_value", message)
+    detail = error.errors(include_url=False)[0]
+    context = detail.get("ctx", {})
+    location = [part for part in detail["loc"] if not str(part).startswith(TAG_MARK)]
+    location += [context["field"]] if "field" in context else []
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:100]
+    error_type, message = detail["type"], detail["msg"]
+    if error_type == "missing":
+        return FieldError("missing_parameter", f"{param} is missing; add it", param)
+    if error_type == "extra_forbidden":
+        at_top = len(location) == 1
+        hint = (
+            unknown_field_message(param, list(model.model_fields))
+            if at_top
+            else "is no known field; leave it out"
+        )
+        return FieldError("unknown_parameter", f"{param} {hint}", param)
+    if error_type in ("unsupported", "unknown"):
+        return FieldError(f"{error_type}_parameter", f"{param} {message}", param)
+    if error_type == "value_error":
+        return _invalid_value(param, message.removeprefix("Value error, "))
+    return _invalid_value(param, f"got {short_repr(detail['input'])}; allowed: {_allowed(message)}")
+
+
+def _allowed(message: str) -> str:
+    """Pydantic's sentence, without what it repeats."""
+    message = re.sub(r"^\w+ should (be|have) ", "", message)
+    message = re.sub(r" after validation, not .*$", "", message)
+    return re.sub(r"a valid dictionary( or instance of \w+)?$", "an object", message)
+
+
+def _invalid_value(param: str, message: str) -> FieldError:
+    return FieldError("invalid_value", f"{param}: {message}", param)
