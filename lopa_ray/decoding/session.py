@@ -28,7 +28,7 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.request_checks import check_constraint, check_prompt, check_stop_tokens
-from lopa_ray.decoding.result import length_through_end
+from lopa_ray.decoding.result import final_part, length_through_end
 from lopa_ray.errors import ProtocolError, ScoreError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest
@@ -119,6 +119,11 @@ class DecodeSession(ABC):
     @abstractmethod
     def exhausted(self) -> bool:
         """Nothing is masked and nothing more may be added."""
+
+    @property
+    def editable(self) -> range:
+        """See `StepOutcome.editable`."""
+        return range(0)
 
     @property
     def step_limit(self) -> int:
@@ -258,8 +263,9 @@ class DecodeSession(ABC):
 
     def _finish_reason(self) -> FinishReason | None:
         settings = self.settings
-        length = length_through_end(self.generated, self.end_token_ids)
-        decided = length is not None and self.vocabulary.mask_token_id not in self.generated[:length]
+        final = final_part(self.generated, self.editable, len(self.prompt))
+        length = length_through_end(final, self.end_token_ids)
+        decided = length is not None and self.vocabulary.mask_token_id not in final[:length]
         if settings.stop_at_eos and decided:
             return "stop"
         if not self.exhausted:
