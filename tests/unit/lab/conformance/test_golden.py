@@ -95,6 +95,7 @@ def test_recorded_cases(name, passed, refused):
         ("llada2/llada2_forward_cases", 1),
         ("sdar_moe/sdar_moe_generate_cases", 6),
         ("llada2/llada2_generate_cases", 9),
+        ("llada2/llada21_generate_cases", 9),
     ],
 )
 def test_recorded_cases_run_by_transformers(name, every):
