@@ -112,8 +112,10 @@ class EditingSession(BlockCausalSession):
         return ends and not self._masked_positions(self._block)
 
     def _report_of_masks(self, branch: PlannedBranch[list[int]], report: BranchReport) -> BranchReport:
-        masks = np.array(branch.canvas)[report.positions] == self.vocabulary.mask_token_id
-        return report.select(masks)
+        mask = self.vocabulary.mask_token_id
+        return report.select(
+            np.array([branch.canvas[p] == mask for p in report.positions.tolist()], np.bool_)
+        )
 
     def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings = self.settings
