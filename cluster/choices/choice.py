@@ -113,7 +113,7 @@ class ChoiceState:
 
     def _new_text(self, *, final: bool) -> Iterator[ChoicesOutput]:
         first = len(self._logprobs)
-        delta = self._detokenizer.update(self._result.canvas, final=final)
+        delta = self._detokenizer.update(self._result.final_canvas, final=final)
         if self._request.logprobs:
             self._logprobs += [self._logprob(self._decisions[first + at]) for at in range(delta.tokens)]
         parts = list(self._parser.update(delta.text, final=final or self._detokenizer.stopped))
@@ -185,9 +185,9 @@ class ChoiceState:
     def _stats(self) -> ChoiceStats:
         now = time.monotonic()
         result, settings = self._result, self.session.settings
-        text_tokens = self._detokenizer.num_text_tokens(result.canvas)
+        text_tokens = self._detokenizer.num_text_tokens(result.final_canvas)
         ended = not self._detokenizer.stopped and self.session.has_ended(
-            result.canvas[text_tokens : text_tokens + 1]
+            result.final_canvas[text_tokens : text_tokens + 1]
         )
         return ChoiceStats(
             steps=result.steps,

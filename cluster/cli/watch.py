@@ -50,7 +50,6 @@ class CanvasRenderer:
     def __init__(self, tokenizer: Tokenizer | None, session: DecodeSession) -> None:
         self._tokenizer = tokenizer
         self._prompt_len = len(session.prompt)
-        self._mask_token_id = session.vocabulary.mask_token_id
         self._eos_token_id = session.vocabulary.eos_token_id
         self._by_entropy = session.settings.ranking == "neg_entropy"
         self._decided_in: list[int] = []
@@ -58,9 +57,8 @@ class CanvasRenderer:
     def next_frame(self, step: TraceStep) -> CanvasFrame:
         """The frame of the step that follows the one of the last call."""
         self._decided_in += [0] * (len(step.canvas) - len(self._decided_in))
-        for at, token in enumerate(step.canvas):
-            if token != self._mask_token_id and not self._decided_in[at]:
-                self._decided_in[at] = step.step
+        for decision in step.decided:
+            self._decided_in[decision.position - self._prompt_len] = step.step
         return CanvasFrame(step, tuple(self._decided_in))
 
     def render(self, frame: CanvasFrame) -> RenderableType:

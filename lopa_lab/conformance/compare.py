@@ -36,6 +36,8 @@ def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
         compare = _compare_windows
         if case.kind in ("lopa", "d2f"):
             compare = _compare_block_decode
+        elif case.kind.startswith("llada21"):
+            compare = _compare_edited_blocks
         elif case.kind.startswith("llada2"):
             compare = _compare_uncached_blocks
         elif case.kind.startswith("localleap"):
@@ -185,6 +187,35 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
     expected_conf = [row["fill_conf"][at] for at in expected_fill]
     got_conf = [decisions[at][1].probability for at in expected_fill]
     yield from _check_close("fill_conf", 0, expected_conf, got_conf)
+
+
+def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    """What LLaDA2.1's calls saw, which is all up to the end of the current block, what each filled and edited, and the
+    canvas. The answer is the canvas, cut at the requested length and at the first EOS."""
+    row = case.row
+    yield from _check("nfe", 0, row["nfe"], len(run.rounds))
+    expected_ends = [start + length for start, length, *_ in row["windows"]]
+    yield from _check("windows", 0, expected_ends, [plan.start + len(plan.canvas) for plan, _ in run.rounds])
+    fills: dict[int, tuple[int, float]] = {}
+    tokens: dict[int, int] = {}
+    edits, edit_conf = [], []
+    for _, outcome in run.rounds:
+        for decision in outcome.filled:
+            at = decision.position - run.prompt_len
+            if at in tokens:
+                edits.append([outcome.step, at, tokens[at], decision.token])
+                edit_conf.append(decision.probability)
+            else:
+                fills[at] = outcome.step, decision.probability
+            tokens[at] = decision.token
+    filled = [fills.get(at, (0, 0.0)) for at in range(len(row["canvas"]))]
+    yield from _check("fill_step", 0, row["fill_step"], [call for call, _ in filled])
+    yield from _check("edits", 0, row["edits"], edits)
+    yield from _check("canvas", 0, row["canvas"], run.tokens)
+    answer = token_ids(row, "tokens")
+    yield from _check("tokens", 0, answer, run.tokens[: len(answer)])
+    yield from _check_close("fill_conf", 0, row["fill_conf"], [confidence for _, confidence in filled])
+    yield from _check_close("edit_conf", 0, row["edit_conf"], edit_conf)
 
 
 def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, abbreviate, token_ids
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
@@ -236,6 +237,23 @@ def _llada2_settings(recorded: _RecordedSettings) -> _Settings:
     }
 
 
+def _llada21_settings(recorded: _RecordedSettings) -> _Settings:
+    """Rows of LLaDA2.1's decoder. It takes `steps` and `minimal_topk`, and has no use for them."""
+    pop = recorded.pop
+    block, max_new_tokens = recorded.pop_whole_blocks()
+    pop("steps", int, default=None), pop("minimal_topk", int, default=None)
+    _require_greedy(recorded)
+    return EditingSettings, {
+        "block_size": block,
+        "max_new_tokens": max_new_tokens,
+        "confidence_threshold": recorded.pop_threshold("threshold"),
+        "editing_threshold": recorded.pop_threshold("editing_threshold"),
+        "max_post_steps": pop("max_post_steps", int),
+        "num_to_transfer": pop("num_to_transfer", int, default=1),
+        "stop_at_eos": pop("eos_early_stop", bool, default=False),
+    }
+
+
 def _localleap_settings(recorded: _RecordedSettings) -> _Settings:
     """Rows of LocalLeap on LLaDA and Dream. Without a threshold LLaDA's follow a schedule."""
     pop = recorded.pop
@@ -296,6 +314,14 @@ _KINDS: dict[Callable[[_RecordedSettings], _Settings], tuple[str, ...]] = {
         "localleap_dream_edge",
     ),
     _llada2_settings: ("llada2_threshold", "llada2_steps", "llada2_eos", "llada2_eos_early", "llada2_edge"),
+    _llada21_settings: (
+        "llada21_quality",
+        "llada21_speed",
+        "llada21_default",
+        "llada21_other",
+        "llada21_eos",
+        "llada21_edge",
+    ),
 }
 SETTINGS_BY_KIND = {kind: settings for settings, kinds in _KINDS.items() for kind in kinds}
 """What makes settings of a row, by its kind."""

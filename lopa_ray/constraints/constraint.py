@@ -214,12 +214,12 @@ class ConstraintState:
         return self._constraint.allows_one_token(self._forward[at], self._backward[at + 1])
 
     def allows(self, position: int, token: int) -> bool:
-        """Whether the answer can still be accepted with `token` at a masked position."""
+        """Whether the answer can still be accepted with `token` at a position, in place of what is there."""
         at, token_class = position - self._start, self._constraint.token_class(token)
         return bool(self._constraint.successors(self._forward[at], token_class) & self._backward[at + 1])
 
     def allows_together(self, fills: Sequence[tuple[int, int]]) -> bool:
-        """Whether the answer can still be accepted with all of `fills`, (masked position, token) each."""
+        """Whether the answer can still be accepted with all of `fills`, (position, token) each."""
         if len(fills) == 1:
             return self.allows(*fills[0])
         trial = copy.copy(self)
@@ -235,7 +235,7 @@ class ConstraintState:
         return True
 
     def fill(self, position: int, token: int) -> None:
-        """Set a masked position to `token`."""
+        """Set a position to `token`."""
         at = position - self._start
         self._token_classes[at] = self._constraint.token_class(token)
         self._propagate(range(at, len(self._token_classes)), range(at, -1, -1))
@@ -247,12 +247,17 @@ class TokenBitmasks:
     def __init__(self) -> None:
         self._index: dict[bytes, int] = {}
 
-    def add(self, state: ConstraintState | None, span: range) -> tuple[int, ...]:
-        """The index of the bitmask of each position of `span`, -1 for decided positions; see `Branch.bitmask_ids`."""
+    def add(
+        self, state: ConstraintState | None, span: range, *, scores_decided: bool = False
+    ) -> tuple[int, ...]:
+        """The index of the bitmask of each position of `span`, -1 for one that is not scored; see `Branch.bitmask_ids`
+        and `Plan.scores_decided`."""
         if state is None:
             return ()
         return tuple(
-            self._index.setdefault(state.token_bitmask(p), len(self._index)) if state.is_masked(p) else -1
+            self._index.setdefault(state.token_bitmask(p), len(self._index))
+            if scores_decided or state.is_masked(p)
+            else -1
             for p in span
         )
 

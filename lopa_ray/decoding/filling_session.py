@@ -89,6 +89,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """See `Lookahead.fills_last_mask`."""
         return self._lookahead.fills_last_mask
 
+    def _report_of_masks(self, branch: PlannedBranch[CanvasT], report: BranchReport) -> BranchReport:
+        """The rows of a branch's masked positions, by which branches are compared: all, unless the plan
+        `scores_decided`."""
+        return report
+
     # What they share
 
     @property
@@ -115,7 +120,10 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return filled
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        confidences = self._lookahead.confidences([branch.fork for branch in self._branches], reports)
+        confidences = self._lookahead.confidences(
+            [branch.fork for branch in self._branches],
+            list(map(self._report_of_masks, self._branches, reports)),
+        )
         winner = self._lookahead.select_winner(confidences)
         won, constraint_state = self._branches[winner], self._branches[winner].constraint_state
         scores = scores_by_position(reports[winner])
@@ -139,6 +147,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             canvas=tuple(self.generated),
             blocks=self.block_views(),
             commit=self._commit,
+            editable=self.editable,
         )
 
     def _end(self, plan: Plan, winner: int) -> None:

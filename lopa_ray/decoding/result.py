@@ -17,6 +17,11 @@ def length_through_end(ids: Sequence[int], end_token_ids: Collection[int]) -> in
     return next(at for at, token in enumerate(ids, 1) if token in end_token_ids)
 
 
+def final_part(canvas: Sequence[int], editable: range, prompt_len: int) -> Sequence[int]:
+    """The beginning of a canvas that is before the positions that later steps may edit; all of it if none are."""
+    return canvas[: editable.start - prompt_len] if editable else canvas
+
+
 def returned_token_ids(
     canvas: Sequence[int], settings: GenerationSettings, end_token_ids: Collection[int]
 ) -> list[int]:
@@ -52,7 +57,8 @@ class TraceStep:
     """Index of the branch that the request goes on from; with verified lookahead the last accepted draft, or the
     anchor."""
     fills: tuple[Fill, ...]
-    """Filled beyond the fill set that the winner of a comparison was evaluated with: the fills of `rule_steps`."""
+    """Filled or edited beyond the fill set that the winner of a comparison was evaluated with: the fills of
+    `rule_steps`."""
     rule_steps: tuple[TraceRuleStep, ...]
     """What the rule filled, step by step."""
     decided: tuple[Decision, ...]
@@ -136,6 +142,8 @@ class ResultBuilder:
         self.forwards = 0
         self.rule_steps = 0
         self.canvas: tuple[int, ...] = ()
+        self.final_canvas: Sequence[int] = ()
+        """The beginning of the canvas whose decided tokens no later step edits."""
         self.finish_reason: FinishReason | None = None if settings.max_new_tokens else "length"
 
     def add_step(self, plan: Plan, outcome: StepOutcome) -> TraceStep:
@@ -144,6 +152,7 @@ class ResultBuilder:
         self.forwards += len(plan.branches)
         self.rule_steps += len(outcome.rule_steps)
         self.canvas = outcome.canvas
+        self.final_canvas = final_part(outcome.canvas, outcome.editable, self._prompt_len)
         self.finish_reason = outcome.finish_reason
         step = trace_step(plan, outcome)
         if self._with_trace:

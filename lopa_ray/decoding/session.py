@@ -28,7 +28,7 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.request_checks import check_constraint, check_prompt, check_stop_tokens
-from lopa_ray.decoding.result import length_through_end
+from lopa_ray.decoding.result import final_part, length_through_end
 from lopa_ray.errors import ProtocolError, ScoreError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest
@@ -119,6 +119,11 @@ class DecodeSession(ABC):
     @abstractmethod
     def exhausted(self) -> bool:
         """Nothing is masked and nothing more may be added."""
+
+    @property
+    def editable(self) -> range:
+        """See `StepOutcome.editable`."""
+        return range(0)
 
     @property
     def step_limit(self) -> int:
@@ -258,7 +263,8 @@ class DecodeSession(ABC):
 
     def _finish_reason(self) -> FinishReason | None:
         answer = self.generated
-        if self.settings.stop_at_eos and self._is_decided(answer):
+        final = final_part(answer, self.editable, len(self.prompt))
+        if self.settings.stop_at_eos and self._is_decided(final):
             return "stop"
         if not self.exhausted:
             return None

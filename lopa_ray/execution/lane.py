@@ -39,8 +39,13 @@ class Lane:
 
     @property
     def scored(self) -> range:
-        """The positions of which the masked ones are scored."""
+        """The positions of which the masked ones are scored, or all."""
         return range(0) if self.branch is None else self.branch.scored
+
+    @property
+    def scores_decided(self) -> bool:
+        """Whether decided positions of `scored` are scored too."""
+        return self.request is not None and self.request.plan.scores_decided
 
     def runs(self) -> list[tuple[int, int]]:
         """For each segment, the number of its rows, and the end (exclusive) of the positions that they see."""

@@ -47,9 +47,9 @@ class PackingOptions:
     """A function from a number of rows to the padded number of rows of the forward."""
 
 
-SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO = range(6)
-"""Columns of the table of lanes: slot, position of the first row, index of that row, number of rows, and the start and
-end of the positions to score."""
+SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO, SCORES_DECIDED = LANE_COLUMNS = range(7)
+"""Columns of the table of lanes: slot, position of the first row, index of that row, number of rows, the start and end
+of the positions to score, and whether these are scored where they are decided too."""
 
 
 class Packing:
@@ -63,10 +63,13 @@ class Packing:
         self._options = options
         # The padding of a bucket is the last lane. Its rows see no positions.
         table = [
-            (lane.slot, lane.start, 0, len(lane.canvas), (scored := lane.scored).start, scored.stop)
+            (
+                *(lane.slot, lane.start, 0, len(lane.canvas)),
+                *((scored := lane.scored).start, scored.stop, lane.scores_decided),
+            )
             for lane in lanes
         ]
-        self._table = np.array([*table, (0,) * 6], np.int64)
+        self._table = np.array([*table, (0,) * len(LANE_COLUMNS)], np.int64)
         self.first_rows: list[int] = self._set_rows().tolist()
         """The first row of each lane, then the end of the last lane."""
         self.num_rows = self.first_rows[-1]
@@ -76,7 +79,7 @@ class Packing:
             for position, token in lane.fills:
                 if position >= lane.start:
                     ids[first + position - lane.start] = token
-        slot, start, first, rows, scored_from, scored_to = self._table.T
+        slot, start, first, rows, scored_from, scored_to, scores_decided = self._table.T
         lane_of_row = np.repeat(np.arange(len(table)), rows[:-1])
         positions = np.arange(self.num_rows) + (start - first)[lane_of_row]
         runs = np.array([NO_RUN, *(run for lane in lanes for run in lane.runs())], np.int64)
@@ -84,11 +87,10 @@ class Packing:
         self._check_capacity(positions, stops)
         tiles = self._tiles()
 
-        masked = np.flatnonzero(ids == options.mask_token_id)
-        lanes_of_masked, positions_of_masked = lane_of_row[masked], positions[masked]
-        scored = masked[
-            (scored_from[lanes_of_masked] <= positions_of_masked)
-            & (positions_of_masked < scored_to[lanes_of_masked])
+        open_rows = np.flatnonzero((ids == options.mask_token_id) | (scores_decided[lane_of_row] > 0))
+        lanes_of_open, open_positions = lane_of_row[open_rows], positions[open_rows]
+        scored = open_rows[
+            (scored_from[lanes_of_open] <= open_positions) & (open_positions < scored_to[lanes_of_open])
         ]
         scoring_lanes = lane_of_row[scored]
         self.rows_to_score = RowsToScore(

@@ -1,4 +1,4 @@
-"""RowsToScore: the masked positions to score, in groups of which each is scored in one call.
+"""RowsToScore: the positions to score, in groups of which each is scored in one call.
 
 Shape suffixes: N rows to score, including the padding of groups; M top tokens.
 """

@@ -23,7 +23,10 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decided position, with the scores of its token in the pass that chose it."""
+    """One position with the token that it got, and the scores of that token in the pass that chose it.
+
+    Of several decisions on one position the last one holds: the others were edited away (see `StepOutcome.editable`).
+    """
 
     position: int
     token: int
@@ -68,6 +71,8 @@ class StepOutcome:
     blocks: tuple[BlockView, ...]
     commit: Commit | None = None
     """The commit that the next step carries out."""
+    editable: range = range(0)
+    """Positions whose tokens later steps may replace. All other tokens are final once they are decided."""
     finish_reason: FinishReason | None = None
 
     @property

@@ -32,13 +32,13 @@ class Branch:
 
     segments: tuple[Segment, ...]
     scored: range
-    """Masked positions in here are scored."""
+    """Masked positions in here are scored; with `Plan.scores_decided` all of them."""
     fills: tuple[Fill, ...] = ()
     to_stage: Spans = ()
     """Input positions whose K/V the branch stages, for a commit in the next step."""
     bitmask_ids: tuple[int, ...] = ()
     """Under a constraint: for each position of `scored` the index in `Plan.token_bitmasks` of the tokens that it may
-    get (-1 if it is no mask). Without one: empty."""
+    get (-1 if it is not scored). Without one: empty."""
     logit_changes: LogitChanges | None = None
     """Penalties and biases; None: logits stay what they are."""
     draw_key: int = 0
@@ -85,6 +85,8 @@ class Plan:
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     token_bitmasks: tuple[bytes, ...] = ()
     """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_bitmask`."""
+    scores_decided: bool = False
+    """Whether decided positions of `Branch.scored` are scored like masked ones, so that tokens can be replaced."""
     targets: tuple[int, ...] = ()
     """The token whose probability is asked for, for each position of `Branch.scored`; then no token is chosen, and
     nothing else of how one would be counts. Empty: tokens are chosen."""
@@ -104,7 +106,7 @@ class Plan:
         return max(branch.stop for branch in self.branches) - self.start
 
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
-        """The tokens that a masked position may get; None: any."""
+        """The tokens that a scored position may get; None: any."""
         if not branch.bitmask_ids:
             return None
         return self.token_bitmasks[branch.bitmask_ids[position - branch.scored.start]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchReport:
-    """Scores of one branch's masked positions, ascending by position.
+    """Scores of one branch's scored positions, ascending: the masked ones, or all (see `Branch.scored`).
 
     `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after
     temperature, top-p and top-k) and `scores` (by the plan's ranking) float64 [n], `logprobs`
@@ -33,6 +33,10 @@ class BranchReport:
     scores: npt.NDArray[np.float64]
     top_tokens: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.float32]
+
+    def select(self, rows: npt.NDArray[np.bool_]) -> Self:
+        """The report of some of the positions alone, bool [n]."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,7 +34,12 @@ class FakeModel:
         mask, eos = self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
         ids, scored = plan.input_ids(plan.branches[branch]), plan.branches[branch].scored
         positions = np.array(
-            [p for p, token in enumerate(ids, plan.start) if token == mask and p in scored], np.int32
+            [
+                p
+                for p, token in enumerate(ids, plan.start)
+                if p in scored and (token == mask or plan.scores_decided)
+            ],
+            np.int32,
         )
         rng = np.random.default_rng([self.seed, plan.step, branch])
         n = len(positions)

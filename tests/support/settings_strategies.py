@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.editing import PENALTIES as REFUSED_PENALTIES, EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
@@ -146,5 +147,17 @@ def any_block_diffusion(draw: st.DrawFn) -> BlockDiffusionSettings:
     )
 
 
-BLOCKWISE_SETTINGS = st.one_of(any_vanilla(), any_fast_dllm(), any_block_diffusion())
+@st.composite
+def any_editing(draw: st.DrawFn) -> EditingSettings:
+    """Blocks that end by themselves, and by the number of calls."""
+    common = draw(common_settings()) | draw(lookahead_settings())
+    return EditingSettings(
+        editing_threshold=draw(PROBABILITIES),
+        max_post_steps=draw(st.integers(0, 5)),
+        num_to_transfer=draw(st.integers(1, 4)),
+        **{name: value for name, value in common.items() if name not in REFUSED_PENALTIES},
+    )
+
+
+BLOCKWISE_SETTINGS = st.one_of(any_vanilla(), any_fast_dllm(), any_block_diffusion(), any_editing())
 ANY_SETTINGS = st.one_of(any_lopa_or_d2f(), BLOCKWISE_SETTINGS)

@@ -48,8 +48,12 @@ def check_steps(session: DecodeSession, steps: Sequence[Step]) -> None:
         reports = []
         for index, (branch, scores) in branches:
             ids = enumerate(step.plan.input_ids(branch), step.plan.start)
-            masked = [position for position, token in ids if token == M and position in branch.scored]
-            assert [*scores] == masked, "a table's scores are those of the masked positions"
+            scored = [
+                position
+                for position, token in ids
+                if position in branch.scored and (token == M or step.plan.scores_decided)
+            ]
+            assert [*scores] == scored, "a table's scores are those of the scored positions"
             reports.append(report(step.plan.step, index, scores))
         outcome = session.advance(reports)
         assert replace(outcome, commit=None) == step.outcome

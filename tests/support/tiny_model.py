@@ -9,6 +9,7 @@ import torch
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
@@ -79,6 +80,9 @@ SETTINGS: dict[str, GenerationSettings] = {
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=40, num_branches=3, stop_at_eos=False),
     "sub_blocks": BlockDiffusionSettings(
         max_new_tokens=40, block_size=16, sub_block_size=4, sub_block_cache=True, num_branches=3
+    ),
+    "editing": EditingSettings(
+        max_new_tokens=40, block_size=8, editing_threshold=0.2, max_post_steps=3, num_branches=3
     ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
     "verified": LopaSettings(

@@ -16,7 +16,14 @@ from lopa_ray.decoding.decoders import DECODERS
 from support.paths import ROOT
 
 LOPA_RAY = {
-    *("BlockDiffusionSettings", "D2FSettings", "FastDllmSettings", "LopaSettings", "VanillaSettings"),
+    *(
+        "BlockDiffusionSettings",
+        "D2FSettings",
+        "EditingSettings",
+        "FastDllmSettings",
+        "LopaSettings",
+        "VanillaSettings",
+    ),
     *(
         "Config",
         "GenerationSettings",

@@ -19,28 +19,25 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
+from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.filling_rules import (
     even_fill_count,
     rank_by_score,
     select_above_threshold_or_count,
     select_within_entropy,
 )
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.plan import Branch, Plan, Segment
+from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
-class BlockDiffusionSettings(LookaheadSettings, SettledSettings):
+class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
     """Block diffusion (SDAR, arXiv 2510.06303; with sub-blocks Fast-dLLM v2, arXiv 2509.26328): blocks one after
     the other, earlier ones cached exactly."""
 
     decoder: Literal["block_diffusion"] = "block_diffusion"
-
-    block_size: int = Field(default=4, ge=1)
-    """Positions per block, counted from the start of the prompt; what the model was trained with."""
 
     denoising_steps: int | None = Field(default=None, ge=1)
     """Forward passes per block (per sub-block, where there are any) over which its positions are spread
@@ -123,15 +120,10 @@ class BlockDiffusionSettings(LookaheadSettings, SettledSettings):
         return frozenset({"ranking"} if self.remasking == "entropy_bounded" else ())
 
 
-class BlockDiffusionSession(BlockwiseSession):
+class BlockDiffusionSession(BlockCausalSession):
     """One request under block diffusion."""
 
     settings: BlockDiffusionSettings
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._cached_end = 0
-        """End of what is in the cache, or staged for it."""
 
     def _plan(self, num_branches: int) -> Plan:
         """K/V that other calls read depend on no fork."""
@@ -144,26 +136,9 @@ class BlockDiffusionSession(BlockwiseSession):
         return replace(super().sampling_params, top_k_first=True, confidence_temperature=temperature)
 
     @property
-    def generated(self) -> list[int]:
-        """Ids after the prompt, up to the end of the current block."""
-        return self._ids[len(self.prompt) : self._block.stop]
-
-    @property
-    def exhausted(self) -> bool:
-        """The current block is decided, and it is the last one: there is no room, or the answer has ended."""
-        if self._masked_positions(self._block):
-            return False
-        return self._block.stop == self.max_len or self.has_ended(self.generated)
-
-    @property
     def step_limit(self) -> int:
         """Every call decides a position or caches a block."""
         return 2 * self.settings.max_new_tokens + 1
-
-    def _block_at(self, position: int) -> range:
-        size = self.settings.block_size
-        start = position - position % size
-        return range(start, min(start + size, self.max_len))
 
     @property
     def _sub_block(self) -> range:
@@ -188,8 +163,10 @@ class BlockDiffusionSession(BlockwiseSession):
             self._sub_block,
             range(self._cached_end, self._block.start),
         )
-        if input_span:
+        if input_span and not self.settings.fuse_store:
             return self._caching_window(input_span)
+        if self.settings.sub_block_size is None:
+            return super()._window()
         scored = range(max(sub_block.start, len(self.prompt)), sub_block.stop)
         cached = (range(block.start),) if block.start else ()
         if self._stages_whole_block:
@@ -201,22 +178,14 @@ class BlockDiffusionSession(BlockwiseSession):
         return Window(block, self._segments(block), scored, cached)
 
     def _caching_window(self, input_span: range) -> Window:
-        """The window of the call that caches decided blocks."""
+        """The window of the call that caches decided blocks, and fills the next block's first position at most."""
         block, to_stage = self._block, (input_span,)
         scored = range(block.start, block.start)
-        if self.settings.fuse_store:
-            scored = self._block_answer_span
-        elif self.settings.sub_block_size and self.vocabulary.shifted and len(self.prompt) <= block.start:
+        if self.settings.sub_block_size and self.vocabulary.shifted and len(self.prompt) <= block.start:
             scored = range(block.start, block.start + 1)
         input_span = range(input_span.start, max(input_span.stop, scored.stop))
         cached = (range(input_span.start),) if input_span.start else ()
         return Window(input_span, self._segments(input_span), scored, cached, to_stage, True)
-
-    def _segments(self, span: range) -> tuple[Segment, ...]:
-        stops: list[int] = []
-        while not stops or stops[-1] < span.stop:
-            stops.append(min(span.stop, self._block_at(stops[-1] if stops else span.start).stop))
-        return tuple((stop, stop) for stop in stops)
 
     @property
     def exact_cache(self) -> bool:
@@ -227,17 +196,8 @@ class BlockDiffusionSession(BlockwiseSession):
     def _fills_by_threshold(self) -> bool:
         return self.settings.remasking == "low_confidence_dynamic"
 
-    def lane_segments(self, start: int) -> tuple[Segment, ...]:
-        """Decided blocks before the plan's start see nothing behind them."""
-        plan = self.plan()
-        before = self._segments(range(start, plan.start)) if start < plan.start else ()
-        return before + plan.branches[0].segments
-
     def _end_step(self, branch: Branch) -> None:
-        if branch.to_stage and branch.to_stage[-1].stop <= self._block.start:
-            self._cached_end = branch.to_stage[-1].stop
-        if not self.exhausted:
-            super()._end_step(branch)
+        super()._end_step(branch)
         if not self._masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 

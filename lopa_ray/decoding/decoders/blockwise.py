@@ -51,6 +51,9 @@ class BlockwiseSession(FillingSession[list[int]]):
 
     # What they share
 
+    scores_decided = False
+    """See `Plan.scores_decided`."""
+
     @property
     def generated(self) -> list[int]:
         """Ids after the prompt as they stand, masks included."""
@@ -92,7 +95,9 @@ class BlockwiseSession(FillingSession[list[int]]):
                     scored=window.scored,
                     fills=branch.fork.fills,
                     to_stage=window.to_stage,
-                    bitmask_ids=bitmasks.add(branch.constraint_state, window.scored),
+                    bitmask_ids=bitmasks.add(
+                        branch.constraint_state, window.scored, scores_decided=self.scores_decided
+                    ),
                     draw_key=self.draw_key,
                 )
                 for branch in self._branches
@@ -102,6 +107,7 @@ class BlockwiseSession(FillingSession[list[int]]):
             commit=self._commit,
             sampling_params=self.sampling_params,
             token_bitmasks=bitmasks.unique,
+            scores_decided=self.scores_decided,
         )
 
     def _adopt(self, canvas: list[int]) -> None:
@@ -117,10 +123,15 @@ class BlockwiseSession(FillingSession[list[int]]):
     def _is_masked(self, position: int) -> bool:
         return self._ids[position] == self.vocabulary.mask_token_id
 
+    @property
+    def _block_is_final(self) -> bool:
+        """Whether no later step changes the current block."""
+        return not self._masked_positions(self._block)
+
     def _end_step(self, branch: Branch) -> None:
-        """Go on to the next block when this one is decided and there is one."""
+        """Go on to the next block when this one is final and there is one."""
         self._calls += bool(branch.scored)
-        if not self._masked_positions(self._block) and self._block.stop < self.max_len:
+        if self._block_is_final and self._block.stop < self.max_len:
             self._block = self._block_at(self._block.stop)
             self._calls = 0
 
@@ -147,7 +158,8 @@ class BlockwiseSession(FillingSession[list[int]]):
         while first < end:
             block = self._block_at(first)
             masks = len(self._masked_positions(block))
-            state = "active" if masks else "in_cache"
+            is_final = not masks and (block != self._block or self._block_is_final)
+            state = "in_cache" if is_final else "active"
             views.append(BlockView(first, block.stop, state, masks, block.start <= self._block.start))
             first = block.stop
         return tuple(views)

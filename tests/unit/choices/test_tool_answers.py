@@ -44,6 +44,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "d2f": {"decoder": "d2f", "block_size": 16},
     "vanilla": {"decoder": "vanilla", "steps": 24},
     "block_diffusion": {"decoder": "block_diffusion"},
+    "editing": {"decoder": "editing", "block_size": 8, "editing_threshold": 0.0},
 }
 CHAT = ({"role": "user", "content": "1 + 2"},)
 
@@ -201,7 +202,9 @@ def test_a_schema_that_cannot_be_kept_is_refused(model: Model) -> None:
 # Calls that the model makes of its own accord
 
 
-@pytest.mark.parametrize(("decoder", "temperature"), list(zip(DECODERS, (1.0, 0.0, 1.0, 0.0), strict=True)))
+@pytest.mark.parametrize(
+    ("decoder", "temperature"), list(zip(DECODERS, (1.0, 0.0, 1.0, 0.0, 1.0), strict=True))
+)
 def test_strict_functions_are_called_as_their_schemas_say(
     either: Model, decoder: str, temperature: float
 ) -> None:

@@ -9,6 +9,9 @@ import torch
 from typer.testing import CliRunner
 
 from cluster.cli import app
+from cluster.cli.watch import CanvasRenderer
+from lopa_ray.decoding.decoders.editing import EditingSettings
+from lopa_ray.engine.local import LocalEngine
 from support.verified_decode import PROBLEM
 
 NBSP = "&#160;"
@@ -59,3 +62,22 @@ def test_forks_that_compete_have_no_depth() -> None:
     shown = generate("--watch")
     assert "winners" in shown
     assert not any(word in shown for word in ("depth", "drafts"))
+
+
+def test_an_edited_token_is_shown_as_one_of_the_step_that_edited_it() -> None:
+    engine = LocalEngine.from_pretrained("demo")
+    settings = EditingSettings(
+        max_new_tokens=24, block_size=8, confidence_threshold=0.3, editing_threshold=0.0
+    )
+    result = engine.generate(PROBLEM, settings, trace=True)
+    session = engine.create_session(PROBLEM, settings)
+    renderer = CanvasRenderer(engine.tokenizer, session)
+    edits = 0
+    decided: dict[int, int] = {}
+    for step in result.trace:
+        edits += sum(decision.position in decided for decision in step.decided)
+        decided |= {decision.position: step.step for decision in step.decided}
+        frame = renderer.next_frame(step)
+        positions = range(len(session.prompt), len(session.prompt) + len(step.canvas))
+        assert frame.decided_in == tuple(decided.get(position, 0) for position in positions)
+    assert edits

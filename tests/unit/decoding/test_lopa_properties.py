@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import combinations
 
+import numpy as np
 from hypothesis import given, settings
 
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
@@ -106,7 +107,9 @@ def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model
         assert [branch.fills for branch in plan.branches] == expected
 
         for index, report in enumerate(step.reports):
-            scores = sorted(report.scores.tolist())
+            ids = plan.input_ids(plan.branches[index])
+            of_masks = [ids[p - plan.start] == MASK for p in report.positions.tolist()]
+            scores = sorted(report.scores[np.array(of_masks, bool)].tolist())
             if lopa.branch_confidence.startswith("bottom"):
                 scores = scores[: max(1, int(len(scores) * float(lopa.branch_confidence[7:-1])))]
             own = sum(scores) / len(scores) if scores else 1.0

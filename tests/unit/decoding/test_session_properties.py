@@ -12,7 +12,7 @@ from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSettings
-from lopa_ray.decoding.result import ResultBuilder, returned_token_ids
+from lopa_ray.decoding.result import ResultBuilder, final_part, returned_token_ids
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Commit
@@ -26,17 +26,20 @@ from support.settings_strategies import ANY_SETTINGS, EOS, FAKE_MODELS, MASK, PR
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
+    editable = range(0)
     for step in steps:
-        for old, now in zip(step.before, step.outcome.canvas, strict=False):
-            assert old in (MASK, now)
-        assert len(step.outcome.canvas) >= len(step.before)
-        decided = sum(token != MASK for token in step.outcome.canvas) - sum(t != MASK for t in step.before)
-        added = len(step.plan.branches[step.outcome.winner].fills)
-        assert decided == added + len(step.outcome.fills)
-        assert decided > 0 or may_decide_nothing(wanted, step.plan)
-        for decision in step.outcome.adopted + step.outcome.filled:
-            assert step.outcome.canvas[decision.position - len(prompt)] == decision.token
-            assert len(decision.top_logprobs) == wanted.top_logprobs
+        canvas = dict(enumerate(step.outcome.canvas, len(prompt)))
+        before = dict.fromkeys(canvas, MASK) | dict(enumerate(step.before, len(prompt)))
+        for position, old in before.items():
+            assert old in (MASK, canvas[position]) or position in editable
+        decisions = step.outcome.adopted + step.outcome.filled
+        decided = {position for position, token in before.items() if token == MASK != canvas[position]}
+        assert decided <= {decision.position for decision in decisions} <= decided | set(editable)
+        assert decided or may_decide_nothing(wanted, step.plan)
+        assert {decision.position: decision.token for decision in decisions}.items() <= canvas.items()
+        assert all(len(decision.top_logprobs) == wanted.top_logprobs for decision in decisions)
+        assert editable or len(decisions) == len(decided)
+        editable = step.outcome.editable
         fork = step.plan.branches[step.outcome.winner].fills
         assert tuple(decision.fill for decision in step.outcome.adopted) == fork
 
@@ -47,6 +50,7 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
     _, steps = decode(prompt, wanted, model)
     decided: set[int] = set()
     for number, step in enumerate(steps):
+        editable = steps[number - 1].outcome.editable if number else range(0)
         for source, decisions in ((number - 1, step.outcome.adopted), (number, step.outcome.filled)):
             for decision in decisions:
                 report = steps[source].reports[steps[source].outcome.winner]
@@ -54,7 +58,7 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
                 assert decision.token == report.tokens[at]
                 assert decision.probability == report.probabilities[at]
                 assert decision.logprob == report.logprobs[at]
-                assert decision.position not in decided
+                assert decision.position not in decided or decision.position in editable
                 decided.add(decision.position)
     if steps:
         assert len(decided) == sum(token != MASK for token in steps[-1].outcome.canvas)
@@ -94,7 +98,9 @@ def test_the_end_is_what_the_settings_say(prompt, wanted, model):
     assert [step.outcome.finish_reason for step in steps[:-1]] == [None] * (len(steps) - 1)
     assert steps[-1].outcome.finish_reason == session.finish_reason
     if wanted.stop_at_eos and has_eos:  # not a step too late
-        before = steps[-1].before
+        before = final_part(
+            steps[-1].before, steps[-2].outcome.editable if steps[1:] else range(0), len(prompt)
+        )
         assert EOS not in before or MASK in before[: before.index(EOS)]
 
     builder = ResultBuilder(len(prompt), wanted, session.end_token_ids, with_trace=True)

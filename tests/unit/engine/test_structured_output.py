@@ -10,6 +10,7 @@ import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
@@ -48,6 +49,9 @@ DECODERS: dict[str, GenerationSettings] = {
     "fast_dllm": FastDllmSettings(max_new_tokens=48, block_size=16),
     "vanilla": VanillaSettings(max_new_tokens=48, steps=24, num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=48, num_branches=3),
+    "editing": EditingSettings(
+        max_new_tokens=48, block_size=16, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3
+    ),
 }
 
 

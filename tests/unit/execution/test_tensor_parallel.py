@@ -51,6 +51,7 @@ FILES = {
     "sdar_moe/sdar_moe_generate_cases": 3,
     "llada2/llada2_forward_cases": 3,
     "llada2/llada2_generate_cases": 2,
+    "llada2/llada21_generate_cases": 2,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 

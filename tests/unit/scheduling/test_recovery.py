@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.session import DecodeSession
@@ -57,6 +58,15 @@ KINDS: dict[str, GenerationSettings] = {
     "dual_cache": FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
     "prefix_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="prefix", num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
+    "editing": EditingSettings(
+        max_new_tokens=24,
+        block_size=8,
+        confidence_threshold=0.6,
+        editing_threshold=0.2,
+        max_post_steps=3,
+        num_branches=3,
+        stop_at_eos=False,
+    ),
     "sub_blocks": BlockDiffusionSettings(
         max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
     ),
@@ -265,6 +275,7 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     assert counts["moved"] > 2 or kind in (
         "single_phase",
         "block_diffusion",
+        "editing",
         "sub_blocks",
         "no_cache",
         "blocks_in_flight",

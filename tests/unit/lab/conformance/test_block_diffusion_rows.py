@@ -20,6 +20,7 @@ from support.paths import GOLDEN
 Row = dict[str, Any]
 
 SDAR, LLADA2 = "sdar_moe/sdar_moe_generate_cases", "llada2/llada2_generate_cases"
+LLADA21 = "llada2/llada21_generate_cases"
 
 
 def as_case(row: Row) -> Case:
@@ -125,6 +126,28 @@ def test_calls_are_compared_up_to_the_end_that_an_eos_in_the_prompt_makes() -> N
     }
     for key, value in changes.items():
         assert verdict_of(row | {key: value}).status == "differs", key
+
+
+def test_calls_fills_and_edits_are_compared() -> None:
+    row = min((row for row in rows(LLADA21) if len(row["edits"]) > 3), key=lambda row: row["nfe"])
+    assert verdict_of(row).status == "passed"
+    call, at, old, new = row["edits"][2]
+    edits = [*row["edits"][:2], [call, at, old ^ 1, new], *row["edits"][3:]]
+    changes = {
+        "nfe": row["nfe"] + 1,
+        "windows": row["windows"][:-1],
+        "fill_step": [row["fill_step"][0] + 1, *row["fill_step"][1:]],
+        "edits": edits,
+        "canvas": [row["canvas"][0] ^ 1, *row["canvas"][1:]],
+        "tokens": [*row["tokens"][:-1], row["tokens"][-1] ^ 1],
+        "fill_conf": [row["fill_conf"][0] + 2e-4, *row["fill_conf"][1:]],
+        "edit_conf": [row["edit_conf"][0] + 2e-4, *row["edit_conf"][1:]],
+    }
+    for key, value in changes.items():
+        verdict = verdict_of(row | {key: value})
+        assert [difference.what for difference in verdict.differences] == [key]
+    unread = {"steps": 3, "minimal_topk": 2, "temperature": 0, "num_to_transfer": 1}
+    assert verdict_of(row | {"settings": row["settings"] | unread}).status == "passed"
 
 
 def no_calls(canvas: int, **settings: int) -> Row:

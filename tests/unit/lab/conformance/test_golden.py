@@ -54,9 +54,10 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("sdar/sdar_forward_cases", 10, {}),
         ("sdar/sdar_generate_cases", 48, {"sdar_edge-07": "prompt token 19 is the mask token"}),
         ("sdar_moe/sdar_moe_forward_cases", 9, {}),
-        ("llada2/llada2_forward_cases", 8, {}),
+        ("llada2/llada2_forward_cases", 10, {}),
         ("sdar_moe/sdar_moe_generate_cases", 21, {"sdar_moe_edge-02": "is the mask token"}),
         ("llada2/llada2_generate_cases", 34, {"llada2_edge-05": "is the mask token"}),
+        ("llada2/llada21_generate_cases", 28, {"llada21_edge-01": "is the mask token"}),
         ("localleap/localleap_llada_cases", 28, {"localleap_llada_edge-04": "is the mask token"}),
         ("localleap/localleap_dream_cases", 29, {"localleap_dream_edge-12": "is the mask token"}),
         # A branch that crashes as published, and one of two repairs of it.
@@ -94,6 +95,7 @@ def test_recorded_cases(name, passed, refused):
         ("llada2/llada2_forward_cases", 1),
         ("sdar_moe/sdar_moe_generate_cases", 6),
         ("llada2/llada2_generate_cases", 9),
+        ("llada2/llada21_generate_cases", 9),
     ],
 )
 def test_recorded_cases_run_by_transformers(name, every):

@@ -1,0 +1,75 @@
+"""Decoders of block-causal models: blocks are counted from position 0, and see themselves and earlier blocks.
+
+So the prompt's tail shares the first block with masks, and K/V of a decided block are exact whenever they are computed.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.protocol.plan import Branch, Segment
+
+
+class BlockCausalSettings(LookaheadSettings):
+    """The settings that these decoders share."""
+
+    block_size: int = Field(default=4, ge=1)
+    """Positions per block, counted from the start of the prompt; what the model was trained with."""
+
+
+class BlockCausalSession(BlockwiseSession):
+    """One request: a block at a time, after exact K/V of all before."""
+
+    settings: BlockCausalSettings
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._cached_end = 0
+        """End of what is in the cache, or staged for it."""
+
+    @property
+    def generated(self) -> list[int]:
+        """Ids after the prompt, up to the end of the current block."""
+        return self._ids[len(self.prompt) : self._block.stop]
+
+    @property
+    def exhausted(self) -> bool:
+        """The current block is final, and it is the last one: there is no room, or the answer has ended."""
+        return self._block_is_final and (self._block.stop == self.max_len or self.has_ended(self.generated))
+
+    def _block_at(self, position: int) -> range:
+        size = self.settings.block_size
+        start = position - position % size
+        return range(start, min(start + size, self.max_len))
+
+    def _window(self) -> Window:
+        """The current block, behind decided ones that are not in the cache yet."""
+        start, block = self._cached_end, self._block
+        span = range(start, block.stop)
+        cached = (range(start),) if start else ()
+        to_stage = (range(start, block.start),) if start < block.start else ()
+        return Window(span, self._segments(span), self._block_answer_span, cached, to_stage, bool(to_stage))
+
+    def _segments(self, span: range) -> tuple[Segment, ...]:
+        stops: list[int] = []
+        while not stops or stops[-1] < span.stop:
+            stops.append(min(span.stop, self._block_at(stops[-1] if stops else span.start).stop))
+        return tuple((stop, stop) for stop in stops)
+
+    @property
+    def exact_cache(self) -> bool:
+        return True
+
+    def lane_segments(self, start: int) -> tuple[Segment, ...]:
+        """Decided blocks before the plan's start see nothing behind them."""
+        plan = self.plan()
+        before = self._segments(range(start, plan.start)) if start < plan.start else ()
+        return before + plan.branches[0].segments
+
+    def _end_step(self, branch: Branch) -> None:
+        if branch.to_stage and branch.to_stage[-1].stop <= self._block.start:
+            self._cached_end = branch.to_stage[-1].stop
+        if not self.exhausted:
+            super()._end_step(branch)
