@@ -54,7 +54,6 @@ WRONG: list[tuple[list[Any], str]] = [
     ([{"role": "root", "content": "hi"}], "messages[0].role"),
     ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
     ([{"role": "user", "content": "hi", "tool_calls": [CALL]}], "messages[0].tool_calls"),
-    ([{"role": "user", "content": "hi", "surprise": 1}], "messages[0].surprise"),
     (
         [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 1}}]}],
         "messages[0].tool_calls[0].function.arguments",

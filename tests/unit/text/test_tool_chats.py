@@ -249,7 +249,7 @@ def test_calls_are_written_as_the_template_writes_them(tokenizer: Tokenizer) -> 
         {"reasoning_content": ["x"]},
         {"name": 1},
         {"tool_call_id": 1},
-        {"surprise": 1},
+        {"function_call": {"name": "f"}},
     ],
 )
 def test_messages_with_wrong_parts_are_refused(tokenizer: Tokenizer, change: Any) -> None:
