@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, abbreviate, token_ids
+from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError
+from lopa_lab.conformance.row_settings import RowSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
@@ -15,61 +16,11 @@ from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.sampling_params import Ranking
 
-
-class _RecordedSettings:
-    """The settings of a row. Each is popped once and its type checked; one that is left over is unknown."""
-
-    def __init__(self, row: dict[str, Any]) -> None:
-        self.row = row
-        values = row.get("settings")
-        if not isinstance(values, dict):
-            raise MalformedCaseError(f"settings: got {abbreviate(values)}; allowed: an object")
-        self._values = dict(values)
-
-    def pop(self, key: str, *types: type, default: Any = ...) -> Any:
-        value = self._values.pop(key, None)
-        if value is None and default is not ...:
-            return default
-        if type(value) not in types:
-            allowed = " or ".join(kind.__name__ for kind in types)
-            raise MalformedCaseError(f"settings.{key}: got {abbreviate(value)}; allowed: {allowed}")
-        return value
-
-    def check_all_popped(self) -> None:
-        if self._values:
-            raise UnsupportedCaseError(f"unknown settings {', '.join(sorted(self._values))}")
-
-    def pop_threshold(self, key: str, **default: Any) -> Any:
-        """A threshold that probabilities are strictly above or not, so that any over 1 is as good as 1."""
-        value = self.pop(key, int, float, **default)
-        return None if value is None else min(1.0, max(0.0, value))
-
-    def pop_whole_blocks(self) -> tuple[int, int]:
-        """Size of a block, and length of the answer: whole blocks in SDAR and LLaDA2, counted from position 0."""
-        prompt, length = len(token_ids(self.row, "prompt")), self.pop("gen_length", int)
-        block = self.pop("block_length", int)
-        if block < 1:
-            raise MalformedCaseError(f"settings.block_length: got {block}; allowed: 1 and more")
-        return block, -(-(prompt + length) // block) * block - prompt
-
-    def pop_filters(self) -> dict[str, Any]:
-        """`top_k` and `top_p` of SDAR's and LLaDA2's samplers. A `top_p` of 0 leaves the most likely token alone."""
-        top_k, top_p = self.pop("top_k", int, default=0), self.pop("top_p", int, float, default=1.0)
-        if top_p <= 0:
-            return {"top_k": 1, "top_p": None}
-        return {"top_k": top_k if top_k > 0 else None, "top_p": top_p if top_p < 1 else None}
-
-
 _Settings: TypeAlias = tuple[type[GenerationSettings], dict[str, Any]]
 """A class and its arguments."""
 
 
-def _require_greedy(recorded: _RecordedSettings) -> None:
-    if recorded.pop("temperature", int, float, default=0):
-        raise UnsupportedCaseError("drawn tokens (temperature above 0) cannot be compared: the draws differ")
-
-
-def _block_settings(recorded: _RecordedSettings) -> _Settings:
+def _block_settings(recorded: RowSettings) -> _Settings:
     """Rows of LoPA's published decoder (`algorithm` lopa or d2f), and of D2F's for LLaDA."""
     pop = recorded.pop
     algorithm = pop("algorithm", str, default="d2f")
@@ -78,7 +29,7 @@ def _block_settings(recorded: _RecordedSettings) -> _Settings:
         raise MalformedCaseError(f"settings.block_size: got {block_size}; allowed: 1 and more")
     top_p = pop("top_p", int, float, default=None)
     ranking = pop("sampling_strategy", str, default="default")
-    _require_greedy(recorded)
+    recorded.require_greedy()
     common: dict[str, Any] = {
         "block_size": block_size,
         "max_new_tokens": pop("max_new_tokens", int) // block_size * block_size,
@@ -122,7 +73,7 @@ _DREAM_RANKING: dict[str, Ranking] = {
 }
 
 
-def _dream_settings(recorded: _RecordedSettings) -> _Settings:
+def _dream_settings(recorded: RowSettings) -> _Settings:
     """Rows of Dream's sampler, and of Fast-dLLM's for Dream: by schedule or by threshold, with a cache or without."""
     pop = recorded.pop
     algorithm, steps = pop("alg", str), pop("steps", int, default=None)
@@ -135,7 +86,7 @@ def _dream_settings(recorded: _RecordedSettings) -> _Settings:
         "eps": pop("eps", float, default=1e-3),
         "stop_at_eos": False,
     }
-    _require_greedy(recorded)
+    recorded.require_greedy()
     cache: Cache = "none" if dual is None else "dual" if dual else "prefix"
     if algorithm == "confidence_threshold":
         if threshold is None:
@@ -161,7 +112,7 @@ _LLADA_CACHES: dict[str, Cache] = {
 }
 
 
-def _llada_settings(recorded: _RecordedSettings) -> _Settings:
+def _llada_settings(recorded: RowSettings) -> _Settings:
     """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind names the cache."""
     pop = recorded.pop
     steps, threshold = pop("steps", int), pop("threshold", int, float, default=None)
@@ -174,7 +125,7 @@ def _llada_settings(recorded: _RecordedSettings) -> _Settings:
     }
     if pop("remasking", str, default="low_confidence") != "low_confidence":
         raise UnsupportedCaseError("random remasking cannot be compared: the draws differ")
-    _require_greedy(recorded)
+    recorded.require_greedy()
     cache = _LLADA_CACHES[recorded.row["kind"]]
     if factor is not None:
         filled: dict[str, Any] = {"fill": "factor", "factor": float(factor)}
@@ -187,7 +138,7 @@ def _llada_settings(recorded: _RecordedSettings) -> _Settings:
     return FastDllmSettings, {**values, **filled, "cache": cache}
 
 
-def _sdar_settings(recorded: _RecordedSettings) -> _Settings:
+def _sdar_settings(recorded: RowSettings) -> _Settings:
     """Rows of SDAR's decoders, which draw; recorded with the most likely token in place of each draw."""
     pop = recorded.pop
     block, max_new_tokens = recorded.pop_whole_blocks()
@@ -213,7 +164,7 @@ def _sdar_settings(recorded: _RecordedSettings) -> _Settings:
     return BlockDiffusionSettings, values
 
 
-def _llada2_settings(recorded: _RecordedSettings) -> _Settings:
+def _llada2_settings(recorded: RowSettings) -> _Settings:
     """Rows of LLaDA2.0's decoder, which draws; recorded with the most likely token in place of each draw."""
     pop = recorded.pop
     length, (block, max_new_tokens) = recorded.row["settings"].get("gen_length"), recorded.pop_whole_blocks()
@@ -237,12 +188,12 @@ def _llada2_settings(recorded: _RecordedSettings) -> _Settings:
     }
 
 
-def _llada21_settings(recorded: _RecordedSettings) -> _Settings:
+def _llada21_settings(recorded: RowSettings) -> _Settings:
     """Rows of LLaDA2.1's decoder. It takes `steps` and `minimal_topk`, and has no use for them."""
     pop = recorded.pop
     block, max_new_tokens = recorded.pop_whole_blocks()
     pop("steps", int, default=None), pop("minimal_topk", int, default=None)
-    _require_greedy(recorded)
+    recorded.require_greedy()
     return EditingSettings, {
         "block_size": block,
         "max_new_tokens": max_new_tokens,
@@ -254,7 +205,7 @@ def _llada21_settings(recorded: _RecordedSettings) -> _Settings:
     }
 
 
-def _localleap_settings(recorded: _RecordedSettings) -> _Settings:
+def _localleap_settings(recorded: RowSettings) -> _Settings:
     """Rows of LocalLeap on LLaDA and Dream. Without a threshold LLaDA's follow a schedule."""
     pop = recorded.pop
     is_dream = recorded.row["kind"].startswith("localleap_dream")
@@ -279,7 +230,7 @@ def _localleap_settings(recorded: _RecordedSettings) -> _Settings:
     }
 
 
-_KINDS: dict[Callable[[_RecordedSettings], _Settings], tuple[str, ...]] = {
+_KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
     _block_settings: ("lopa", "d2f", "d2f_llada"),
     _dream_settings: (
         "vanilla_dream",
@@ -333,7 +284,7 @@ def recorded_settings(case: Case) -> GenerationSettings:
         raise UnsupportedCaseError(
             f"{case.kind!r} is not implemented; known: {', '.join([*SETTINGS_BY_KIND, 'forward'])}"
         )
-    recorded = _RecordedSettings(case.row)
+    recorded = RowSettings(case.row)
     kind, values = SETTINGS_BY_KIND[case.kind](recorded)
     recorded.check_all_popped()
     try:
