@@ -43,9 +43,9 @@ class BranchPool:
         configuration asks for; see `Reservation`. `name`: of the group, in the names of its workers."""
         self.epoch = -1
         self.intact = False
+        """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self.lost_workers = 0
         """How many workers have died or hung since the group was started."""
-        """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self._config = config = spec.config
         self._store = RendezvousStore()
         transfer = transfer_of(config)

@@ -216,6 +216,7 @@ class Master:
                 self._end(WorkerLostError(f"the workers cannot go on together: {error}"))
         elif isinstance(error, WorkerMemoryError) and self._split_steps(error):
             self._out_of_memory_steps += 1
+            self._failed_steps = 0  # each of these steps is smaller than the one before
         else:
             culprit = self._scheduler.suspects.record_error(self._scheduler.planned_ids)
             if culprit is not None and isinstance(error, WorkerMemoryError):

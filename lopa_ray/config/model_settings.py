@@ -62,8 +62,8 @@ class ModelSettings(StrictModel):
 
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     """Positions of all branches that a worker computes in one forward. A step that has more is computed in several,
-    with the same tokens; a request that needs more for a single branch is refused. null: as many as take about a
-    second, by the steps measured so far."""
+    with the same tokens; a request whose first step needs more for a single branch is refused. null: as many as take
+    about a second, by the steps measured so far."""
 
     mask_token_id: int | None = Field(default=None, ge=0)
     """The mask token of a checkpoint that names none: neither in its configuration, nor as a constant of its family,

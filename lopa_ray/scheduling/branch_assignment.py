@@ -16,6 +16,8 @@ class BranchAssignment:
         self._lanes = [0] * num_workers
         """How many branches each worker has."""
         self._max_rows = max_rows
+        self.branch_rows = 0
+        """Rows of the longest branch."""
 
     @property
     def num_workers(self) -> int:
@@ -26,6 +28,11 @@ class BranchAssignment:
     def rows(self) -> int:
         """Rows of the worker that has most."""
         return max(self._load, default=0)
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all workers."""
+        return sum(self._load)
 
     @property
     def divisible(self) -> bool:
@@ -47,7 +54,8 @@ class BranchAssignment:
             load[rank] += plan.branches[index].stop - plan.start - stored
             lanes[rank] += 1
             ranks[index] = rank
-        return ranks if self._accept(load, lanes) else None
+        longest = max((plan.branches[index].stop for index in ranks), default=0) - plan.start - stored
+        return ranks if self._accept(load, lanes, longest) else None
 
     def add_part(self, plan: Plan, branches: Iterable[int], room: float) -> dict[int, int] | None:
         """Assign the first ones of these branches, as many as a step of `room` rows takes.
@@ -58,9 +66,10 @@ class BranchAssignment:
         for index in branches:
             rank = self._load.index(min(self._load))
             load, lanes = [*self._load], [*self._lanes]
-            load[rank] += plan.branches[index].stop - plan.start
+            rows = plan.branches[index].stop - plan.start
+            load[rank] += rows
             lanes[rank] += 1
-            if (ranks and max(load) > room) or not self._accept(load, lanes):
+            if (ranks and max(load) > room) or not self._accept(load, lanes, rows):
                 break
             ranks[index] = rank
         return ranks or None
@@ -68,10 +77,11 @@ class BranchAssignment:
     def add_replay(self, plan: Plan) -> bool:
         """Every worker evaluates one branch of a plan that is carried out again. Returns whether the step has room."""
         rows = max((branch.stop - plan.start for branch in plan.branches), default=0)
-        return self._accept([load + rows for load in self._load], [lanes + 1 for lanes in self._lanes])
+        return self._accept([load + rows for load in self._load], [lanes + 1 for lanes in self._lanes], rows)
 
-    def _accept(self, load: list[int], lanes: list[int]) -> bool:
+    def _accept(self, load: list[int], lanes: list[int], longest: int) -> bool:
         if max(load, default=0) > self._max_rows and max(lanes, default=0) > 1:
             return False
         self._load, self._lanes = load, lanes
+        self.branch_rows = max(self.branch_rows, longest)
         return True

@@ -40,6 +40,10 @@ class FairQueue:
         """Requests that wait for a slot."""
         return dict(Counter(session.client for session in self._waiting.values()))
 
+    def waiting_session(self, request_id: int) -> DecodeSession | None:
+        """The session of a request that waits; None if it does not."""
+        return self._waiting.get(request_id)
+
     def add(self, request_id: int, session: DecodeSession) -> None:
         """A new request. A new client begins where the client stands that was served least: it claims no past."""
         if session.client not in self._served:

@@ -146,9 +146,10 @@ class Scheduler:
         return {entry.slot: request_id for request_id, entry in self._running.items()}
 
     def session_state(self, request_id: int) -> bytes | None:
-        """The session state of a request; None if it has no slot now. See `DecodeSession.export_state`."""
+        """The session state of an unfinished request; None for others. See `DecodeSession.export_state`."""
         entry = self._running.get(request_id)
-        return None if entry is None else entry.session.export_state()
+        session = self._queue.waiting_session(request_id) if entry is None else entry.session
+        return None if session is None else session.export_state()
 
     def pending_commits(self) -> list[ScheduledRequest]:
         """For each commit of the next step, the scheduled request that staged its K/V, with its winning branch only."""
@@ -209,13 +210,13 @@ class Scheduler:
         """
         assignment = self._selection.assignment
         if assignment.divisible:
-            self.limit.record_lack(assignment.rows, divisible=True)
+            self.limit.record_lack(assignment.rows)
         return assignment.divisible
 
     def refuse_branch(self) -> None:
         """The current step, of one request alone, needed more memory than a worker has, and cannot be split: from now
         on a branch with as many rows is refused."""
-        self.limit.record_lack(self._selection.assignment.rows, divisible=False)
+        self.limit.refuse_branch(self._selection.assignment.rows)
 
     def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
         """The requests of a worker's step, in the same order on all workers."""

@@ -24,6 +24,9 @@ GROW_AFTER = 256
 """After so many steps they may be as large again as before the limit was last lowered: the lack of memory may have
 passed."""
 
+TRY_AFTER = 8
+"""After so many refusals for lack of memory, longer branches are tried again."""
+
 
 class StepLimit:
     """Grows while steps are fast, and shrinks after one that was slow or needed too much memory."""
@@ -32,14 +35,18 @@ class StepLimit:
         """`bound`: `model.max_num_batched_tokens`, in rows; None: there is no bound."""
         self._bound = math.inf if bound is None else bound
         self._by_time: float = INITIAL_ROWS
+        self._free_rows = 0.0
+        """Fewer rows would make a step hardly faster."""
+        self._largest = self._largest_branch = 0
+        """Rows of steps that have succeeded: of all branches of a worker, and of a single one."""
         self._by_memory = self._branch_by_memory = math.inf
-        """After lacks of memory: rows of all branches of a worker, and of a single one."""
-        self._steps_since_lack = 0
+        """The same after lacks of memory, at most."""
+        self._steps_since_lack = self._refusals = 0
 
     @property
     def rows(self) -> int:
         """The most rows of a worker in the next forward, unless a single branch has more."""
-        return max(1, int(min(self._by_time, self._by_memory, self._bound)))
+        return max(1, int(min(max(self._by_time, self._free_rows), self._by_memory, self._bound)))
 
     def check(self, rows: int) -> None:
         """Raises SettingsError for a branch that is too large for any forward here."""
@@ -47,6 +54,9 @@ class StepLimit:
             bound, reason = self._bound, "model.max_num_batched_tokens"
         elif rows > self._branch_by_memory:
             bound, reason = self._branch_by_memory, "workers had too little memory for more"
+            self._refusals += 1
+            if self._refusals >= TRY_AFTER:
+                self._grow()
         else:
             return
         raise SettingsError(
@@ -54,25 +64,34 @@ class StepLimit:
             "shorten the prompt, the answer or its blocks"
         )
 
-    def record(self, rows: int, seconds: float, free_rows: float) -> None:
-        """A step of `rows` rows on a worker has succeeded. `free_rows`: see `StepCost`."""
+    def record(self, rows: int, branch_rows: int, seconds: float, free_rows: float) -> None:
+        """A step has succeeded: `rows` rows on a worker, `branch_rows` of them of the longest branch. `free_rows`: see
+        `StepCost`."""
+        self._largest, self._largest_branch = max(self._largest, rows), max(self._largest_branch, branch_rows)
+        self._free_rows = min(free_rows, 2 * self._largest)
         if seconds > TARGET_S:
-            # A single slow step may have had another reason, so the limit falls by half at most.
-            self._by_time = min(
-                self._by_time, max(free_rows, rows * TARGET_S / seconds, self._by_time / 2, 1)
-            )
+            # A single slow step may have had another reason, so the limit falls by half at most. As long as it is
+            # unknown what rows cost, larger steps than this one are tried.
+            least = self._by_time / 2 if free_rows else max(self._by_time / 2, 2 * rows)
+            self._by_time = min(self._by_time, max(rows * TARGET_S / seconds, least))
         elif seconds < TARGET_S / 2 and rows > self._by_time / 2:
             self._by_time *= 2
         self._steps_since_lack += 1
         if self._steps_since_lack >= GROW_AFTER:
-            self._steps_since_lack = 0
-            self._by_memory = self._by_memory / MEMORY_FACTOR + 1
-            self._branch_by_memory = self._branch_by_memory / MEMORY_FACTOR + 1
+            self._grow()
 
-    def record_lack(self, rows: int, *, divisible: bool) -> None:
-        """A step of `rows` rows on a worker needed more memory than there was. Unless it is `divisible`, it had a
-        single branch, and such branches are refused."""
+    def _grow(self) -> None:
+        self._steps_since_lack = self._refusals = 0
+        self._by_memory = self._by_memory / MEMORY_FACTOR + 1
+        self._branch_by_memory = self._branch_by_memory / MEMORY_FACTOR + 1
+
+    def record_lack(self, rows: int) -> None:
+        """A step of `rows` rows on a worker, of several branches, needed more memory than there was."""
         self._steps_since_lack = 0
-        self._by_memory = rows * MEMORY_FACTOR
-        if not divisible:
-            self._branch_by_memory = rows * MEMORY_FACTOR
+        self._by_memory = min(self._by_memory, rows * MEMORY_FACTOR)
+
+    def refuse_branch(self, rows: int) -> None:
+        """A branch of `rows` rows, alone on its worker, needed more memory than there was: as long ones are refused."""
+        self._steps_since_lack = self._refusals = 0
+        least = max(rows * MEMORY_FACTOR, min(self._largest_branch, rows - 1))
+        self._branch_by_memory = min(self._branch_by_memory, least)

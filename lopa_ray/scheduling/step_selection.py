@@ -47,7 +47,10 @@ class StepSelection:
         self._suspects = suspects
         self._cost = StepCost()
         self._credit = 0.0
-        """Rows of a worker that requests with long steps have still to get, of as many as others had."""
+        """Rows of a worker that requests with long steps have still to get, of as many as others were served."""
+        self._waiting_branch_rows = self._part_rows = 0
+        """Of the current step: rows of a branch of the long step whose turn it is, and of those in the step, of all
+        workers."""
 
     def select(self, running: Mapping[int, RunningRequest], num_workers: int, on_error: OnError) -> None:
         """Set the plans of the requests of the next step. `on_error` gets a request that cannot go on, and why."""
@@ -58,28 +61,30 @@ class StepSelection:
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
         part_rows = {request_id: rows.pop(request_id) for request_id in long}
         room: float = limit
+        self._waiting_branch_rows = plans[long[0]].max_branch_rows if long else 0
         if rows and long:
-            room = self._room_beside(sum(rows.values()) / num_workers, plans[long[0]].max_branch_rows)
+            room = self._room_beside(sum(rows.values()) / num_workers)
             part_rows = {long[0]: min(part_rows[long[0]], int(room * num_workers))} if room else {}
+        self._part_rows = 0
         for request_id in self._queue.select(part_rows | rows, num_workers * self._cost.free_rows):
             entry, plan = running[request_id], plans[request_id]
             if request_id not in part_rows:
                 has_room = self._add(entry, plan)
             elif has_room := self._add_part(entry, plan, room):
-                self._credit = max(0.0, self._credit - plan.rows_of(entry.assigned) / num_workers)
+                self._part_rows += plan.rows_of(entry.assigned)
             if not has_room:
                 break
 
-    def _room_beside(self, others: float, branch_rows: int) -> float:
-        """Rows of a worker that a request with a long step gets beside others. 0: they have not had enough yet.
-
-        `others`: their rows of a worker in this step. `branch_rows`: those of a branch, the least that it can have.
-        """
-        limit, free = self.limit.rows, self._cost.free_rows
-        self._credit = min(self._credit + others, max(limit, branch_rows))
-        if max(self._credit, free) < branch_rows:
-            return 0
-        return max(branch_rows, min(max(self._credit, free), limit - others))
+    def _room_beside(self, others: float) -> float:
+        """Rows of a worker that a request with a long step gets beside others, a branch at least. 0: others have to be
+        served first. `others`: rows of a worker that these want in this step."""
+        limit, branch_rows = self.limit.rows, self._waiting_branch_rows
+        if self._credit >= branch_rows:
+            beside = limit - others
+            # Where not all fit, it has a step of its own, and others go on in the next one.
+            return min(self._credit, beside if beside >= branch_rows else max(limit, branch_rows))
+        free = min(self._cost.free_rows, limit - others)
+        return free if free >= branch_rows else 0
 
     def _plans(self, running: Mapping[int, RunningRequest], on_error: OnError) -> dict[int, Plan]:
         """Plans of the requests that may take part in the next step, first in turn first."""
@@ -89,7 +94,8 @@ class StepSelection:
             try:
                 num_branches = self._budget.num_branches(session.settings, len(running))
                 plan = running[request_id].next_plan(num_branches)
-                self.limit.check(plan.max_branch_rows)
+                if not session.steps:  # an answer that has begun is not broken off
+                    self.limit.check(plan.max_branch_rows)
                 plans[request_id] = plan
             except Exception as error:  # an error of one request must not end the others
                 on_error(request_id, error)
@@ -103,8 +109,8 @@ class StepSelection:
         return sorted(running, key=lambda key: (running[key].last_step, running[key].session.steps))
 
     def _is_long(self, entry: RunningRequest, plan: Plan) -> bool:
-        """Whether the request's step is made in parts, or has a branch that is as long as a step alone."""
-        if entry.replay:
+        """Whether the request's step is made in parts."""
+        if entry.replay or len(plan.branches) == 1:
             return False
         if entry.rank_of_branch:
             return True
@@ -137,6 +143,13 @@ class StepSelection:
 
     def record(self, seconds: float) -> None:
         """The current step has succeeded. `seconds`: of the slowest worker."""
-        rows = self.assignment.rows
-        self._cost.record(rows, seconds)
-        self.limit.record(rows, seconds, self._cost.free_rows)
+        assignment = self.assignment
+        self._cost.record(assignment.rows, seconds)
+        self.limit.record(assignment.rows, assignment.branch_rows, seconds, self._cost.free_rows)
+        if not self._waiting_branch_rows:
+            self._credit = 0.0
+            return
+        others = (assignment.total_rows - self._part_rows) / assignment.num_workers
+        most = max(self.limit.rows, self._waiting_branch_rows)
+        self._credit = min(self._credit + others, most)
+        self._credit = max(0.0, self._credit - self._part_rows / assignment.num_workers)

@@ -21,14 +21,14 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._suspects: dict[int, None] = {}
-        """Ids of requests, in the order in which they were added."""
+        self._suspects: set[int] = set()
         self._losses: dict[int, int] = {}
         """Request → how often workers were lost during the step that it is in."""
 
     def next_of(self, running: Collection[int]) -> int | None:
-        """The running request whose next step is to be run alone; None: all of them together."""
-        return next((request_id for request_id in self._suspects if request_id in running), None)
+        """The running request whose next step is to be run alone, the one with the lowest id; None: all of them
+        together."""
+        return min((request_id for request_id in running if request_id in self._suspects), default=None)
 
     def losses(self, request_id: int) -> int:
         """How often workers were lost during the step that the request is in."""
@@ -67,8 +67,8 @@ class Suspects:
     def clear(self, planned: Iterable[int]) -> None:
         """A step of these requests has succeeded, or they have ended."""
         for request_id in planned:
-            self._suspects.pop(request_id, None)
+            self._suspects.discard(request_id)
             self._losses.pop(request_id, None)
 
     def _add(self, request_ids: Iterable[int]) -> None:
-        self._suspects.update(dict.fromkeys(request_ids))
+        self._suspects.update(request_ids)

@@ -14,7 +14,14 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.scheduler import Scheduler
-from lopa_ray.scheduling.step_limit import GROW_AFTER, INITIAL_ROWS, MEMORY_FACTOR, StepLimit
+from lopa_ray.scheduling.step_cost import StepCost
+from lopa_ray.scheduling.step_limit import (
+    GROW_AFTER,
+    INITIAL_ROWS,
+    MEMORY_FACTOR,
+    TRY_AFTER,
+    StepLimit,
+)
 from support.fake_model import VOCABULARY, FakeModel
 
 pytestmark = pytest.mark.stand_in
@@ -88,29 +95,55 @@ def test_a_step_of_one_branch_on_each_worker_is_not_split() -> None:
 
 def test_steps_grow_again_long_after_a_lack_of_memory() -> None:
     limit = StepLimit()
-    limit.record_lack(800, divisible=False)
+    limit.record_lack(800)
     limits = []
     for _ in range(GROW_AFTER + 1):
         limits.append(limit.rows)
-        limit.record(1, 0.0, 0.0)
+        limit.record(1, 1, 0.0, 0.0)
     assert set(limits[:-1]) == {700} and limits[-1] > 800
-    limit.check(800)
+    limit.record_lack(400)
+    limit.record_lack(3000)
+    assert limit.rows == 350
 
 
 def test_the_limit_follows_the_time_of_steps() -> None:
     limit = StepLimit()
     assert limit.rows == INITIAL_ROWS
-    limit.record(INITIAL_ROWS, 0.1, 0.0)
+    limit.record(INITIAL_ROWS, 100, 0.1, 1.0)
     assert limit.rows == 2 * INITIAL_ROWS
-    limit.record(10, 0.001, 0.0)  # says nothing about large steps
+    limit.record(10, 10, 0.001, 1.0)  # says nothing about large steps
     assert limit.rows == 2 * INITIAL_ROWS
-    limit.record(INITIAL_ROWS, 1.25, 0.0)
+    limit.record(INITIAL_ROWS, 100, 1.25, 1.0)
     assert limit.rows == INITIAL_ROWS  # it falls by half at most
-    limit.record(INITIAL_ROWS, 1.25, 0.0)
+    limit.record(INITIAL_ROWS, 100, 1.25, 1.0)
     assert limit.rows == int(INITIAL_ROWS / 1.25)
-    limit.record(100, 5.0, 3000.0)
-    assert limit.rows == 3000  # below that, steps would hardly be faster
     limit.check(1_000_000)
+
+
+def test_the_limit_stays_where_fewer_rows_would_hardly_be_faster() -> None:
+    limit, cost = StepLimit(), StepCost()
+
+    def step(rows: int) -> None:
+        seconds = 1.5 + rows * 1e-4
+        cost.record(rows, seconds)
+        limit.record(rows, rows, seconds, cost.free_rows)
+
+    for _ in range(20):
+        step(100)
+    for number in range(200):
+        step(20 if number % 3 == 0 else max(100, min(1600, limit.rows) // 100 * 100))
+    assert cost.free_rows > 1600 and limit.rows >= 1600
+
+
+def test_a_branch_that_lacked_memory_is_refused_and_after_a_few_refusals_tried_again() -> None:
+    limit = StepLimit()
+    limit.record(7500, 7500, 0.9, 0.0)
+    limit.refuse_branch(8000)
+    limit.check(7500)  # one of that size has succeeded
+    for _ in range(TRY_AFTER):
+        with pytest.raises(SettingsError, match="at most 7500 in one forward"):
+            limit.check(8000)
+    limit.check(8000)
 
 
 def scheduler_of(limit: int) -> Scheduler:
@@ -157,6 +190,24 @@ def test_a_long_step_slows_other_requests_down_by_half_at_most() -> None:
     ]
 
 
+@pytest.mark.parametrize("limit", range(27, 120, 4))
+def test_a_long_step_never_keeps_another_request_waiting_for_long(limit: int) -> None:
+    """Also where a branch of the one does not fit beside a step of the other."""
+    scheduler = scheduler_of(limit)
+    scheduler.submit(sessions(1, WIDE)[0])
+    [other] = sessions(1, SETTINGS.replace(block_size=12))
+    other_id = scheduler.submit(other)
+    waits = longest = 0
+    while other_id in scheduler.unfinished_ids:
+        [plan] = scheduler.plan(1)
+        waits = 0 if any(request.request_id == other_id for request in plan.requests) else waits + 1
+        longest = max(longest, waits)
+        scheduler.advance([MODEL.execute(plan)])
+    assert longest <= 2
+    while scheduler.busy:
+        scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
+
+
 def test_several_long_steps_take_turns_beside_others() -> None:
     scheduler = scheduler_of(120)
     long = [scheduler.submit(session) for session in sessions(3, WIDE)]
@@ -164,11 +215,11 @@ def test_several_long_steps_take_turns_beside_others() -> None:
     for _ in range(4):  # the first steps have a branch each
         scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
     turns: list[int] = []
-    for _ in range(6):
+    while len(turns) < 6:
         [plan] = scheduler.plan(1)
         turns += [request.request_id for request in plan.requests if request.request_id in long]
         scheduler.advance([MODEL.execute(plan)])
-    assert len(turns) == 6 and set(turns[:3]) == set(turns[3:]) == set(long)
+    assert set(turns[:3]) == set(turns[3:]) == set(long)
 
 
 def test_a_lost_epoch_begins_a_step_in_parts_anew() -> None:
@@ -208,6 +259,10 @@ def test_a_lack_of_memory_of_a_single_branch_lowers_the_bound() -> None:
     scheduler.plan(1)
     assert not scheduler.split_steps()
     scheduler.refuse_branch()
-    scheduler.plan(1)
-    [failure] = scheduler.drain()
-    assert "at most 22 in one forward (workers had too little memory for more)" in str(failure.error)
+    errors = []
+    for _ in range(TRY_AFTER + 1):
+        scheduler.submit(sessions(1, WIDE)[0])
+        scheduler.plan(1)
+        errors += [str(failure.error) for failure in scheduler.drain()]
+    assert "at most 22 in one forward (workers had too little memory for more)" in errors[0]
+    assert scheduler.planned_ids  # such a request is tried again
