@@ -39,7 +39,10 @@ class RowSettings:
         return None if value is None else min(1.0, max(0.0, value))
 
     def pop_whole_blocks(self) -> tuple[int, int]:
-        """Size of a block, and length of the answer: whole blocks in SDAR and LLaDA2, counted from position 0."""
+        """Size of a block, and length of the answer: whole blocks in SDAR and LLaDA2, counted from position 0.
+
+        Raises MalformedCaseError.
+        """
         prompt, length = len(token_ids(self.row, "prompt")), self.pop("gen_length", int)
         block = self.pop("block_length", int)
         if block < 1:
