@@ -10,8 +10,6 @@ from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.table import load_experiment
 from support.client_command import run_command
 
-pytestmark = pytest.mark.slow
-
 
 def run(tmp_path: Path, name: str) -> ExperimentRecord:
     pytest.importorskip("matplotlib")
@@ -24,6 +22,7 @@ def run(tmp_path: Path, name: str) -> ExperimentRecord:
     return record
 
 
+@pytest.mark.slow
 def test_parts_of_a_step(tmp_path: Path) -> None:
     for point in run(tmp_path, "sync").points:
         workers = point.data["workers"]
@@ -36,6 +35,7 @@ def test_parts_of_a_step(tmp_path: Path) -> None:
         assert min(point.data["pre-write ms"].values()) > 0
 
 
+@pytest.mark.long
 def test_rounds_of_two_arrangements(tmp_path: Path) -> None:
     for point in run(tmp_path, "parallelism").points:
         branch, task = point.data["branch-parallel"], point.data["task-parallel"]

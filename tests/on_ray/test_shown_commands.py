@@ -26,6 +26,8 @@ GOLDEN = ROOT / "tests" / "golden"
 
 PROBLEM = held_out_problems(2, 1)[0].question
 
+MANY_PROBLEMS = 100
+
 STANDS_FOR = {
     "PROMPT": PROBLEM,
     "...": PROBLEM,
@@ -68,17 +70,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cases() -> list[Any]:
-    """Slow ones; recorded cases on several workers take minutes."""
+    """Slow ones; recorded cases on several workers, and many problems, take minutes."""
     return [
         pytest.param(
-            words, id=" ".join(words), marks=pytest.mark.long if many_workers(words) else pytest.mark.slow
+            words, id=" ".join(words), marks=pytest.mark.long if takes_minutes(words) else pytest.mark.slow
         )
         for words in shown()
     ]
 
 
-def many_workers(words: list[str]) -> bool:
-    return words[0] == "conformance" and "--workers" in words
+def takes_minutes(words: list[str]) -> bool:
+    many_problems = "--limit" in words and int(words[words.index("--limit") + 1]) >= MANY_PROBLEMS
+    return many_problems or (words[0] == "conformance" and "--workers" in words)
 
 
 @pytest.mark.parametrize("words", cases())
