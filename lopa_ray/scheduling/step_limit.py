@@ -37,8 +37,10 @@ class StepLimit:
         self._by_time: float = INITIAL_ROWS
         self._free_rows = 0.0
         """Fewer rows would make a step hardly faster."""
-        self._largest = self._largest_branch = 0
-        """Rows of steps that have succeeded: of all branches of a worker, and of a single one."""
+        self._largest = 0
+        """Rows of a worker in the largest step that has succeeded."""
+        self._failed_branch = 0
+        """Rows of a branch that lacked memory, since when none as long has succeeded; 0: there is none."""
         self._by_memory = self._branch_by_memory = math.inf
         """The same after lacks of memory, at most."""
         self._steps_since_lack = self._refusals = 0
@@ -67,7 +69,9 @@ class StepLimit:
     def record(self, rows: int, branch_rows: int, seconds: float, free_rows: float) -> None:
         """A step has succeeded: `rows` rows on a worker, `branch_rows` of them of the longest branch. `free_rows`: see
         `StepCost`."""
-        self._largest, self._largest_branch = max(self._largest, rows), max(self._largest_branch, branch_rows)
+        self._largest = max(self._largest, rows)
+        if branch_rows >= self._failed_branch:
+            self._failed_branch, self._branch_by_memory = 0, math.inf
         self._free_rows = min(free_rows, 2 * self._largest)
         if seconds > TARGET_S:
             # A single slow step may have had another reason, so the limit falls by half at most. As long as it is
@@ -91,7 +95,9 @@ class StepLimit:
         self._by_memory = min(self._by_memory, rows * MEMORY_FACTOR)
 
     def refuse_branch(self, rows: int) -> None:
-        """A branch of `rows` rows, alone on its worker, needed more memory than there was: as long ones are refused."""
+        """A branch of `rows` rows, alone on its worker, needed more memory than there was. After the second one in a
+        row branches as long as the longer of them are refused: one alone may have had another reason."""
         self._steps_since_lack = self._refusals = 0
-        least = max(rows * MEMORY_FACTOR, min(self._largest_branch, rows - 1))
-        self._branch_by_memory = min(self._branch_by_memory, least)
+        if self._failed_branch:
+            self._branch_by_memory = max(self._failed_branch, rows) - 1
+        self._failed_branch = max(self._failed_branch, rows)

@@ -135,15 +135,22 @@ def test_the_limit_stays_where_fewer_rows_would_hardly_be_faster() -> None:
     assert cost.free_rows > 1600 and limit.rows >= 1600
 
 
-def test_a_branch_that_lacked_memory_is_refused_and_after_a_few_refusals_tried_again() -> None:
+def test_branches_that_lacked_memory_are_refused_and_after_a_few_refusals_tried_again() -> None:
     limit = StepLimit()
-    limit.record(7500, 7500, 0.9, 0.0)
     limit.refuse_branch(8000)
-    limit.check(7500)  # one of that size has succeeded
+    limit.check(9000)  # one request alone may have had another reason
+    limit.refuse_branch(7500)
+    limit.check(7999)
     for _ in range(TRY_AFTER):
-        with pytest.raises(SettingsError, match="at most 7500 in one forward"):
+        with pytest.raises(SettingsError, match="at most 7999 in one forward"):
             limit.check(8000)
     limit.check(8000)
+    limit.refuse_branch(8000)
+    limit.refuse_branch(8000)
+    with pytest.raises(SettingsError):
+        limit.check(8000)
+    limit.record(8000, 8000, 0.1, 1.0)
+    limit.check(20_000)
 
 
 def scheduler_of(limit: int) -> Scheduler:
@@ -253,16 +260,19 @@ def test_a_request_with_a_single_branch_beyond_the_bound_is_refused() -> None:
     assert events[-1].request_key == short and events[-1].outcome.finish_reason == "length"
 
 
-def test_a_lack_of_memory_of_a_single_branch_lowers_the_bound() -> None:
+def test_a_lack_of_memory_of_single_branches_lowers_the_bound() -> None:
     scheduler = Scheduler(2)
-    scheduler.submit(sessions(1, WIDE)[0])
-    scheduler.plan(1)
-    assert not scheduler.split_steps()
-    scheduler.refuse_branch()
+    for _ in range(2):
+        request_id = scheduler.submit(sessions(1, WIDE)[0])
+        scheduler.plan(1)
+        assert not scheduler.split_steps()
+        scheduler.refuse_branch()
+        scheduler.cancel(request_id)
+        scheduler.drain()
     errors = []
     for _ in range(TRY_AFTER + 1):
         scheduler.submit(sessions(1, WIDE)[0])
         scheduler.plan(1)
         errors += [str(failure.error) for failure in scheduler.drain()]
-    assert "at most 22 in one forward (workers had too little memory for more)" in errors[0]
+    assert "at most 25 in one forward (workers had too little memory for more)" in errors[0]
     assert scheduler.planned_ids  # such a request is tried again
