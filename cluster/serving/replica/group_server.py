@@ -135,6 +135,14 @@ class GroupServer:
                             f"not finished after {request.deadline_s:g} s; raise the deadline, lower max_tokens, or "
                             "set partial to get what was decided by then"
                         ) from None
+                    # On a busy machine outputs may wait here whose text the choices count as sent.
+                    while not queue.empty():
+                        output = queue.get_nowait()
+                        if isinstance(output, Exception):
+                            raise output from None
+                        yield output
+                        if isinstance(output, ChoiceFinished):
+                            del unfinished[output.choice]
                     for choice in unfinished.values():
                         for output in choice.finish_at_deadline():
                             yield output
