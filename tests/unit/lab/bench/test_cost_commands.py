@@ -39,6 +39,7 @@ def test_number_formats_are_compared_with_the_first(tmp_path: Path) -> None:
     assert second["MB"] < first["MB"]
 
 
+@pytest.mark.long
 def test_a_stored_prefix_is_found(tmp_path: Path) -> None:
     rows = bench_record(tmp_path, "prefix", "--shared", "32", "--requests", "2", "--problems", "2").rows
     assert len(rows) == 5
