@@ -18,8 +18,8 @@ PACKAGES = ("actors", "cluster", "lopa_lab")
 def shadowed_packages() -> dict[str, Path]:
     """The folder or file that Python imports in place of a package beside this one, by the package's name."""
     installed = Path(__file__).resolve().parents[1]
-    found = {name: _place(name) for name in PACKAGES if (installed / name).is_dir()}
-    return {name: place for name, place in found.items() if place and place != installed / name}
+    places = {name: _place(name) for name in PACKAGES if (installed / name).is_dir()}
+    return {name: place for name, place in places.items() if place and place != installed / name}
 
 
 def _place(name: str) -> Path | None:
