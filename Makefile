@@ -12,6 +12,9 @@ CONSTRAINTS ?= constraints.txt
 PROMPT ?= Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?
 export PROMPT
 
+# Tests start hundreds of processes that import the same modules: Python is to keep what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: help install dev demo check mypy test test-fast test-long test-gpu coverage docs findings package format clean distclean
 

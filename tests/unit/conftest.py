@@ -29,7 +29,7 @@ LONGER = {
         "test_likelihood.py",
         "test_structured_output.py",
     ),
-    "evaluation": ("test_harness_model.py",),
+    "evaluation": ("test_harness_model.py", "test_likelihoods.py"),
     "execution": (
         "test_compiled_layers.py",
         "test_logit_changes.py",
@@ -55,17 +55,32 @@ LONGER = {
 """Files by folder whose tests take the longest. `make test-fast` leaves them out; all others are `fast`."""
 
 
+def is_longer(file: Path) -> bool:
+    return file.name in LONGER.get(file.parent.name, ())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a selected test: each process of pytest would import them, which takes long."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    selected = config.option.markexpr
+    if selected == "fast":
+        return is_longer(collection_path) or None
+    if selected.startswith("not fast and not long"):
+        return not is_longer(collection_path) or None
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `make test-fast` runs."""
     here = Path(__file__).parent
     for item in items:
-        file = item.path
-        if (
-            file.is_relative_to(here)
-            and file.name not in LONGER.get(file.parent.name, ())
-            and not any(item.get_closest_marker(name) for name in ("slow", "long"))
-        ):
+        if not item.path.is_relative_to(here) or is_longer(item.path):
+            continue
+        if item.get_closest_marker("slow"):
+            raise pytest.UsageError(f"{item.nodeid} is slow: list its file in LONGER of {__file__}")
+        if not item.get_closest_marker("long"):
             item.add_marker("fast")
 
 
