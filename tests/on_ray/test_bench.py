@@ -45,8 +45,8 @@ def test_commits_of_models_of_several_depths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "transports",
     [
-        pytest.param(["collective"], marks=pytest.mark.long, id="collective"),
-        *also_long(list(TRANSPORTS)),
+        pytest.param(["collective"], marks=pytest.mark.slow, id="collective"),
+        *also_long([name for name in TRANSPORTS if name != "collective"]),
     ],
 )
 def test_commits_by_transport(tmp_path: Path, transports: list[str]) -> None:

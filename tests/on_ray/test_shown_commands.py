@@ -1,8 +1,8 @@
 """Commands that pages show without a line that says what they need: they run as they stand.
 
 `.ci/run` runs `make demo` and the targets of make that check something. tests/serving starts `lopa serve`,
-tests/unit/lab/bench and tests/on_nodes run every `lopa bench` at its smallest size, and tests/unit/lab/experiments
-every `lopa experiment`.
+tests/unit/lab/bench and tests/on_nodes run every `lopa bench` at its smallest size, tests/unit/lab/experiments
+every `lopa experiment`, and tests/unit/lab/paper `lopa reproduce`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cases() -> list[Any]:
-    """Slow ones; recorded cases on several workers, and many problems, take minutes."""
+    """Slow ones; recorded cases on several workers, many problems and figures take minutes."""
     return [
         pytest.param(
             words, id=" ".join(words), marks=pytest.mark.long if takes_minutes(words) else pytest.mark.slow
@@ -81,7 +81,7 @@ def cases() -> list[Any]:
 
 def takes_minutes(words: list[str]) -> bool:
     many_problems = "--limit" in words and int(words[words.index("--limit") + 1]) >= MANY_PROBLEMS
-    return many_problems or (words[0] == "conformance" and "--workers" in words)
+    return many_problems or words[0] == "reproduce" or (words[0] == "conformance" and "--workers" in words)
 
 
 @pytest.mark.parametrize("words", cases())

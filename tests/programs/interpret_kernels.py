@@ -1,4 +1,4 @@
-"""Run a Triton kernel in Triton's interpreter, on random input, against its reference: `interpret_kernels.py NAME N`.
+"""Run Triton kernels in Triton's interpreter, on random input, against references: `interpret_kernels.py NAME=N...`.
 
 TRITON_INTERPRET=1 has to be set before anything imports Triton, hence a process of its own. bf16 is left out: the
 interpreter's products of it are wrong.
@@ -223,4 +223,6 @@ def main(operator: str, cases: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    for word in sys.argv[1:]:
+        name, _, number = word.partition("=")
+        main(name, int(number))
