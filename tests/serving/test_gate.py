@@ -12,6 +12,8 @@ import pytest
 from support.client_request import ClientRequest
 from support.server_process import ServerProcess, run_server
 
+pytestmark = pytest.mark.slow  # it starts a server of its own
+
 CHAT = "/v1/chat/completions"
 
 
