@@ -65,6 +65,8 @@ def shard_tensor(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch
 def members() -> Any:
     remote = ray.remote(Member).options(num_cpus=0.2)
     handles = [remote.remote() for _ in range(3)]
+    # The limit of a rendezvous is for members that run: one that still imports torch is late on a busy machine.
+    ray.get([handle.__ray_ready__.remote() for handle in handles])
     yield handles
     for handle in handles:
         ray.kill(handle)
