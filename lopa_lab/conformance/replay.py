@@ -16,9 +16,10 @@ from lopa_lab.conformance.cases import (
     Verdict,
     token_ids,
 )
-from lopa_lab.conformance.compare import ReplayedRun, compare_decode
+from lopa_lab.conformance.compare import compare_decode
 from lopa_lab.conformance.forwards import compare_logits, forward_inputs
 from lopa_lab.conformance.recorded import recorded_settings
+from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
@@ -133,6 +134,7 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
     """(index in the group, verdict) as cases end."""
     sessions: list[DecodeSession] = []
     running: list[int] = []
+    special_ids = engine.vocabulary.mask_token_id, engine.vocabulary.eos_token_id
     for at, prepared in enumerate(group):
         if prepared.settings is None:
             if not isinstance(engine, LocalEngine):
@@ -146,12 +148,12 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
             yield at, replace(verdict, by_design=_has_mask(prepared.prompt, error, engine.vocabulary))
             continue
         if session.finished:
-            run = ReplayedRun(len(prepared.prompt), engine.vocabulary.mask_token_id)
+            run = ReplayedRun(len(prepared.prompt), *special_ids)
             yield at, _verdict(prepared.case, partial(compare_decode, prepared.case, run))
         else:
             sessions.append(session)
             running.append(at)
-    runs = [ReplayedRun(len(group[at].prompt), engine.vocabulary.mask_token_id) for at in running]
+    runs = [ReplayedRun(len(group[at].prompt), *special_ids) for at in running]
     for event in engine.events(sessions) if sessions else ():
         index = event.request_key
         case = group[running[index]].case

@@ -5,10 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.editing import PENALTIES as REFUSED_PENALTIES, EditingSettings
+from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.decoding.edits import PENALTIES as REFUSED_PENALTIES
 from support.fake_model import VOCABULARY, FakeModel
 
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id
@@ -159,5 +161,20 @@ def any_editing(draw: st.DrawFn) -> EditingSettings:
     )
 
 
+@st.composite
+def any_multi_block(draw: st.DrawFn) -> MultiBlockSettings:
+    """One block in flight and several, with edits and without."""
+    common = draw(common_settings()) | draw(lookahead_settings())
+    common |= {"max_blocks": draw(st.integers(1, 4)), "block_add_threshold": draw(PROBABILITIES)}
+    if draw(st.booleans()):
+        return MultiBlockSettings(decoded_token_threshold=draw(PROBABILITIES), **common)
+    return MultiBlockSettings(
+        editing_threshold=draw(PROBABILITIES),
+        max_post_steps=draw(st.integers(0, 5)),
+        stability_threshold=draw(PROBABILITIES),
+        **{name: value for name, value in common.items() if name not in REFUSED_PENALTIES},
+    )
+
+
 BLOCKWISE_SETTINGS = st.one_of(any_vanilla(), any_fast_dllm(), any_block_diffusion(), any_editing())
-ANY_SETTINGS = st.one_of(any_lopa_or_d2f(), BLOCKWISE_SETTINGS)
+ANY_SETTINGS = st.one_of(any_lopa_or_d2f(), any_multi_block(), BLOCKWISE_SETTINGS)

@@ -10,25 +10,21 @@ however the block has ended, and no call is made for them alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
+from lopa_ray.decoding.edits import check_edits_can_be_made, edits_above, report_of_masks
 from lopa_ray.decoding.filling_rules import select_above_threshold_or_count
 from lopa_ray.decoding.filling_session import PlannedBranch
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BranchReport
-
-PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 
 
 class EditingSettings(BlockCausalSettings):
@@ -54,19 +50,7 @@ class EditingSettings(BlockCausalSettings):
 
     @model_validator(mode="after")
     def _edits_can_be_made(self) -> Self:
-        if self.lookahead == "verified":
-            raise SettingsError(
-                "lookahead verified with decoder editing: a draft of a later step assumes tokens that an edit may "
-                "replace; use lookahead lopa or leave lookahead out",
-                setting="lookahead",
-            )
-        for name in PENALTIES:
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise SettingsError(
-                    f"{name} {value} with decoder editing: a token would count against itself where it is scored "
-                    f"again; leave {name} out",
-                    setting=name,
-                )
+        check_edits_can_be_made(self, "decoder editing")
         return self
 
 
@@ -112,10 +96,7 @@ class EditingSession(BlockCausalSession):
         return ends and not self._masked_positions(self._block)
 
     def _report_of_masks(self, branch: PlannedBranch[list[int]], report: BranchReport) -> BranchReport:
-        mask = self.vocabulary.mask_token_id
-        return report.select(
-            np.array([branch.canvas[p] == mask for p in report.positions.tolist()], np.bool_)
-        )
+        return report_of_masks(report, branch.canvas, self.vocabulary.mask_token_id)
 
     def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings = self.settings
@@ -129,14 +110,10 @@ class EditingSession(BlockCausalSession):
         """What a call fills, then what it edits, as far as a constraint allows it."""
         masked = {p: score for p, score in scores.items() if self._is_masked(p)}
         filled = super().choose(masked, constraint_state)
-        edits = filter_by_constraint(constraint_state, list(self._edits(scores)), scores)
+        replaced = edits_above(
+            scores, self._ids, self.vocabulary.mask_token_id, self.settings.editing_threshold
+        )
+        edits = filter_by_constraint(constraint_state, list(replaced), scores)
         self._post_steps = 0 if masked else self._post_steps + 1
         self._changed = bool(filled or edits)
         return filled + edits
-
-    def _edits(self, scores: dict[int, PositionScore]) -> Iterator[Decision]:
-        for position, score in scores.items():
-            token = score.report.tokens.item(score.row)
-            is_other = token != self._ids[position] and not self._is_masked(position)
-            if is_other and score.probability > self.settings.editing_threshold:
-                yield score.decision
