@@ -66,8 +66,12 @@ def multi_block_settings(recorded: RowSettings) -> tuple[type[MultiBlockSettings
     # They end the run there, and are read again where the calls are compared.
     for name in ("max_nfe", "max_model_len", "max_repetition_run"):
         pop(name, int, default=None)
-    is_naive = pop("sampling_mode", str, default="naive") == "naive"
-    return MultiBlockSettings, values | ({"decoded_token_threshold": complete} if is_naive else edits)
+    if pop("sampling_mode", str, default="naive") != "naive":
+        return MultiBlockSettings, values | edits
+    if edits["stability_threshold"]:
+        # Naive samplers call a block stable when it has no mask.
+        values["block_add_threshold"] = 1.0
+    return MultiBlockSettings, {**values, "decoded_token_threshold": complete}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,7 @@ def compare_multi_block(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     row, block = case.row, case.row["settings"]["block_size"]
     calls, reason = _ended_calls(row, run)
     yield from check("nfe", 0, row["nfe"], calls[-1].number)
+    yield from check("calls", 0, len(row["trace"]), len(calls))
     yield from check("reason", 0, row["reason"], reason)
     tokens: dict[int, int] = {}
     confidences: dict[int, float] = {}

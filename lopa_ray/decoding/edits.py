@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,3 +53,16 @@ def stability(scores: dict[int, PositionScore], ids: Sequence[int], mask: int) -
     decided = [(p, score) for p, score in scores.items() if ids[p] != mask]
     same = sum(ids[p] == score.report.tokens.item(score.row) for p, score in decided)
     return same / len(decided) if decided else 1.0
+
+
+class BlockEdits(NamedTuple):
+    """What the steps on a block have left of it, where several blocks are edited at the same time."""
+
+    steps: int = 0
+    """Steps in which it was active."""
+    post_steps: int = 0
+    """Those that began without a mask in it."""
+    changed: bool = True
+    """Whether the last one filled or edited anything in it."""
+    stability: float = 0.0
+    """The share of its tokens before the last step which that found most likely."""

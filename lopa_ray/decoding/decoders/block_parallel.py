@@ -95,6 +95,11 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         """Whether the coming step appends a block, if there is one: the last one is decided far enough."""
         return canvas.blocks[-1].decided_fraction >= self.settings.block_add_threshold
 
+    @property
+    def _complete_threshold(self) -> float:
+        """A block is complete when the one before it is decided to at least this share."""
+        return self.settings.decoded_token_threshold
+
     # Planning
 
     def _planned_branch(self, fork: Fork) -> PlannedBranch[BlockCanvas]:
@@ -107,7 +112,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         is_decided = self._tiled and bool(fork.decisions) and not canvas.masks
         if not is_decided and self._has_room(canvas) and self._may_grow(canvas):
             canvas.grow(self.settings.block_size, self.max_len)
-        canvas.mark_complete(self.settings.decoded_token_threshold)
+        canvas.mark_complete(self._complete_threshold)
         return PlannedBranch(fork, canvas, self._constraint_state(canvas.generated))
 
     def _plan(self, num_branches: int) -> Plan:

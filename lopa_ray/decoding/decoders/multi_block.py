@@ -15,7 +15,7 @@ exact, and blocks are finished there; the mask token is never chosen; and the pr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,13 @@ from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
-from lopa_ray.decoding.edits import check_edits_can_be_made, edits_above, report_of_masks, stability
+from lopa_ray.decoding.edits import (
+    BlockEdits,
+    check_edits_can_be_made,
+    edits_above,
+    report_of_masks,
+    stability,
+)
 from lopa_ray.decoding.filling_session import PlannedBranch
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.errors import SettingsError
@@ -45,7 +51,7 @@ class MultiBlockSettings(BlockParallelSettings, LookaheadSettings):
 
     decoded_token_threshold: float = Field(default=0.9, ge=0.0, le=1.0)
     """A block becomes complete (it fills at least one position per step) when the block before it is decided to at
-    least this share. With edits every block is, and this is 0."""
+    least this share. Without edits; with them every block is."""
 
     confidence_threshold: float = Field(default=0.95, ge=0.0, le=1.0)
     """Masked positions whose probability is strictly above this are filled."""
@@ -61,49 +67,23 @@ class MultiBlockSettings(BlockParallelSettings, LookaheadSettings):
     """With edits: a block is appended when also at least this share of the last one's tokens is what the last pass
     found most likely."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _edits_complete_blocks(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("editing_threshold") is not None:
-            return {"decoded_token_threshold": 0.0, **values}
-        return values
-
     @model_validator(mode="after")
-    def _edits_can_be_made(self) -> Self:
+    def _edits_know_their_settings(self) -> Self:
         if self.editing_threshold is None:
-            if self.stability_threshold:
-                raise SettingsError(
-                    f"stability_threshold {self.stability_threshold} without editing_threshold: decided tokens stay, "
-                    "so there is nothing to wait for; set editing_threshold or leave stability_threshold out",
-                    setting="stability_threshold",
-                )
-            return self
-        if self.decoded_token_threshold:
-            raise SettingsError(
-                f"decoded_token_threshold {self.decoded_token_threshold} with editing_threshold, with which every "
-                "block fills at each step; leave decoded_token_threshold out",
-                setting="decoded_token_threshold",
+            unused, reason = (
+                ("max_post_steps", "stability_threshold"),
+                "without editing_threshold, which makes edits",
             )
-        check_edits_can_be_made(self, "editing_threshold")
+        else:
+            check_edits_can_be_made(self, "editing_threshold")
+            unused, reason = (
+                ("decoded_token_threshold",),
+                "with editing_threshold, with which every block fills",
+            )
+        for name in unused:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise SettingsError(f"{name} {value} {reason}; leave {name} out", setting=name)
         return self
-
-    @property
-    def implied(self) -> frozenset[str]:
-        """`decoded_token_threshold`, where tokens are edited. See `StrictModel.implied`."""
-        return frozenset() if self.editing_threshold is None else frozenset({"decoded_token_threshold"})
-
-
-class BlockEdits(NamedTuple):
-    """What the steps on an active block have left of it, with edits."""
-
-    steps: int = 0
-    """Steps in which it was active."""
-    post_steps: int = 0
-    """Those that began without a mask in it."""
-    changed: bool = True
-    """Whether the last one filled or edited anything in it."""
-    stability: float = 0.0
-    """The share of its tokens before the last step which that found most likely."""
 
 
 class MultiBlockSession(BlockParallelSession):
@@ -129,6 +109,10 @@ class MultiBlockSession(BlockParallelSession):
     @property
     def _scores_decided(self) -> bool:
         return self.settings.editing_threshold is not None
+
+    @property
+    def _complete_threshold(self) -> float:
+        return 0.0 if self._scores_decided else super()._complete_threshold
 
     @property
     def editable(self) -> range:
@@ -173,44 +157,29 @@ class MultiBlockSession(BlockParallelSession):
         """What a step fills, then what it edits block by block, as far as a constraint allows it."""
         masked = {p: score for p, score in scores.items() if self._is_masked(p)}
         decisions = super().choose(masked, constraint_state)
-        if self._scores_decided:
-            before, self._edits = self._edits, {}
-            for block in self._anchor.active:
-                in_block = {p: score for p, score in scores.items() if block.start <= p < block.stop}
-                edits, self._edits[block.start] = self._edit(
-                    block, before.get(block.start, BlockEdits()), in_block, constraint_state
-                )
-                decisions += edits
+        threshold, most = self.settings.editing_threshold, self.settings.max_post_steps
+        if threshold is None:
+            return decisions
+        ids, mask = self._anchor.ids, self.vocabulary.mask_token_id
+        before, self._edits = self._edits, {}
+        for block in self._anchor.active:
+            in_block = {p: score for p, score in scores.items() if block.start <= p < block.stop}
+            last = before.get(block.start, BlockEdits())
+            post_steps = last.post_steps + (not block.masks)
+            replaced = edits_above(in_block, ids, mask, threshold) if post_steps <= most else ()
+            edits = filter_by_constraint(constraint_state, list(replaced), scores)
+            changed = bool(block.masks or edits)
+            self._edits[block.start] = BlockEdits(
+                last.steps + 1, post_steps, changed, stability(in_block, ids, mask)
+            )
+            decisions += edits
         return decisions
 
-    def _edit(
-        self,
-        block: Block,
-        before: BlockEdits,
-        scores: dict[int, PositionScore],
-        constraint_state: ConstraintState | None,
-    ) -> tuple[list[Decision], BlockEdits]:
-        """The edits of a step in a block. A pass after `max_post_steps` makes none."""
-        ids, mask, threshold = (
-            self._anchor.ids,
-            self.vocabulary.mask_token_id,
-            self.settings.editing_threshold,
-        )
-        steps, post_steps = before.steps + 1, before.post_steps + (not block.masks)
-        edits: list[Decision] = []
-        if threshold is not None and post_steps <= self.settings.max_post_steps:
-            replaced = edits_above(scores, ids, mask, threshold)
-            edits = filter_by_constraint(constraint_state, list(replaced), scores)
-        changed = bool(block.masks or edits)
-        return edits, BlockEdits(steps, post_steps, changed, stability(scores, ids, mask))
-
-    def _is_late(self, steps: int) -> bool:
-        return steps >= self.settings.block_size + self.settings.max_post_steps
-
-    def _is_final(self, edits: BlockEdits) -> bool:
-        """Whether a block without masks gets no further step."""
+    def _may_be_edited(self, edits: BlockEdits) -> bool:
+        """Whether a block without masks gets a further step."""
         most = self.settings.max_post_steps
-        return not edits.changed or edits.post_steps > most or self._is_late(edits.steps)
+        is_early = edits.post_steps <= most and edits.steps < self.settings.block_size + most
+        return edits.changed and is_early
 
     def _set_tokens(self, fills: Iterable[Fill]) -> None:
         for position, token in fills:
@@ -219,8 +188,7 @@ class MultiBlockSession(BlockParallelSession):
 
     def _end_step(self, branch: Branch) -> None:
         self._anchor.mark_cached()
-        editable = {start for start, edits in self._edits.items() if not self._is_final(edits)}
-        self._anchor.mark_to_cache(editable)
+        self._anchor.mark_to_cache({at for at, edits in self._edits.items() if self._may_be_edited(edits)})
         in_flight = _in_flight(self._anchor)
         if self._marks_last and in_flight and self.has_ended(self.generated):
             self._last_start = in_flight[-1].start
