@@ -70,19 +70,15 @@ class MultiBlockSettings(BlockParallelSettings, LookaheadSettings):
     @model_validator(mode="after")
     def _edits_know_their_settings(self) -> Self:
         if self.editing_threshold is None:
-            unused, reason = (
-                ("max_post_steps", "stability_threshold"),
-                "without editing_threshold, which makes edits",
-            )
+            unused, where = ("max_post_steps", "stability_threshold"), "without"
         else:
             check_edits_can_be_made(self, "editing_threshold")
-            unused, reason = (
-                ("decoded_token_threshold",),
-                "with editing_threshold, with which every block fills",
-            )
+            unused, where = ("decoded_token_threshold",), "with"
         for name in unused:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise SettingsError(f"{name} {value} {reason}; leave {name} out", setting=name)
+                raise SettingsError(
+                    f"{name} {value} has no use {where} editing_threshold; leave {name} out", setting=name
+                )
         return self
 
 
