@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.editing import PENALTIES as REFUSED_PENALTIES, EditingSettings
+from lopa_ray.decoding.decoders.edited_blocks import PENALTIES as REFUSED_PENALTIES
+from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
