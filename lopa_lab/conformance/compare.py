@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, token_ids
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 CONFIDENCE_TOLERANCE = 1e-4
 """Branch confidences may differ by this much; everything discrete is compared exactly."""
@@ -22,7 +23,13 @@ class ReplayedRun:
 
     prompt_len: int
     mask_token_id: int
+    eos_token_id: int
     rounds: list[tuple[Plan, StepOutcome]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], vocabulary: Vocabulary) -> Self:
+        """A run without a round."""
+        return cls(len(prompt), vocabulary.mask_token_id, vocabulary.eos_token_id)
 
     @property
     def tokens(self) -> list[int]:
@@ -42,6 +49,8 @@ def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
             compare = _compare_uncached_blocks
         elif case.kind.startswith("localleap"):
             compare = _compare_calls
+        elif case.kind.startswith("dmax"):
+            compare = _compare_soft_blocks
         return list(compare(case, run))
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
@@ -216,6 +225,38 @@ def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]
     yield from _check("tokens", 0, answer, run.tokens[: len(answer)])
     yield from _check_close("fill_conf", 0, row["fill_conf"], [confidence for _, confidence in filled])
     yield from _check_close("edit_conf", 0, row["edit_conf"], edit_conf)
+
+
+def _compare_soft_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    """DMax's calls, what each filled and edited, the probabilities of that in a block's first two calls, and the answer.
+
+    The second call is the first whose inputs are soft. Probabilities are part of each further call's inputs, so rounding
+    grows by a factor of about 10 from call to call. The published code makes a call for the prompt's K/V, which decides
+    nothing; here the first call on a block stores them. Behind a block with an early end it sets the rest to EOS; here
+    the answer ends with that block.
+    """
+    row, trace, (prefill, first, *later) = case.row, case.row["trace"], case.row["calls"]
+    yield from _check("nfe", 0, row["nfe"], len(run.rounds) + 1)
+    windows = [[plan.start, len(plan.canvas)] for plan, _ in run.rounds]
+    yield from _check("calls", 0, [[prefill[0], sum(first)], *later], windows)
+    canvas: dict[int, int] = {}
+    calls_on: dict[int, int] = {}
+    for number, (recorded, (_, outcome)) in enumerate(zip(trace, run.rounds, strict=False), 1):
+        fills = [[p, token] for p, token in outcome.fills if p not in canvas]
+        edits = [[p, canvas[p], token] for p, token in outcome.fills if p in canvas]
+        yield from _check("fills", number, recorded["fills"], fills)
+        yield from _check("edits", number, recorded["edits"], edits)
+        canvas |= dict(outcome.fills)
+        start = recorded["block"][0]
+        calls_on[start] = calls_on.get(start, 0) + 1
+        if calls_on[start] <= 2:
+            expected = [recorded["p"][decision.position - start] for decision in outcome.filled]
+            yield from _check_close("p", number, expected, [d.probability for d in outcome.filled])
+    answer, got = token_ids(row, "tokens"), run.tokens
+    padding = answer[len(got) :]
+    whole = not padding or (row["settings"]["early_stop"] and set(padding) == {run.eos_token_id})
+    if answer[: len(got)] != got or not whole:
+        yield Difference("tokens", 0, answer, got)
 
 
 def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:

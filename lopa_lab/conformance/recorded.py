@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError
+from lopa_lab.conformance.published_dmax import dmax_settings
 from lopa_lab.conformance.row_settings import RowSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
@@ -273,6 +274,7 @@ _KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
         "llada21_eos",
         "llada21_edge",
     ),
+    dmax_settings: ("dmax_threshold", "dmax_early_stop", "dmax_edge"),
 }
 SETTINGS_BY_KIND = {kind: settings for settings, kinds in _KINDS.items() for kind in kinds}
 """What makes settings of a row, by its kind."""

@@ -52,6 +52,7 @@ FILES = {
     "llada2/llada2_forward_cases": 3,
     "llada2/llada2_generate_cases": 2,
     "llada2/llada21_generate_cases": 2,
+    "dmax/dmax_generate_cases": 3,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 

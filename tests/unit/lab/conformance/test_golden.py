@@ -58,6 +58,7 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("sdar_moe/sdar_moe_generate_cases", 21, {"sdar_moe_edge-02": "is the mask token"}),
         ("llada2/llada2_generate_cases", 34, {"llada2_edge-05": "is the mask token"}),
         ("llada2/llada21_generate_cases", 28, {"llada21_edge-01": "is the mask token"}),
+        ("dmax/dmax_generate_cases", 33, {"dmax_edge-10": "is the mask token"}),
         ("localleap/localleap_llada_cases", 28, {"localleap_llada_edge-04": "is the mask token"}),
         ("localleap/localleap_dream_cases", 29, {"localleap_dream_edge-12": "is the mask token"}),
         # A branch that crashes as published, and one of two repairs of it.
@@ -96,6 +97,7 @@ def test_recorded_cases(name, passed, refused):
         ("sdar_moe/sdar_moe_generate_cases", 6),
         ("llada2/llada2_generate_cases", 9),
         ("llada2/llada21_generate_cases", 9),
+        ("dmax/dmax_generate_cases", 9),
     ],
 )
 def test_recorded_cases_run_by_transformers(name, every):
