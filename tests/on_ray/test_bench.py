@@ -45,7 +45,7 @@ def test_commits_of_models_of_several_depths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "transports",
     [
-        pytest.param(["collective"], marks=pytest.mark.slow, id="collective"),
+        pytest.param(["collective"], marks=pytest.mark.long, id="collective"),
         *also_long(list(TRANSPORTS)),
     ],
 )

@@ -82,6 +82,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_block_in_flight_is_block_diffusion_whatever_else_is_set(name: str, variant: str) -> None:
