@@ -228,12 +228,12 @@ def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]
 
 
 def _compare_soft_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """DMax's calls, what each filled and edited, the probabilities of that in a block's first two calls, and the answer.
+    """DMax's calls, what each filled and edited, how probable that was in a block's first two calls, and the answer.
 
-    The second call is the first whose inputs are soft. Probabilities are part of each further call's inputs, so rounding
-    grows by a factor of about 10 from call to call. The published code makes a call for the prompt's K/V, which decides
-    nothing; here the first call on a block stores them. Behind a block with an early end it sets the rest to EOS; here
-    the answer ends with that block.
+    The second call is the first whose inputs are soft. Probabilities are part of each further call's inputs, so
+    rounding grows by a factor of about 10 from call to call. The published code makes a call for the prompt's K/V, which
+    decides nothing; here the first call on a block stores them. Behind a block with an early end it sets the rest to EOS; here
+    the answer ends with that block. It returns prompt and answer without any EOS.
     """
     row, trace, (prefill, first, *later) = case.row, case.row["trace"], case.row["calls"]
     yield from _check("nfe", 0, row["nfe"], len(run.rounds) + 1)
@@ -257,6 +257,8 @@ def _compare_soft_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     whole = not padding or (row["settings"]["early_stop"] and set(padding) == {run.eos_token_id})
     if answer[: len(got)] != got or not whole:
         yield Difference("tokens", 0, answer, got)
+    returned = [token for token in token_ids(row, "prompt") + got if token != run.eos_token_id]
+    yield from _check("returned", 0, token_ids(row, "returned"), returned)
 
 
 def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:

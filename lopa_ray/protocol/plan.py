@@ -81,8 +81,8 @@ class Plan:
     cached: Spans
     """Positions whose cached K/V this step reads; all other cached spans are dropped."""
     input_weights: tuple[float, ...] = ()
-    """Soft inputs: for each position of `canvas` the weight, from 0 to 1, of its token's embedding in the input; the rest
-    is the mask token's (see `embed_softly`). 1: the plain embedding. Empty: all inputs are plain."""
+    """Soft inputs: for each position of `canvas` the weight, from 0 to 1, of its token's embedding in the input; the
+    rest is the mask token's (see `embed_softly`). 1: the plain embedding. Empty: all inputs are plain."""
     stage_shared: bool = False
     """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None

@@ -15,19 +15,16 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
+from lopa_ray.decoding.edits import check_edits_can_be_made, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BranchReport
-
-PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 
 
 class EditedBlocksSettings(BlockCausalSettings):
@@ -38,19 +35,7 @@ class EditedBlocksSettings(BlockCausalSettings):
 
     @model_validator(mode="after")
     def _edits_can_be_made(self) -> Self:
-        if self.lookahead == "verified":
-            raise SettingsError(
-                f"lookahead verified with decoder {self.decoder}: a draft of a later step assumes tokens that an edit "
-                "may replace; use lookahead lopa or leave lookahead out",
-                setting="lookahead",
-            )
-        for name in PENALTIES:
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise SettingsError(
-                    f"{name} {value} with decoder {self.decoder}: a token would count against itself where it is "
-                    f"scored again; leave {name} out",
-                    setting=name,
-                )
+        check_edits_can_be_made(self, f"decoder {self.decoder}")
         return self
 
 
@@ -78,10 +63,7 @@ class EditedBlocksSession(BlockCausalSession):
         return range(0) if self._block_is_final else self._block_answer_span
 
     def _report_of_masks(self, branch: PlannedBranch[list[int]], report: BranchReport) -> BranchReport:
-        mask = self.vocabulary.mask_token_id
-        return report.select(
-            np.array([branch.canvas[p] == mask for p in report.positions.tolist()], np.bool_)
-        )
+        return report_of_masks(report, branch.canvas, self.vocabulary.mask_token_id)
 
     def choose(
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
@@ -92,8 +74,5 @@ class EditedBlocksSession(BlockCausalSession):
         return filled + filter_by_constraint(constraint_state, list(self._edits(scores)), scores)
 
     def _edits(self, scores: dict[int, PositionScore]) -> Iterator[Decision]:
-        """The most likely token of each decided position that has another one."""
-        for position, score in scores.items():
-            token = score.report.tokens.item(score.row)
-            if token != self._ids[position] and not self._is_masked(position):
-                yield score.decision
+        """What a call replaces by its scores: all that is not the most likely token."""
+        return edits(scores, self._ids, self.vocabulary.mask_token_id)
