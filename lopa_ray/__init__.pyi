@@ -3,6 +3,7 @@ from .config.group_settings import GroupSettings as GroupSettings
 from .config.model_settings import ModelSettings as ModelSettings
 from .config.scaling_settings import ScalingSettings as ScalingSettings
 from .decoding.decoders.block_diffusion import BlockDiffusionSettings as BlockDiffusionSettings
+from .decoding.decoders.dmax import DMaxSettings as DMaxSettings
 from .decoding.decoders.editing import EditingSettings as EditingSettings
 from .decoding.decoders.fast_dllm import FastDllmSettings as FastDllmSettings
 from .decoding.decoders.lopa import D2FSettings as D2FSettings, LopaSettings as LopaSettings

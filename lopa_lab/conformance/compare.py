@@ -28,6 +28,8 @@ def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
             compare = compare_multi_block
         elif case.kind.startswith("localleap"):
             compare = _compare_calls
+        elif case.kind.startswith("dmax"):
+            compare = _compare_soft_blocks
         return list(compare(case, run))
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
@@ -189,6 +191,40 @@ def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]
     yield from check("tokens", 0, answer, run.tokens[: len(answer)])
     yield from check_close("fill_conf", 0, row["fill_conf"], [confidence for _, confidence in filled])
     yield from check_close("edit_conf", 0, row["edit_conf"], edit_conf)
+
+
+def _compare_soft_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    """DMax's calls, what each filled and edited, how probable that was in a block's first two calls, and the answer.
+
+    The second call is the first whose inputs are soft. Probabilities are part of each further call's inputs, so
+    rounding grows by a factor of about 10 from call to call. The published code makes a call for the prompt's K/V, which
+    decides nothing; here the first call on a block stores them. Behind a block with an early end it sets the rest to EOS; here
+    the answer ends with that block. It returns prompt and answer without any EOS.
+    """
+    row, trace, (prefill, first, *later) = case.row, case.row["trace"], case.row["calls"]
+    yield from check("nfe", 0, row["nfe"], len(run.rounds) + 1)
+    windows = [[plan.start, len(plan.canvas)] for plan, _ in run.rounds]
+    yield from check("calls", 0, [[prefill[0], sum(first)], *later], windows)
+    canvas: dict[int, int] = {}
+    calls_on: dict[int, int] = {}
+    for number, (recorded, (_, outcome)) in enumerate(zip(trace, run.rounds, strict=False), 1):
+        fills = [[p, token] for p, token in outcome.fills if p not in canvas]
+        edits = [[p, canvas[p], token] for p, token in outcome.fills if p in canvas]
+        yield from check("fills", number, recorded["fills"], fills)
+        yield from check("edits", number, recorded["edits"], edits)
+        canvas |= dict(outcome.fills)
+        start = recorded["block"][0]
+        calls_on[start] = calls_on.get(start, 0) + 1
+        if calls_on[start] <= 2:
+            expected = [recorded["p"][decision.position - start] for decision in outcome.filled]
+            yield from check_close("p", number, expected, [d.probability for d in outcome.filled])
+    answer, got = token_ids(row, "tokens"), run.tokens
+    padding = answer[len(got) :]
+    whole = not padding or (row["settings"]["early_stop"] and set(padding) == {run.eos_token_id})
+    if answer[: len(got)] != got or not whole:
+        yield Difference("tokens", 0, answer, got)
+    returned = [token for token in token_ids(row, "prompt") + got if token != run.eos_token_id]
+    yield from check("returned", 0, token_ids(row, "returned"), returned)
 
 
 def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError
 from lopa_lab.conformance.multi_block import multi_block_settings
+from lopa_lab.conformance.published_dmax import dmax_settings
 from lopa_lab.conformance.row_settings import RowSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
@@ -279,6 +280,7 @@ _KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
         "llada21_eos",
         "llada21_edge",
     ),
+    dmax_settings: ("dmax_threshold", "dmax_early_stop", "dmax_edge"),
 }
 SETTINGS_BY_KIND = {kind: settings for settings, kinds in _KINDS.items() for kind in kinds}
 """What makes settings of a row, by its kind."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from lopa_lab.conformance.cases import Difference
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 CONFIDENCE_TOLERANCE = 1e-4
 """Branch confidences may differ by this much; everything discrete is compared exactly."""
@@ -21,6 +23,11 @@ class ReplayedRun:
     mask_token_id: int
     eos_token_id: int
     rounds: list[tuple[Plan, StepOutcome]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], vocabulary: Vocabulary) -> Self:
+        """A run without a round."""
+        return cls(len(prompt), vocabulary.mask_token_id, vocabulary.eos_token_id)
 
     @property
     def tokens(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Edits: decided tokens that a later call replaces (LLaDA2.1, arXiv 2602.08676). What their decoders share."""
+"""Edits: decided tokens that a later call replaces (LLaDA2.1, DMax). What their decoders share."""
 
 from __future__ import annotations
 
@@ -38,21 +38,11 @@ def report_of_masks(report: BranchReport, ids: Sequence[int], mask: int) -> Bran
     return report.select(np.array([ids[p] == mask for p in report.positions.tolist()], np.bool_))
 
 
-def edits_above(
-    scores: dict[int, PositionScore], ids: Sequence[int], mask: int, threshold: float
-) -> Iterator[Decision]:
-    """Decided tokens of `ids` whose most likely token is another one, with a probability strictly above `threshold`."""
+def edits(scores: dict[int, PositionScore], ids: Sequence[int], mask: int) -> Iterator[Decision]:
+    """The most likely token of each decided position of `ids` that has another one."""
     for position, score in scores.items():
-        token = score.report.tokens.item(score.row)
-        if ids[position] not in (mask, token) and score.probability > threshold:
+        if ids[position] not in (mask, score.report.tokens.item(score.row)):
             yield score.decision
-
-
-def stability(scores: dict[int, PositionScore], ids: Sequence[int], mask: int) -> float:
-    """The share of decided tokens of `ids`, among the scored positions, that are the most likely ones; 1 of none."""
-    decided = [(p, score) for p, score in scores.items() if ids[p] != mask]
-    same = sum(ids[p] == score.report.tokens.item(score.row) for p, score in decided)
-    return same / len(decided) if decided else 1.0
 
 
 class BlockEdits(NamedTuple):

@@ -9,6 +9,7 @@ import torch
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
@@ -84,6 +85,7 @@ SETTINGS: dict[str, GenerationSettings] = {
     "editing": EditingSettings(
         max_new_tokens=40, block_size=8, editing_threshold=0.2, max_post_steps=3, num_branches=3
     ),
+    "dmax": DMaxSettings(max_new_tokens=40, block_size=8, confidence_threshold=0.3, num_branches=3),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
     "verified": LopaSettings(
         max_new_tokens=64, num_branches=6, block_size=16, lookahead="verified", stop_at_eos=False

@@ -19,6 +19,7 @@ LOPA_RAY = {
     *(
         "BlockDiffusionSettings",
         "D2FSettings",
+        "DMaxSettings",
         "EditingSettings",
         "FastDllmSettings",
         "LopaSettings",

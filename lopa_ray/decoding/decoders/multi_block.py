@@ -23,13 +23,7 @@ from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
-from lopa_ray.decoding.edits import (
-    BlockEdits,
-    check_edits_can_be_made,
-    edits_above,
-    report_of_masks,
-    stability,
-)
+from lopa_ray.decoding.edits import BlockEdits, check_edits_can_be_made, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.errors import SettingsError
@@ -137,8 +131,7 @@ class MultiBlockSession(BlockParallelSession):
         return has_place and self._is_stable(in_flight[-1]) and super()._may_grow(canvas)
 
     def _is_stable(self, block: Block) -> bool:
-        edits = self._edits.get(block.start, BlockEdits())
-        return edits.stability >= self.settings.stability_threshold
+        return self._edits.get(block.start, BlockEdits()).stability >= self.settings.stability_threshold
 
     # Edits
 
@@ -160,22 +153,25 @@ class MultiBlockSession(BlockParallelSession):
         before, self._edits = self._edits, {}
         for block in self._anchor.active:
             in_block = {p: score for p, score in scores.items() if block.start <= p < block.stop}
+            others, size = list(edits(in_block, ids, mask)), len(in_block) - block.masks
             last = before.get(block.start, BlockEdits())
             post_steps = last.post_steps + (not block.masks)
-            replaced = edits_above(in_block, ids, mask, threshold) if post_steps <= most else ()
-            edits = filter_by_constraint(constraint_state, list(replaced), scores)
-            changed = bool(block.masks or edits)
+            replaced = [decision for decision in others if decision.probability > threshold]
+            made = filter_by_constraint(constraint_state, replaced, scores) if post_steps <= most else []
             self._edits[block.start] = BlockEdits(
-                last.steps + 1, post_steps, changed, stability(in_block, ids, mask)
+                steps=last.steps + 1,
+                post_steps=post_steps,
+                changed=bool(block.masks or made),
+                stability=(size - len(others)) / size if size else 1.0,
             )
-            decisions += edits
+            decisions += made
         return decisions
 
-    def _may_be_edited(self, edits: BlockEdits) -> bool:
+    def _may_be_edited(self, left: BlockEdits) -> bool:
         """Whether a block without masks gets a further step."""
         most = self.settings.max_post_steps
-        is_early = edits.post_steps <= most and edits.steps < self.settings.block_size + most
-        return edits.changed and is_early
+        is_early = left.post_steps <= most and left.steps < self.settings.block_size + most
+        return left.changed and is_early
 
     def _set_tokens(self, fills: Iterable[Fill]) -> None:
         for position, token in fills:
@@ -184,7 +180,7 @@ class MultiBlockSession(BlockParallelSession):
 
     def _end_step(self, branch: Branch) -> None:
         self._anchor.mark_cached()
-        self._anchor.mark_to_cache({at for at, edits in self._edits.items() if self._may_be_edited(edits)})
+        self._anchor.mark_to_cache({at for at, left in self._edits.items() if self._may_be_edited(left)})
         in_flight = _in_flight(self._anchor)
         if self._marks_last and in_flight and self.has_ended(self.generated):
             self._last_start = in_flight[-1].start

@@ -45,6 +45,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "vanilla": {"decoder": "vanilla", "steps": 24},
     "block_diffusion": {"decoder": "block_diffusion"},
     "editing": {"decoder": "editing", "block_size": 8, "editing_threshold": 0.0},
+    "dmax": {"decoder": "dmax", "block_size": 8},
 }
 CHAT = ({"role": "user", "content": "1 + 2"},)
 

@@ -10,6 +10,7 @@ import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
@@ -52,6 +53,7 @@ DECODERS: dict[str, GenerationSettings] = {
     "editing": EditingSettings(
         max_new_tokens=48, block_size=16, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3
     ),
+    "dmax": DMaxSettings(max_new_tokens=48, block_size=16, num_branches=3),
 }
 
 

@@ -55,6 +55,7 @@ FILES = {
     "mbd/mbd_llada2_cases": 2,
     "mbd/mbd_llada21_cases": 2,
     "mbd/mbd_sdar_cases": 2,
+    "dmax/dmax_generate_cases": 3,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 

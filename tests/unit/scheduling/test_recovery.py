@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
@@ -67,6 +68,7 @@ KINDS: dict[str, GenerationSettings] = {
         num_branches=3,
         stop_at_eos=False,
     ),
+    "dmax": DMaxSettings(**FULL | {"block_size": 8}, num_branches=3),
     "sub_blocks": BlockDiffusionSettings(
         max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
     ),
@@ -276,6 +278,7 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
         "single_phase",
         "block_diffusion",
         "editing",
+        "dmax",
         "sub_blocks",
         "no_cache",
         "blocks_in_flight",
@@ -292,7 +295,9 @@ def test_blocks_in_flight_of_experts_change_no_bit_whoever_is_lost(name: str, st
 
 
 @pytest.mark.usefixtures("either_attention")
-@pytest.mark.parametrize("kinds", [["single_phase", "two_phase_causal"], ["block_diffusion", "sub_blocks"]])
+@pytest.mark.parametrize(
+    "kinds", [["single_phase", "two_phase_causal"], ["block_diffusion", "sub_blocks"], ["dmax"]]
+)
 def test_stored_prefixes_change_no_bit_whoever_is_lost(kinds: list[str]) -> None:
     counts = run(7, kinds, 60, stored=40)
     assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
