@@ -23,6 +23,7 @@ LOPA_RAY = {
         "EditingSettings",
         "FastDllmSettings",
         "LopaSettings",
+        "MultiBlockSettings",
         "VanillaSettings",
     ),
     *(

@@ -19,6 +19,7 @@ from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.attention import PackedAttention
@@ -67,6 +68,10 @@ KINDS: dict[str, GenerationSettings] = {
         max_post_steps=3,
         num_branches=3,
         stop_at_eos=False,
+    ),
+    "multi_block": MultiBlockSettings(**FULL, max_blocks=3, num_branches=3),
+    "multi_block_edits": MultiBlockSettings(
+        **FULL | {"block_size": 8}, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
     ),
     "dmax": DMaxSettings(**FULL | {"block_size": 8}, num_branches=3),
     "sub_blocks": BlockDiffusionSettings(
@@ -278,6 +283,8 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
         "single_phase",
         "block_diffusion",
         "editing",
+        "multi_block",
+        "multi_block_edits",
         "dmax",
         "sub_blocks",
         "no_cache",
@@ -296,7 +303,13 @@ def test_blocks_in_flight_of_experts_change_no_bit_whoever_is_lost(name: str, st
 
 @pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize(
-    "kinds", [["single_phase", "two_phase_causal"], ["block_diffusion", "sub_blocks"], ["dmax"]]
+    "kinds",
+    [
+        ["single_phase", "two_phase_causal"],
+        ["block_diffusion", "sub_blocks"],
+        ["dmax"],
+        ["multi_block", "multi_block_edits"],
+    ],
 )
 def test_stored_prefixes_change_no_bit_whoever_is_lost(kinds: list[str]) -> None:
     counts = run(7, kinds, 60, stored=40)
