@@ -197,9 +197,9 @@ def _compare_soft_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """DMax's calls, what each filled and edited, how probable that was in a block's first two calls, and the answer.
 
     The second call is the first whose inputs are soft. Probabilities are part of each further call's inputs, so
-    rounding grows by a factor of about 10 from call to call. The published code makes a call for the prompt's K/V, which
-    decides nothing; here the first call on a block stores them. Behind a block with an early end it sets the rest to EOS; here
-    the answer ends with that block. It returns prompt and answer without any EOS.
+    rounding grows by a factor of about 10 from call to call. The published code makes a call for the prompt's K/V,
+    which decides nothing; here the first call on a block stores them. Behind a block with an early end it sets the rest
+    to EOS; here the answer ends with that block. It returns prompt and answer without any EOS.
     """
     row, trace, (prefill, first, *later) = case.row, case.row["trace"], case.row["calls"]
     yield from check("nfe", 0, row["nfe"], len(run.rounds) + 1)

@@ -9,24 +9,30 @@ import pytest
 from cluster.choices.choice import ChoiceState
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import CanvasSnapshot, ChoiceFinished, ChoicesOutput, ChoicesRequest, TextDelta
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from support.verified_decode import PROBLEM
 
-SHARED = {"max_new_tokens": 48, "confidence_threshold": 0.3, "editing_threshold": 0.0, "max_post_steps": 4}
-DECODERS = {
-    "editing": EditingSettings(block_size=16, **SHARED),
-    "multi_block": MultiBlockSettings(block_size=8, max_blocks=3, **SHARED),
-}
+SETTINGS = [
+    EditingSettings(
+        max_new_tokens=48, block_size=16, confidence_threshold=0.3, editing_threshold=0.0, max_post_steps=4
+    ),
+    DMaxSettings(max_new_tokens=48, block_size=16, confidence_threshold=0.3),
+    MultiBlockSettings(
+        max_new_tokens=48, block_size=8, max_blocks=3, confidence_threshold=0.3, editing_threshold=0.0
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Decode:
     """The steps of a choice, and the outputs of each."""
 
-    decoder: str
+    settings: LookaheadSettings
     choice: ChoiceState
     steps: list[tuple[RequestStep, list[ChoicesOutput]]]
 
@@ -44,10 +50,10 @@ class Decode:
         return finished
 
 
-def decode(decoder: str, stop: tuple[str, ...] = ()) -> Decode:
+def decode(settings: LookaheadSettings, stop: tuple[str, ...] = ()) -> Decode:
     engine = LocalEngine.from_pretrained("demo")
     request = ChoicesRequest(
-        "id", (PROBLEM,), DECODERS[decoder].given(), stream=True, stream_canvas=True, stop=stop, logprobs=True
+        "id", (PROBLEM,), settings.given(), stream=True, stream_canvas=True, stop=stop, logprobs=True
     )
     (choice,) = ChoiceFactory(engine).create(request, 0.0)
     steps: list[tuple[RequestStep, list[ChoicesOutput]]] = []
@@ -57,10 +63,10 @@ def decode(decoder: str, stop: tuple[str, ...] = ()) -> Decode:
             steps.append((event, list(choice.add_step(event))))
 
     list(engine.run([choice.session], on_event=on_event))
-    return Decode(decoder, choice, steps)
+    return Decode(settings, choice, steps)
 
 
-@pytest.fixture(scope="module", params=DECODERS)
+@pytest.fixture(scope="module", params=SETTINGS, ids=lambda settings: settings.decoder)
 def whole(request: pytest.FixtureRequest) -> Decode:
     return decode(request.param)
 
@@ -114,11 +120,11 @@ def test_a_stop_text_that_is_edited_away_ends_nothing(whole: Decode) -> None:
         if (text := tokenizer.token_text(token)).strip() and text.strip() not in whole.text
     }
     assert passing
-    assert decode(whole.decoder, tuple(sorted(passing))[:4]).text == whole.text
+    assert decode(whole.settings, tuple(sorted(passing))[:4]).text == whole.text
 
 
 def test_a_stop_text_of_a_finished_block_ends_the_answer(whole: Decode) -> None:
     stop = whole.text[len(whole.text) // 3 :][:4]
-    stopped = decode(whole.decoder, (stop,))
+    stopped = decode(whole.settings, (stop,))
     assert stopped.finished.text == whole.text[: whole.text.index(stop)]
     assert stopped.finished.finish_reason == "stop"

@@ -205,7 +205,7 @@ def test_a_schema_that_cannot_be_kept_is_refused(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "temperature"), list(zip(DECODERS, (1.0, 0.0, 1.0, 0.0, 1.0), strict=True))
+    ("decoder", "temperature"), list(zip(DECODERS, (1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0), strict=True))
 )
 def test_strict_functions_are_called_as_their_schemas_say(
     either: Model, decoder: str, temperature: float

@@ -39,7 +39,7 @@ BASES: dict[str, tuple[str, LookaheadSettings]] = {
         BlockDiffusionSettings(block_size=16, sub_block_size=8, sub_block_cache=True, **WHOLE),
     ),
     "LLaDA2.1": ("llada21-tiny-3l", EditingSettings(block_size=16, **WHOLE)),
-    "DMax": ("llada21-tiny-3l", DMaxSettings(block_size=16, **WHOLE)),
+    "DMax": ("llada21-tiny-3l", DMaxSettings(block_size=16, confidence_threshold=0.9, **WHOLE)),
     "SDAR, fused": ("sdar-tiny-3l", BlockDiffusionSettings(fuse_store=True, **WHOLE)),
 }
 
