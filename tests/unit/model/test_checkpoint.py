@@ -198,6 +198,7 @@ def test_a_tied_head_may_be_absent_or_equal_but_not_different(checkpoint: Path) 
         ("llada2.0-mini", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
         ("llada2.1-mini", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
         ("dmax-16b", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
+        ("mbd-llada2-mini", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
         ("llada2.0-flash", "llada2.0-flash", 24161, 2 * 2 * 32 * 4 * 128, (156895, 156892)),
     ],
 )
