@@ -63,11 +63,10 @@ class MultiBlockSettings(BlockParallelSettings, LookaheadSettings):
 
     @model_validator(mode="after")
     def _edits_know_their_settings(self) -> Self:
-        if self.editing_threshold is None:
-            unused, where = ("max_post_steps", "stability_threshold"), "without"
-        else:
+        unused, where = ["max_post_steps", "stability_threshold"], "without"
+        if self.editing_threshold is not None:
             check_edits_can_be_made(self, "editing_threshold")
-            unused, where = ("decoded_token_threshold",), "with"
+            unused, where = ["decoded_token_threshold"], "with"
         for name in unused:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise SettingsError(
