@@ -50,6 +50,19 @@ def test_masks_are_counted_per_block():
     assert filled.blocks[1].decided_fraction == pytest.approx(1 / 3)
 
 
+def test_only_a_decided_token_is_edited_and_its_block_waits_where_it_may_be_edited_again():
+    edited = canvas([[3, 4], [5, MASK]])
+    edited.edit(2, 7)
+    assert edited.generated == [7, 4, 5, MASK]
+    assert edited.masks == 1
+    with pytest.raises(ValueError, match="position 5 is masked"):
+        edited.edit(5, 7)
+    edited.mark_to_cache({2})
+    assert states(edited) == "taa"
+    edited.mark_to_cache()
+    assert states(edited) == "tta"
+
+
 def test_growth_stops_exactly_at_the_limit():
     filled = canvas([])
     for expected in (6, 10, 11, 11):
