@@ -27,7 +27,6 @@ SPARSE = "add_rms_norm, commit_rows, grouped_matmul, rotate_qkv, row_scores, sil
         ("llada2/llada2_generate_cases.jsonl", SPARSE),
         ("llada2/llada21_generate_cases.jsonl", SPARSE),
         ("mbd/mbd_llada21_cases.jsonl", SPARSE),
-        ("mbd/mbd_sdar_cases.jsonl", DENSE),
         ("dmax/dmax_generate_cases.jsonl", SPARSE),
     ],
 )
