@@ -3,9 +3,11 @@ from .config.group_settings import GroupSettings as GroupSettings
 from .config.model_settings import ModelSettings as ModelSettings
 from .config.scaling_settings import ScalingSettings as ScalingSettings
 from .decoding.decoders.block_diffusion import BlockDiffusionSettings as BlockDiffusionSettings
+from .decoding.decoders.dmax import DMaxSettings as DMaxSettings
 from .decoding.decoders.editing import EditingSettings as EditingSettings
 from .decoding.decoders.fast_dllm import FastDllmSettings as FastDllmSettings
 from .decoding.decoders.lopa import D2FSettings as D2FSettings, LopaSettings as LopaSettings
+from .decoding.decoders.multi_block import MultiBlockSettings as MultiBlockSettings
 from .decoding.decoders.vanilla import VanillaSettings as VanillaSettings
 from .decoding.lookahead_settings import LookaheadSettings as LookaheadSettings
 from .decoding.result import (

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, token_ids
+from lopa_lab.conformance.multi_block import compare_multi_block
+from lopa_lab.conformance.replayed import ReplayedRun, check, check_close
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
 
-CONFIDENCE_TOLERANCE = 1e-4
-"""Branch confidences may differ by this much; everything discrete is compared exactly."""
-
 LOGIT_TOLERANCE = 5e-4
-
-
-@dataclass(slots=True)
-class ReplayedRun:
-    """What a request did when it was replayed."""
-
-    prompt_len: int
-    mask_token_id: int
-    rounds: list[tuple[Plan, StepOutcome]] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> list[int]:
-        """The generated ids after the last round."""
-        return list(self.rounds[-1][1].canvas) if self.rounds else []
 
 
 def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
@@ -40,16 +24,15 @@ def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
             compare = _compare_edited_blocks
         elif case.kind.startswith("llada2"):
             compare = _compare_uncached_blocks
+        elif case.kind.startswith("mbd"):
+            compare = compare_multi_block
         elif case.kind.startswith("localleap"):
             compare = _compare_calls
+        elif case.kind.startswith("dmax"):
+            compare = _compare_soft_blocks
         return list(compare(case, run))
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
-
-
-def _check(what: str, number: int, expected: object, got: object) -> Iterator[Difference]:
-    if expected != got:
-        yield Difference(what, number, expected, got)
 
 
 def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
@@ -59,25 +42,25 @@ def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     if len(run.rounds) != row["steps"] - 1 or len(run.rounds) != len(trace):
         # Published counts include the last round, which decides nothing.
         yield Difference("steps", 0, row["steps"], len(run.rounds) + 1)
-    yield from _check("tokens", 0, token_ids(row, "tokens"), run.tokens)
+    yield from check("tokens", 0, token_ids(row, "tokens"), run.tokens)
 
 
 def _compare_round(
     number: int, plan: Plan, outcome: StepOutcome, recorded: dict[str, Any], run: ReplayedRun
 ) -> Iterator[Difference]:
     """One round, cause before effect: cache, branches, confidences, winner, fills."""
-    yield from _check(
+    yield from check(
         "cache round",
         number,
         {"c": recorded["c"], "u": recorded["u"], "i": recorded["i"]},
         {"c": sum(map(len, plan.cached)), "u": sum(map(len, plan.branches[0].to_stage)), "i": plan.start},
     )
     if "il" in recorded:
-        yield from _check("input length", number, recorded["il"], len(plan.canvas))
+        yield from check("input length", number, recorded["il"], len(plan.canvas))
     if "br" in recorded:
         yield from _compare_branches(number, plan, outcome, recorded, run)
-    yield from _check("fills", number, recorded["f"], [list(fill) for fill in outcome.fills])
-    yield from _check("canvas", number, recorded["q"], list(outcome.canvas))
+    yield from check("fills", number, recorded["f"], [list(fill) for fill in outcome.fills])
+    yield from check("canvas", number, recorded["q"], list(outcome.canvas))
 
 
 def _compare_branches(
@@ -94,19 +77,11 @@ def _compare_branches(
         yield Difference("branches", number, expected, got)
         return
     lengths, masks, confidences = ([recorded[key][index] for index in unique] for key in ("ln", "nm", "cf"))
-    yield from _check("branch lengths", number, lengths, [branch.stop for branch in plan.branches])
+    yield from check("branch lengths", number, lengths, [branch.stop for branch in plan.branches])
     counts = [plan.input_ids(branch).count(run.mask_token_id) for branch in plan.branches]
-    yield from _check("branch masks", number, masks, counts)
-    yield from _check_close("confidences", number, confidences, list(outcome.confidences))
-    yield from _check("winner", number, expected.index(recorded_branches[recorded["w"]]), outcome.winner)
-
-
-def _check_close(what: str, number: int, expected: list[float], got: list[float]) -> Iterator[Difference]:
-    # Written so that a NaN on either side is a difference.
-    if len(expected) != len(got) or not all(
-        abs(a - b) <= CONFIDENCE_TOLERANCE for a, b in zip(expected, got, strict=True)
-    ):
-        yield Difference(what, number, expected, got)
+    yield from check("branch masks", number, masks, counts)
+    yield from check_close("confidences", number, confidences, list(outcome.confidences))
+    yield from check("winner", number, expected.index(recorded_branches[recorded["w"]]), outcome.winner)
 
 
 def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
@@ -125,14 +100,14 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     calls = [call for call in range(1, len(windows) + 1) if call not in idle]
     expected_fill = [calls.index(call) + 1 if call else 0 for call in fill_step]
     got_fill = [decisions[at][0] if at in decisions else 0 for at in range(len(fill_step))]
-    yield from _check("fill_step", 0, expected_fill, got_fill)
+    yield from check("fill_step", 0, expected_fill, got_fill)
     if not len(plans) + len(idle) == row["nfe"] == len(windows):
         yield Difference("nfe", 0, row["nfe"], len(plans) + len(idle))
-    yield from _check("tokens", 0, _filled_tokens(row, run), run.tokens)
+    yield from check("tokens", 0, _filled_tokens(row, run), run.tokens)
     if "fill_conf" in row:
         expected_conf = [conf for conf, call in zip(row["fill_conf"], fill_step, strict=True) if call]
         got_conf = [decisions[at][1].probability for at in sorted(decisions)]
-        yield from _check_close("fill_conf", 0, expected_conf, got_conf)
+        yield from check_close("fill_conf", 0, expected_conf, got_conf)
 
 
 def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
@@ -146,12 +121,12 @@ def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         yield Difference("nfe", 0, row["nfe"], made)
     for number, (call, (_, outcome)) in enumerate(zip(calls, rounds, strict=False), 1):
         got = sorted([position - run.prompt_len, token] for position, token in outcome.fills)
-        yield from _check("fills", number, sorted(call["fills"]), got)
+        yield from check("fills", number, sorted(call["fills"]), got)
     filled = [at for at, call in enumerate(fill_step) if call]
-    yield from _check("tokens", 0, [tokens[at] for at in filled], [run.tokens[at] for at in filled])
+    yield from check("tokens", 0, [tokens[at] for at in filled], [run.tokens[at] for at in filled])
     decisions = {d.position - run.prompt_len: d for _, outcome in rounds for d in outcome.filled}
     got_conf = [decisions[at].probability for at in sorted(decisions)]
-    yield from _check_close("fill_conf", 0, [row["fill_conf"][at] for at in filled], got_conf)
+    yield from check_close("fill_conf", 0, [row["fill_conf"][at] for at in filled], got_conf)
 
 
 def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
@@ -172,7 +147,7 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
     rounds = run.rounds[:made]
     expected_ends = [start + length for start, length, *_ in row["windows"][:made]]
     got_ends = [plan.start + len(plan.canvas) for plan, _ in rounds]
-    yield from _check("windows", 0, expected_ends, got_ends)
+    yield from check("windows", 0, expected_ends, got_ends)
     decisions = {d.position - run.prompt_len: (o.step, d) for _, o in rounds for d in o.filled}
     expected_fill = {at: call for at, call in enumerate(fill_step) if 0 < call <= made}
     got_fill = {at: call for at, (call, _) in sorted(decisions.items())}
@@ -180,22 +155,22 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
         yield Difference("fill_step", 0, expected_fill, got_fill)
         return
     expected_canvas = [row["canvas"][at] for at in expected_fill]
-    yield from _check("canvas", 0, expected_canvas, [decisions[at][1].token for at in expected_fill])
+    yield from check("canvas", 0, expected_canvas, [decisions[at][1].token for at in expected_fill])
     answer = _filled_tokens(row, run)
     if not cut_in_prompt and run.tokens[: len(answer)] != answer:
         yield Difference("tokens", 0, answer, run.tokens)
     expected_conf = [row["fill_conf"][at] for at in expected_fill]
     got_conf = [decisions[at][1].probability for at in expected_fill]
-    yield from _check_close("fill_conf", 0, expected_conf, got_conf)
+    yield from check_close("fill_conf", 0, expected_conf, got_conf)
 
 
 def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """What LLaDA2.1's calls saw, which is all up to the end of the current block, what each filled and edited, and the
     canvas. The answer is the canvas, cut at the requested length and at the first EOS."""
     row = case.row
-    yield from _check("nfe", 0, row["nfe"], len(run.rounds))
+    yield from check("nfe", 0, row["nfe"], len(run.rounds))
     expected_ends = [start + length for start, length, *_ in row["windows"]]
-    yield from _check("windows", 0, expected_ends, [plan.start + len(plan.canvas) for plan, _ in run.rounds])
+    yield from check("windows", 0, expected_ends, [plan.start + len(plan.canvas) for plan, _ in run.rounds])
     fills: dict[int, tuple[int, float]] = {}
     tokens: dict[int, int] = {}
     edits, edit_conf = [], []
@@ -209,13 +184,47 @@ def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]
                 fills[at] = outcome.step, decision.probability
             tokens[at] = decision.token
     filled = [fills.get(at, (0, 0.0)) for at in range(len(row["canvas"]))]
-    yield from _check("fill_step", 0, row["fill_step"], [call for call, _ in filled])
-    yield from _check("edits", 0, row["edits"], edits)
-    yield from _check("canvas", 0, row["canvas"], run.tokens)
+    yield from check("fill_step", 0, row["fill_step"], [call for call, _ in filled])
+    yield from check("edits", 0, row["edits"], edits)
+    yield from check("canvas", 0, row["canvas"], run.tokens)
     answer = token_ids(row, "tokens")
-    yield from _check("tokens", 0, answer, run.tokens[: len(answer)])
-    yield from _check_close("fill_conf", 0, row["fill_conf"], [confidence for _, confidence in filled])
-    yield from _check_close("edit_conf", 0, row["edit_conf"], edit_conf)
+    yield from check("tokens", 0, answer, run.tokens[: len(answer)])
+    yield from check_close("fill_conf", 0, row["fill_conf"], [confidence for _, confidence in filled])
+    yield from check_close("edit_conf", 0, row["edit_conf"], edit_conf)
+
+
+def _compare_soft_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    """DMax's calls, what each filled and edited, how probable that was in a block's first two calls, and the answer.
+
+    The second call is the first whose inputs are soft. Probabilities are part of each further call's inputs, so
+    rounding grows by a factor of about 10 from call to call. The published code makes a call for the prompt's K/V,
+    which decides nothing; here the first call on a block stores them. Behind a block with an early end it sets the rest
+    to EOS; here the answer ends with that block. It returns prompt and answer without any EOS.
+    """
+    row, trace, (prefill, first, *later) = case.row, case.row["trace"], case.row["calls"]
+    yield from check("nfe", 0, row["nfe"], len(run.rounds) + 1)
+    windows = [[plan.start, len(plan.canvas)] for plan, _ in run.rounds]
+    yield from check("calls", 0, [[prefill[0], sum(first)], *later], windows)
+    canvas: dict[int, int] = {}
+    calls_on: dict[int, int] = {}
+    for number, (recorded, (_, outcome)) in enumerate(zip(trace, run.rounds, strict=False), 1):
+        fills = [[p, token] for p, token in outcome.fills if p not in canvas]
+        edits = [[p, canvas[p], token] for p, token in outcome.fills if p in canvas]
+        yield from check("fills", number, recorded["fills"], fills)
+        yield from check("edits", number, recorded["edits"], edits)
+        canvas |= dict(outcome.fills)
+        start = recorded["block"][0]
+        calls_on[start] = calls_on.get(start, 0) + 1
+        if calls_on[start] <= 2:
+            expected = [recorded["p"][decision.position - start] for decision in outcome.filled]
+            yield from check_close("p", number, expected, [d.probability for d in outcome.filled])
+    answer, got = token_ids(row, "tokens"), run.tokens
+    padding = answer[len(got) :]
+    whole = not padding or (row["settings"]["early_stop"] and set(padding) == {run.eos_token_id})
+    if answer[: len(got)] != got or not whole:
+        yield Difference("tokens", 0, answer, got)
+    returned = [token for token in token_ids(row, "prompt") + got if token != run.eos_token_id]
+    yield from check("returned", 0, token_ids(row, "returned"), returned)
 
 
 def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:

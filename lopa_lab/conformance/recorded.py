@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError
+from lopa_lab.conformance.multi_block import multi_block_settings
+from lopa_lab.conformance.published_dmax import dmax_settings
 from lopa_lab.conformance.row_settings import RowSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
@@ -265,6 +267,11 @@ _KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
         "localleap_dream_edge",
     ),
     _llada2_settings: ("llada2_threshold", "llada2_steps", "llada2_eos", "llada2_eos_early", "llada2_edge"),
+    multi_block_settings: (
+        *("mbd_llada2", "mbd_llada2_edit", "mbd_llada2_eos", "mbd_llada2_edge"),
+        *("mbd_llada21", "mbd_llada21_eos", "mbd_llada21_edge"),
+        *("mbd_sdar", "mbd_sdar_kw", "mbd_sdar_eos", "mbd_sdar_edge"),
+    ),
     _llada21_settings: (
         "llada21_quality",
         "llada21_speed",
@@ -273,6 +280,7 @@ _KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
         "llada21_eos",
         "llada21_edge",
     ),
+    dmax_settings: ("dmax_threshold", "dmax_early_stop", "dmax_edge"),
 }
 SETTINGS_BY_KIND = {kind: settings for settings, kinds in _KINDS.items() for kind in kinds}
 """What makes settings of a row, by its kind."""

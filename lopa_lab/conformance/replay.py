@@ -16,10 +16,13 @@ from lopa_lab.conformance.cases import (
     Verdict,
     token_ids,
 )
-from lopa_lab.conformance.compare import ReplayedRun, compare_decode
+from lopa_lab.conformance.compare import compare_decode
 from lopa_lab.conformance.forwards import compare_logits, forward_inputs
+from lopa_lab.conformance.published_dmax import PublishedDMaxSession
 from lopa_lab.conformance.recorded import recorded_settings
+from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSession
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -141,17 +144,19 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
             continue
         try:
             session = engine.create_session(prepared.prompt, prepared.settings)
+            if isinstance(session, DMaxSession):
+                session = PublishedDMaxSession(session)
         except LopaError as error:
             verdict = _error_verdict(prepared.case, error)
             yield at, replace(verdict, by_design=_has_mask(prepared.prompt, error, engine.vocabulary))
             continue
         if session.finished:
-            run = ReplayedRun(len(prepared.prompt), engine.vocabulary.mask_token_id)
+            run = ReplayedRun.of(prepared.prompt, engine.vocabulary)
             yield at, _verdict(prepared.case, partial(compare_decode, prepared.case, run))
         else:
             sessions.append(session)
             running.append(at)
-    runs = [ReplayedRun(len(group[at].prompt), engine.vocabulary.mask_token_id) for at in running]
+    runs = [ReplayedRun.of(group[at].prompt, engine.vocabulary) for at in running]
     for event in engine.events(sessions) if sessions else ():
         index = event.request_key
         case = group[running[index]].case

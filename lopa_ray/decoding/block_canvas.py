@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum
 
@@ -108,6 +109,12 @@ class BlockCanvas:
                 block.masks -= 1
                 return
 
+    def edit(self, position: int, token: int) -> None:
+        """Replace a decided token. Raises ValueError if the position is masked."""
+        if self.ids[position] == self.mask_id:
+            raise ValueError(f"position {position} is masked; there is no token to replace")
+        self.ids[position] = token
+
     def with_fills(self, fills: tuple[Fill, ...]) -> BlockCanvas:
         """A copy with a fill set put in."""
         copied = self.copy()
@@ -122,13 +129,10 @@ class BlockCanvas:
         self.ids.extend([self.mask_id] * masks)
         self.blocks.append(Block(start, start + size, masks=masks))
 
-    def grow(self, threshold: float, block_size: int, limit: int) -> None:
-        """Append a block if the last one is decided to the fraction `threshold` and `limit` leaves room.
-
-        The last block is cut so that the canvas never exceeds `limit` positions.
-        """
+    def grow(self, block_size: int, limit: int) -> None:
+        """Append a block, cut so that the canvas never exceeds `limit` positions, if there is room for any."""
         room = limit - self.blocks[-1].stop
-        if room > 0 and self.blocks[-1].decided_fraction >= threshold:
+        if room > 0:
             self.append_block(min(block_size, room))
 
     def mark_complete(self, threshold: float) -> None:
@@ -137,11 +141,14 @@ class BlockCanvas:
             if before.decided_fraction >= threshold:
                 block.complete = True
 
-    def mark_to_cache(self) -> None:
-        """ACTIVE → TO_CACHE for every block without masks that has no active block before it."""
+    def mark_to_cache(self, editable: Container[int] = ()) -> None:
+        """ACTIVE → TO_CACHE for every block without masks that has no active block before it.
+
+        `editable`: starts of blocks that stay active, because later steps may edit their tokens.
+        """
         for block in self.blocks:
             if block.state is BlockState.ACTIVE:
-                if block.masks:
+                if block.masks or block.start in editable:
                     return
                 block.state = BlockState.TO_CACHE
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import takewhile
 
 import numpy as np
 
@@ -55,6 +56,12 @@ def select_above_threshold_or_count(
     """All with probability above `threshold`, or the `min_count` best ranked if these are more (SDAR)."""
     sure = [p for p in scores if scores[p].probability > threshold]
     return sure if len(sure) >= min_count else rank_by_score(scores)[:min_count]
+
+
+def select_leading(scores: dict[int, PositionScore], threshold: float) -> list[int]:
+    """All before the first, from the left, whose probability is below `threshold`, or the leftmost one (DMax)."""
+    positions = sorted(scores)
+    return list(takewhile(lambda p: scores[p].probability >= threshold, positions)) or positions[:1]
 
 
 def select_by_block(canvas: BlockCanvas, scores: dict[int, PositionScore], threshold: float) -> list[int]:

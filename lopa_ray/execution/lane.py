@@ -47,6 +47,22 @@ class Lane:
         """Whether decided positions of `scored` are scored too."""
         return self.request is not None and self.request.plan.scores_decided
 
+    @property
+    def has_soft_inputs(self) -> bool:
+        """Whether inputs are weighted; see `Plan.input_weights`."""
+        return self.request is not None and bool(self.request.plan.input_weights)
+
+    def input_weights(self) -> npt.NDArray[np.float64]:
+        """The weight of each row's token in its soft input, fp64 [rows]. The lane must have soft inputs."""
+        assert self.request is not None
+        plan, branch = self.request.plan, self.branch
+        weights = np.array(plan.input_weights)[self.start - plan.start :][: len(self.canvas)]
+        if branch is not None:
+            for (position, _), weight in zip(branch.fills, branch.fill_weights, strict=True):
+                if position >= self.start:
+                    weights[position - self.start] = weight
+        return weights
+
     def runs(self) -> list[tuple[int, int]]:
         """For each segment, the number of its rows, and the end (exclusive) of the positions that they see."""
         if len(self.segments) == 1:

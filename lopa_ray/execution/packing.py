@@ -26,6 +26,8 @@ of tiles."""
 
 NOTHING = np.zeros(0, np.int64)
 
+NO_WEIGHTS = np.zeros(0)
+
 NO_RUN = (0, 0)
 
 
@@ -111,6 +113,7 @@ class Packing:
         commit_rows, commit_boundaries = self._committed_rows()
         self.columns: StepColumns[npt.NDArray[np.generic]] = StepColumns(
             ids=self._pad(ids),
+            input_weights=self._input_weights(),
             positions=self._pad(positions),
             stops=self._pad(stops),
             tiles=tiles,
@@ -157,6 +160,16 @@ class Packing:
         padded = np.zeros(self.rows_bucket, np.int64)
         padded[: len(column)] = column
         return padded
+
+    def _input_weights(self) -> npt.NDArray[np.float64]:
+        """See `StepColumns.input_weights`."""
+        if not any(lane.has_soft_inputs for lane in self.lanes):
+            return NO_WEIGHTS
+        weights = np.ones(self.rows_bucket)
+        for lane, first in zip(self.lanes, self.first_rows, strict=False):
+            if lane.has_soft_inputs:
+                weights[first : first + len(lane.canvas)] = lane.input_weights()
+        return weights
 
     def _check_capacity(self, positions: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
         reach = max(int(positions.max(initial=-1)) + 1, int(stops.max(initial=0)))

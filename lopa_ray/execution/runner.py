@@ -222,7 +222,8 @@ class BranchRunner:
             _, layers, two, heads, _, dim = self.cache.data.shape
             kv = self.cache.data.new_empty(layers, two, packing.rows_bucket, heads, dim)
         attention = self.attention.bind(self.cache, packing, columns)
-        hidden = self.model(columns.ids, columns.positions, attention, kv)
+        weights = columns.input_weights if len(columns.input_weights) else None
+        hidden = self.model(columns.ids, columns.positions, attention, kv, weights)
         return torch.cat((hidden, self.cache.boundary)), kv
 
     def score(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ class StepColumns(Generic[Column]):
 
     ids: Column
     """[R]: token ids."""
+    input_weights: Column
+    """fp64 [R]: the weight of each row's token in its soft input (see `embed_softly`); [0] if all inputs are plain."""
     positions: Column
     """[R]: positions."""
     stops: Column

@@ -49,11 +49,17 @@ class MaskPredictor(Protocol):
         ...
 
     def __call__(
-        self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        attention: AttentionFn,
+        kv: Tensor | None = None,
+        input_weights: Tensor | None = None,
     ) -> Tensor:
         """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
         model's dtype.
 
-        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers.
+        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With `input_weights`,
+        floating [R], inputs are soft: see `embed_softly`.
         """
         ...

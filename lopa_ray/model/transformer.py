@@ -22,6 +22,7 @@ from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
+from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_range
 
 
@@ -166,14 +167,20 @@ class Transformer(nn.Module):
                 setattr(layer, half, torch.compile(getattr(layer, half), backend=backend, dynamic=True))
 
     def forward(
-        self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        attention: AttentionFn,
+        kv: Tensor | None = None,
+        input_weights: Tensor | None = None,
     ) -> Tensor:
         """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
         model's dtype.
 
-        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers.
+        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With `input_weights`,
+        floating [R], inputs are soft: see `embed_softly`.
         """
-        x = self.embed(ids)
+        x = embed_softly(self.embed, ids, input_weights, self.config.mask_token_id)
         delta = torch.zeros_like(x)
         cos, sin = rope_table(self.config.rotary_dim, self.config.rope_theta, positions)
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)

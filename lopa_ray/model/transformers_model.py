@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from lopa_ray.model.config import TransformersConfig
+from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.model.transformers_package import import_transformers
@@ -129,11 +130,21 @@ class TransformersModel(nn.Module):
         raise self.config.refusal("model.compile", "true", "false; set it to false")
 
     def forward(
-        self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        attention: AttentionFn,
+        kv: Tensor | None = None,
+        input_weights: Tensor | None = None,
     ) -> Tensor:
-        """See `MaskPredictor.forward`."""
+        """See `MaskPredictor.__call__`."""
+        if input_weights is None:
+            inputs = {"input_ids": ids[None]}
+        else:
+            soft = embed_softly(self.embed, ids, input_weights, self.config.mask_token_id)
+            inputs = {"inputs_embeds": soft[None]}
         output = self.causal_lm.base_model(
-            input_ids=ids[None],
+            **inputs,
             position_ids=positions[None],
             use_cache=False,
             return_dict=True,

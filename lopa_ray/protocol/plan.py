@@ -34,6 +34,8 @@ class Branch:
     scored: range
     """Masked positions in here are scored; with `Plan.scores_decided` all of them."""
     fills: tuple[Fill, ...] = ()
+    fill_weights: tuple[float, ...] = ()
+    """The weight of each token of `fills`, where the plan has `input_weights`; else empty."""
     to_stage: Spans = ()
     """Input positions whose K/V the branch stages, for a commit in the next step."""
     bitmask_ids: tuple[int, ...] = ()
@@ -78,6 +80,9 @@ class Plan:
     branches: tuple[Branch, ...]
     cached: Spans
     """Positions whose cached K/V this step reads; all other cached spans are dropped."""
+    input_weights: tuple[float, ...] = ()
+    """Soft inputs: for each position of `canvas` the weight, from 0 to 1, of its token's embedding in the input; the
+    rest is the mask token's (see `embed_softly`). 1: the plain embedding. Empty: all inputs are plain."""
     stage_shared: bool = False
     """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None

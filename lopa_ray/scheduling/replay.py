@@ -63,7 +63,8 @@ def _filling(plan: Plan) -> Plan:
     return replace(
         plan,
         branches=tuple(
-            Branch(branch.segments, range(0), branch.fills, branch.to_stage) for branch in plan.branches
+            Branch(branch.segments, range(0), branch.fills, branch.fill_weights, branch.to_stage)
+            for branch in plan.branches
         ),
         sampling_params=SamplingParams(),
         token_bitmasks=(),

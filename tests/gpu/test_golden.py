@@ -31,6 +31,10 @@ FILES = {
     "llada2/llada2_forward_cases": 10,
     "llada2/llada2_generate_cases": 34,
     "llada2/llada21_generate_cases": 28,
+    "mbd/mbd_llada2_cases": 34,
+    "mbd/mbd_llada21_cases": 30,
+    "mbd/mbd_sdar_cases": 34,
+    "dmax/dmax_generate_cases": 33,
 }
 """Cases that pass on the CPU; `tests/unit/lab/conformance/test_golden.py` says why the others are not supported."""
 

@@ -184,6 +184,10 @@ FILES = ("lopa_cases", "lora_cases", "d2f_llada_cases", "dream_generate_cases", 
         "sdar_moe/sdar_moe_generate_cases",
         "llada2/llada2_generate_cases",
         "llada2/llada21_generate_cases",
+        "mbd/mbd_llada2_cases",
+        "mbd/mbd_llada21_cases",
+        "mbd/mbd_sdar_cases",
+        "dmax/dmax_generate_cases",
     ],
 )
 def test_all_recorded_cases(name: str) -> None:

@@ -26,6 +26,8 @@ SPARSE = "add_rms_norm, commit_rows, grouped_matmul, rotate_qkv, row_scores, sil
         ("sdar_moe/sdar_moe_generate_cases.jsonl", SPARSE),
         ("llada2/llada2_generate_cases.jsonl", SPARSE),
         ("llada2/llada21_generate_cases.jsonl", SPARSE),
+        ("mbd/mbd_llada21_cases.jsonl", SPARSE),
+        ("dmax/dmax_generate_cases.jsonl", SPARSE),
     ],
 )
 def test_a_decode_is_as_recorded(file: str, kernels: str) -> None:

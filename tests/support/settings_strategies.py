@@ -5,10 +5,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.editing import PENALTIES as REFUSED_PENALTIES, EditingSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
+from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.decoding.edits import PENALTIES as REFUSED_PENALTIES
 from support.fake_model import VOCABULARY, FakeModel
 
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id
@@ -148,16 +151,46 @@ def any_block_diffusion(draw: st.DrawFn) -> BlockDiffusionSettings:
 
 
 @st.composite
+def settings_with_edits(draw: st.DrawFn) -> dict[str, object]:
+    """Settings that all decoders share which edit tokens."""
+    common = draw(common_settings()) | draw(lookahead_settings())
+    return {name: value for name, value in common.items() if name not in REFUSED_PENALTIES}
+
+
+@st.composite
 def any_editing(draw: st.DrawFn) -> EditingSettings:
     """Blocks that end by themselves, and by the number of calls."""
-    common = draw(common_settings()) | draw(lookahead_settings())
     return EditingSettings(
         editing_threshold=draw(PROBABILITIES),
         max_post_steps=draw(st.integers(0, 5)),
         num_to_transfer=draw(st.integers(1, 4)),
-        **{name: value for name, value in common.items() if name not in REFUSED_PENALTIES},
+        **draw(settings_with_edits()),
     )
 
 
-BLOCKWISE_SETTINGS = st.one_of(any_vanilla(), any_fast_dllm(), any_block_diffusion(), any_editing())
-ANY_SETTINGS = st.one_of(any_lopa_or_d2f(), BLOCKWISE_SETTINGS)
+@st.composite
+def any_multi_block(draw: st.DrawFn) -> MultiBlockSettings:
+    """One block in flight and several, with edits and without."""
+    blocks = {"max_blocks": draw(st.integers(1, 4)), "block_add_threshold": draw(PROBABILITIES)}
+    if draw(st.booleans()):
+        common = draw(common_settings()) | draw(lookahead_settings())
+        return MultiBlockSettings(decoded_token_threshold=draw(PROBABILITIES), **common, **blocks)
+    return MultiBlockSettings(
+        editing_threshold=draw(PROBABILITIES),
+        max_post_steps=draw(st.integers(0, 5)),
+        stability_threshold=draw(PROBABILITIES),
+        **draw(settings_with_edits()),
+        **blocks,
+    )
+
+
+@st.composite
+def any_dmax(draw: st.DrawFn) -> DMaxSettings:
+    """Any threshold and any lookahead."""
+    return DMaxSettings(**draw(settings_with_edits()))
+
+
+BLOCKWISE_SETTINGS = st.one_of(
+    any_vanilla(), any_fast_dllm(), any_block_diffusion(), any_editing(), any_dmax()
+)
+ANY_SETTINGS = st.one_of(any_lopa_or_d2f(), any_multi_block(), BLOCKWISE_SETTINGS)

@@ -9,9 +9,11 @@ import torch
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -83,6 +85,10 @@ SETTINGS: dict[str, GenerationSettings] = {
     ),
     "editing": EditingSettings(
         max_new_tokens=40, block_size=8, editing_threshold=0.2, max_post_steps=3, num_branches=3
+    ),
+    "dmax": DMaxSettings(max_new_tokens=40, block_size=8, confidence_threshold=0.3, num_branches=3),
+    "multi_block": MultiBlockSettings(
+        max_new_tokens=40, block_size=8, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
     ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
     "verified": LopaSettings(

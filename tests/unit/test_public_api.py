@@ -19,9 +19,11 @@ LOPA_RAY = {
     *(
         "BlockDiffusionSettings",
         "D2FSettings",
+        "DMaxSettings",
         "EditingSettings",
         "FastDllmSettings",
         "LopaSettings",
+        "MultiBlockSettings",
         "VanillaSettings",
     ),
     *(

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSession, BlockDiffusionSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSession, DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSession, FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSession, LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSession, MultiBlockSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -34,6 +36,8 @@ DECODERS = {
     "fast_dllm": Decoder(FastDllmSettings, FastDllmSession),
     "block_diffusion": Decoder(BlockDiffusionSettings, BlockDiffusionSession),
     "editing": Decoder(EditingSettings, EditingSession),
+    "dmax": Decoder(DMaxSettings, DMaxSession),
+    "multi_block": Decoder(MultiBlockSettings, MultiBlockSession),
 }
 """The value of the setting `decoder` → its settings and its session."""
 

@@ -1,44 +1,28 @@
 """LLaDA2.1's decoder (arXiv 2602.08676): block diffusion that also edits the tokens of the block that it fills.
 
-A call scores the whole block. It fills masked positions (mask to token) and, from the same logits, replaces tokens of
-the answer that were there before it (token to token). When no mask is left the calls go on, until one changes nothing
-or there were `max_post_steps` of them. So the tokens of a block are final only at its end.
-
-K/V of a block enter the cache from the next block's first call, which feeds it along: these are K/V of final tokens,
-however the block has ended, and no call is made for them alone.
+A token is replaced by one that is probable enough. When no mask is left the calls go on, until one changes nothing or
+there were `max_post_steps` of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cached_property
-from typing import Literal, Self
+from typing import Literal
 
-import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
-from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
+from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.filling_rules import select_above_threshold_or_count
-from lopa_ray.decoding.filling_session import PlannedBranch
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.sampling_params import SamplingParams
-from lopa_ray.protocol.step_report import BranchReport
-
-PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 
 
-class EditingSettings(BlockCausalSettings):
+class EditingSettings(EditedBlocksSettings):
     """LLaDA2.1 (arXiv 2602.08676): blocks one after the other, whose tokens are edited until they stay. Its report
     has two modes: Quality, thresholds 0.7 and 0.5, and Speed, 0.5 and 0."""
 
     decoder: Literal["editing"] = "editing"
-
-    block_size: int = Field(default=32, ge=1)
-    """Positions per block, counted from the start of the prompt; what the model was trained with."""
 
     confidence_threshold: float = Field(default=0.95, ge=0.0, le=1.0)
     """Masked positions whose probability is strictly above this are filled."""
@@ -52,30 +36,11 @@ class EditingSettings(BlockCausalSettings):
     num_to_transfer: int = Field(default=1, ge=1)
     """Masked positions that a pass fills at least, as long as there are as many."""
 
-    @model_validator(mode="after")
-    def _edits_can_be_made(self) -> Self:
-        if self.lookahead == "verified":
-            raise SettingsError(
-                "lookahead verified with decoder editing: a draft of a later step assumes tokens that an edit may "
-                "replace; use lookahead lopa or leave lookahead out",
-                setting="lookahead",
-            )
-        for name in PENALTIES:
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise SettingsError(
-                    f"{name} {value} with decoder editing: a token would count against itself where it is scored "
-                    f"again; leave {name} out",
-                    setting=name,
-                )
-        return self
 
-
-class EditingSession(BlockCausalSession):
+class EditingSession(EditedBlocksSession):
     """One request under LLaDA2.1's decoder."""
 
     settings: EditingSettings
-
-    scores_decided = True
 
     def _begin(self) -> None:
         super()._begin()
@@ -84,17 +49,6 @@ class EditingSession(BlockCausalSession):
         self._changed = True
         """Whether the last call filled or edited anything."""
 
-    @cached_property
-    def sampling_params(self) -> SamplingParams:
-        """LLaDA2 applies top_k before top_p."""
-        return replace(super().sampling_params, top_k_first=True)
-
-    @property
-    def exhausted(self) -> bool:
-        """The current block is final, and it is the last one: there is no room, or the answer ends with it."""
-        ended = self.settings.stop_at_eos and self.has_ended(self.generated)
-        return self._block_is_final and (self._block.stop == self.max_len or ended)
-
     @property
     def step_limit(self) -> int:
         """Every call decides a position, or is one of the last on its block."""
@@ -102,20 +56,9 @@ class EditingSession(BlockCausalSession):
         return self.settings.max_new_tokens + blocks * self.settings.max_post_steps
 
     @property
-    def editable(self) -> range:
-        """The current block's part of the answer, until its end."""
-        return range(0) if self._block_is_final else self._block_answer_span
-
-    @property
     def _block_is_final(self) -> bool:
         ends = not self._changed or self._post_steps >= self.settings.max_post_steps
         return ends and not self._masked_positions(self._block)
-
-    def _report_of_masks(self, branch: PlannedBranch[list[int]], report: BranchReport) -> BranchReport:
-        mask = self.vocabulary.mask_token_id
-        return report.select(
-            np.array([branch.canvas[p] == mask for p in report.positions.tolist()], np.bool_)
-        )
 
     def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings = self.settings
@@ -126,17 +69,12 @@ class EditingSession(BlockCausalSession):
     def choose(
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
     ) -> list[Decision]:
-        """What a call fills, then what it edits, as far as a constraint allows it."""
-        masked = {p: score for p, score in scores.items() if self._is_masked(p)}
-        filled = super().choose(masked, constraint_state)
-        edits = filter_by_constraint(constraint_state, list(self._edits(scores)), scores)
-        self._post_steps = 0 if masked else self._post_steps + 1
-        self._changed = bool(filled or edits)
-        return filled + edits
+        """See `EditedBlocksSession.choose`."""
+        decisions = super().choose(scores, constraint_state)
+        self._post_steps = 0 if any(self._is_masked(p) for p in scores) else self._post_steps + 1
+        self._changed = bool(decisions)
+        return decisions
 
     def _edits(self, scores: dict[int, PositionScore]) -> Iterator[Decision]:
-        for position, score in scores.items():
-            token = score.report.tokens.item(score.row)
-            is_other = token != self._ids[position] and not self._is_masked(position)
-            if is_other and score.probability > self.settings.editing_threshold:
-                yield score.decision
+        threshold = self.settings.editing_threshold
+        return (decision for decision in super()._edits(scores) if decision.probability > threshold)

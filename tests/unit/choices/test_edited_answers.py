@@ -9,20 +9,30 @@ import pytest
 from cluster.choices.choice import ChoiceState
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import CanvasSnapshot, ChoiceFinished, ChoicesOutput, ChoicesRequest, TextDelta
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from support.verified_decode import PROBLEM
 
-SETTINGS = EditingSettings(
-    max_new_tokens=48, block_size=16, confidence_threshold=0.3, editing_threshold=0.0, max_post_steps=4
-)
+SETTINGS = [
+    EditingSettings(
+        max_new_tokens=48, block_size=16, confidence_threshold=0.3, editing_threshold=0.0, max_post_steps=4
+    ),
+    DMaxSettings(max_new_tokens=48, block_size=16, confidence_threshold=0.3),
+    MultiBlockSettings(
+        max_new_tokens=48, block_size=8, max_blocks=3, confidence_threshold=0.3, editing_threshold=0.0
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Decode:
     """The steps of a choice, and the outputs of each."""
 
+    settings: LookaheadSettings
     choice: ChoiceState
     steps: list[tuple[RequestStep, list[ChoicesOutput]]]
 
@@ -40,10 +50,10 @@ class Decode:
         return finished
 
 
-def decode(stop: tuple[str, ...] = ()) -> Decode:
+def decode(settings: LookaheadSettings, stop: tuple[str, ...] = ()) -> Decode:
     engine = LocalEngine.from_pretrained("demo")
     request = ChoicesRequest(
-        "id", (PROBLEM,), SETTINGS.given(), stream=True, stream_canvas=True, stop=stop, logprobs=True
+        "id", (PROBLEM,), settings.given(), stream=True, stream_canvas=True, stop=stop, logprobs=True
     )
     (choice,) = ChoiceFactory(engine).create(request, 0.0)
     steps: list[tuple[RequestStep, list[ChoicesOutput]]] = []
@@ -53,12 +63,12 @@ def decode(stop: tuple[str, ...] = ()) -> Decode:
             steps.append((event, list(choice.add_step(event))))
 
     list(engine.run([choice.session], on_event=on_event))
-    return Decode(choice, steps)
+    return Decode(settings, choice, steps)
 
 
-@pytest.fixture(scope="module")
-def whole() -> Decode:
-    return decode()
+@pytest.fixture(scope="module", params=SETTINGS, ids=lambda settings: settings.decoder)
+def whole(request: pytest.FixtureRequest) -> Decode:
+    return decode(request.param)
 
 
 def edits(of: Decode) -> set[tuple[int, int]]:
@@ -110,11 +120,11 @@ def test_a_stop_text_that_is_edited_away_ends_nothing(whole: Decode) -> None:
         if (text := tokenizer.token_text(token)).strip() and text.strip() not in whole.text
     }
     assert passing
-    assert decode(tuple(sorted(passing))[:4]).text == whole.text
+    assert decode(whole.settings, tuple(sorted(passing))[:4]).text == whole.text
 
 
 def test_a_stop_text_of_a_finished_block_ends_the_answer(whole: Decode) -> None:
     stop = whole.text[len(whole.text) // 3 :][:4]
-    stopped = decode((stop,))
+    stopped = decode(whole.settings, (stop,))
     assert stopped.finished.text == whole.text[: whole.text.index(stop)]
     assert stopped.finished.finish_reason == "stop"

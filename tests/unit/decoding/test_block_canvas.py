@@ -50,19 +50,23 @@ def test_masks_are_counted_per_block():
     assert filled.blocks[1].decided_fraction == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("decided", "threshold", "grows"), [(0, 0.0, True), (0, 0.1, False), (1, 0.25, True), (1, 0.26, False)]
-)
-def test_growth_needs_the_last_block_decided_to_the_threshold(decided, threshold, grows):
-    filled = canvas([[3] * decided + [MASK] * (4 - decided)])
-    filled.grow(threshold, 4, limit=100)
-    assert len(filled.blocks) == (3 if grows else 2)
+def test_only_a_decided_token_is_edited_and_its_block_waits_where_it_may_be_edited_again():
+    edited = canvas([[3, 4], [5, MASK]])
+    edited.edit(2, 7)
+    assert edited.generated == [7, 4, 5, MASK]
+    assert edited.masks == 1
+    with pytest.raises(ValueError, match="position 5 is masked"):
+        edited.edit(5, 7)
+    edited.mark_to_cache({2})
+    assert states(edited) == "taa"
+    edited.mark_to_cache()
+    assert states(edited) == "tta"
 
 
 def test_growth_stops_exactly_at_the_limit():
     filled = canvas([])
     for expected in (6, 10, 11, 11):
-        filled.grow(0.0, 4, limit=11)
+        filled.grow(4, limit=11)
         assert len(filled) == expected
     assert [block.stop - block.start for block in filled.blocks] == [2, 4, 4, 1]
 

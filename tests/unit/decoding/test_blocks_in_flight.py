@@ -11,6 +11,7 @@ import torch
 
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
@@ -132,9 +133,9 @@ def assert_one_block_is_block_diffusion(
 
 
 STEPS = {
-    "sdar-tiny-3l": (4, [347, 182, 239, 130]),
-    "sdar-moe-tiny-3l": (4, [269, 168, 130, 110]),
-    "llada2-tiny-3l": (8, [222, 132, 97, 63]),
+    "sdar-tiny-3l": (4, [347, 182, 239, 130, 255, 134]),
+    "sdar-moe-tiny-3l": (4, [269, 168, 130, 110, 132, 106]),
+    "llada2-tiny-3l": (8, [222, 132, 97, 63, 100, 71]),
 }
 """Block size, and the steps that `docs/decoders.md` gives."""
 
@@ -145,6 +146,7 @@ def test_several_blocks_take_fewer_steps(name: str) -> None:
     shared = {"max_new_tokens": 48, "block_size": block_size, "confidence_threshold": 0.85}
     one = {"fuse_store": True, "ignore_eos": True, **shared}
     several = tiled(block_add_threshold=0.25, ignore_eos=True, **shared)
+    bounded = {"max_blocks": 4, "block_add_threshold": 0.25, "ignore_eos": True, **shared}
     steps = [
         sum(result.steps for result in tiny_engine(name).generate(prompts(), settings))
         for settings in (
@@ -152,6 +154,8 @@ def test_several_blocks_take_fewer_steps(name: str) -> None:
             BlockDiffusionSettings(num_branches=4, **one),
             D2FSettings(**several),
             LopaSettings(num_branches=4, **several),
+            MultiBlockSettings(**bounded),
+            MultiBlockSettings(num_branches=4, **bounded),
         )
     ]
     assert steps == pytest.approx(recorded, rel=0.05)

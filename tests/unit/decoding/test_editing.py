@@ -11,16 +11,19 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
+from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSettings
 from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import decode
-from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_editing
+from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax, any_editing, any_multi_block
 from support.tiny_model import tiny_engine
 
 
 @settings(max_examples=80)
-@given(PROMPTS, any_editing(), FAKE_MODELS)
+@given(PROMPTS, st.one_of(any_editing(), any_dmax(), any_multi_block()), FAKE_MODELS)
 def test_only_final_tokens_are_cached_or_outside_of_what_is_editable(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
     canvas = prompt + (list(steps[-1].outcome.canvas) if steps else [])
@@ -58,14 +61,22 @@ def constraint_of(pattern: str) -> Constraint:
     return build_constraint(*functions, automaton.accepting, VOCABULARY.eos_token_id)
 
 
-@given(st.integers(0, 2**16), st.integers(1, 3))
-@settings(max_examples=30)
-def test_every_canvas_can_become_a_match_whatever_is_edited(seed: int, branches: int) -> None:
+EDITORS = [
+    EditingSettings(editing_threshold=0.1),
+    DMaxSettings(),
+    MultiBlockSettings(editing_threshold=0.1, max_blocks=3),
+]
+
+
+@given(st.sampled_from(EDITORS), st.integers(0, 2**16), st.integers(1, 3))
+@settings(max_examples=60)
+def test_every_canvas_can_become_a_match_whatever_is_edited(
+    editor: EditedBlocksSettings | MultiBlockSettings, seed: int, branches: int
+) -> None:
     constraint = constraint_of(PATTERN)
-    wanted = EditingSettings(
+    wanted = editor.replace(
         max_new_tokens=12,
         block_size=5,
-        editing_threshold=0.1,
         confidence_threshold=0.6,
         num_branches=branches,
         guided_regex=PATTERN,
@@ -80,9 +91,12 @@ def test_every_canvas_can_become_a_match_whatever_is_edited(seed: int, branches:
     assert re.fullmatch(PATTERN, b"".join(TEXTS[token] for token in session.generated).decode())
 
 
-def test_a_constraint_does_not_keep_edits_from_being_made() -> None:
+@pytest.mark.parametrize("editor", EDITORS)
+def test_a_constraint_does_not_keep_edits_from_being_made(
+    editor: EditedBlocksSettings | MultiBlockSettings,
+) -> None:
     constraint = constraint_of("[abc]*")
-    wanted = EditingSettings(max_new_tokens=8, block_size=5, editing_threshold=0.1, guided_regex="[abc]*")
+    wanted = editor.replace(max_new_tokens=8, block_size=5, guided_regex="[abc]*")
     session, model, edits = new_session([1], wanted, VOCABULARY, constraint), FakeModel(), 0
     decided: set[int] = set()
     while not session.finished:

@@ -10,9 +10,11 @@ import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
@@ -52,6 +54,11 @@ DECODERS: dict[str, GenerationSettings] = {
     "editing": EditingSettings(
         max_new_tokens=48, block_size=16, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3
     ),
+    "multi_block": MultiBlockSettings(max_new_tokens=48, block_size=8, num_branches=3),
+    "multi_block, edited": MultiBlockSettings(
+        max_new_tokens=48, block_size=8, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3
+    ),
+    "dmax": DMaxSettings(max_new_tokens=48, block_size=16, num_branches=3),
 }
 
 

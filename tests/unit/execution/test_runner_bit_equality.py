@@ -12,8 +12,10 @@ import torch
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, TILE_ROWS, head_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
@@ -93,6 +95,9 @@ def any_settings(draw: random.Random) -> GenerationSettings:
     }
     if draw.random() < 0.2:
         return FastDllmSettings(**common)
+    if draw.random() < 0.2:
+        possible = {name: value for name, value in common.items() if name not in PENALTIES}
+        return DMaxSettings(num_branches=draw.choice([1, 3]), **possible)
     return LopaSettings(
         num_branches=draw.choice([1, 2, 3, 6]),
         window_attention=draw.choice(["full", "block_causal"]),

@@ -89,6 +89,25 @@ def test_a_step_is_one_copy_in_a_bounded_number_of_kernels_and_one_copy_out(name
     assert [runner.cache.committed[at] for at in range(requests)] == [(range(PROMPT + 8),)] * requests
 
 
+@pytest.mark.parametrize("name", ["llada2-tiny-3l", "sdar-4b"])
+def test_soft_inputs_have_the_host_wait_for_nothing_and_are_few_kernels(name):
+    """As many more in any company: one request with them has all rows of the step computed so."""
+    runner = runner_of(name)
+    plain = plan_of(runner.vocabulary.mask_token_id, 4, 32)
+    soft = replace(plain, input_weights=(0.5,) * 32)
+    added = []
+    for other in ([], [plain] * 3):
+        totals = []
+        for plans in ([plain, *other], [soft, *other]):
+            plan = step_of(runner, plans)
+            with LaunchCounter() as counter:
+                runner.execute(plan)
+            assert (counter.copies_in, counter.syncs) == (1, 1)
+            totals.append(counter.total)
+        added.append(totals[1] - totals[0])
+    assert 0 < added[0] == added[1] <= 25
+
+
 SAMPLINGS = {
     "nucleus": SamplingParams(0.7, top_p=0.9, seed=3),
     "top-k": SamplingParams(0.7, top_k=8, confidence_temperature=0.5),

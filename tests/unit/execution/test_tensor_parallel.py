@@ -52,11 +52,15 @@ FILES = {
     "llada2/llada2_forward_cases": 3,
     "llada2/llada2_generate_cases": 2,
     "llada2/llada21_generate_cases": 2,
+    "mbd/mbd_llada2_cases": 2,
+    "mbd/mbd_llada21_cases": 2,
+    "mbd/mbd_sdar_cases": 2,
+    "dmax/dmax_generate_cases": 3,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 
 
-EXPERTS_CUT = [name for name in FILES if name.startswith(("sdar_moe", "llada2"))]
+EXPERTS_CUT = [name for name in FILES if name.startswith(("sdar_moe", "llada2", "mbd/mbd_llada2"))]
 """Tiny experts are too narrow to be cut, unless that is asked for."""
 
 

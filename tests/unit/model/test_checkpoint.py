@@ -197,6 +197,8 @@ def test_a_tied_head_may_be_absent_or_equal_but_not_different(checkpoint: Path) 
         ("sdar-30b-a3b-chat", "sdar-30b-a3b", 18867, 2 * 2 * 48 * 4 * 128, (151669, 151643)),
         ("llada2.0-mini", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
         ("llada2.1-mini", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
+        ("dmax-16b", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
+        ("mbd-llada2-mini", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
         ("llada2.0-flash", "llada2.0-flash", 24161, 2 * 2 * 32 * 4 * 128, (156895, 156892)),
     ],
 )

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.attention import PackedAttention
@@ -67,6 +69,11 @@ KINDS: dict[str, GenerationSettings] = {
         num_branches=3,
         stop_at_eos=False,
     ),
+    "multi_block": MultiBlockSettings(**FULL, max_blocks=3, num_branches=3),
+    "multi_block_edits": MultiBlockSettings(
+        **FULL | {"block_size": 8}, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
+    ),
+    "dmax": DMaxSettings(**FULL | {"block_size": 8}, num_branches=3),
     "sub_blocks": BlockDiffusionSettings(
         max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
     ),
@@ -276,6 +283,9 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
         "single_phase",
         "block_diffusion",
         "editing",
+        "multi_block",
+        "multi_block_edits",
+        "dmax",
         "sub_blocks",
         "no_cache",
         "blocks_in_flight",
@@ -292,7 +302,15 @@ def test_blocks_in_flight_of_experts_change_no_bit_whoever_is_lost(name: str, st
 
 
 @pytest.mark.usefixtures("either_attention")
-@pytest.mark.parametrize("kinds", [["single_phase", "two_phase_causal"], ["block_diffusion", "sub_blocks"]])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["single_phase", "two_phase_causal"],
+        ["block_diffusion", "sub_blocks"],
+        ["dmax"],
+        ["multi_block", "multi_block_edits"],
+    ],
+)
 def test_stored_prefixes_change_no_bit_whoever_is_lost(kinds: list[str]) -> None:
     counts = run(7, kinds, 60, stored=40)
     assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2

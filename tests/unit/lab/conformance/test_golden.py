@@ -58,6 +58,10 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("sdar_moe/sdar_moe_generate_cases", 21, {"sdar_moe_edge-02": "is the mask token"}),
         ("llada2/llada2_generate_cases", 34, {"llada2_edge-05": "is the mask token"}),
         ("llada2/llada21_generate_cases", 28, {"llada21_edge-01": "is the mask token"}),
+        ("mbd/mbd_llada2_cases", 34, {}),
+        ("mbd/mbd_llada21_cases", 30, {}),
+        ("mbd/mbd_sdar_cases", 34, {}),
+        ("dmax/dmax_generate_cases", 33, {"dmax_edge-10": "is the mask token"}),
         ("localleap/localleap_llada_cases", 28, {"localleap_llada_edge-04": "is the mask token"}),
         ("localleap/localleap_dream_cases", 29, {"localleap_dream_edge-12": "is the mask token"}),
         # A branch that crashes as published, and one of two repairs of it.
@@ -96,6 +100,10 @@ def test_recorded_cases(name, passed, refused):
         ("sdar_moe/sdar_moe_generate_cases", 6),
         ("llada2/llada2_generate_cases", 9),
         ("llada2/llada21_generate_cases", 9),
+        ("mbd/mbd_llada2_cases", 9),
+        ("mbd/mbd_llada21_cases", 9),
+        ("mbd/mbd_sdar_cases", 9),
+        ("dmax/dmax_generate_cases", 9),
     ],
 )
 def test_recorded_cases_run_by_transformers(name, every):
@@ -225,6 +233,34 @@ def test_changed_calls_are_noticed(name, kind):
     for key, value in changes.items():
         (verdict,) = verdicts([replace(case, row=case.row | {key: value})])
         assert verdict.status == "differs", key
+
+
+def test_changed_calls_of_several_blocks_are_noticed():
+    case = next(case for case in cases("mbd/mbd_llada21_cases") if case.kind == "mbd_llada21_eos")
+    edited = next(at for at, call in enumerate(case.row["trace"]) if "ed" in call)
+    stored = next(at for at, call in enumerate(case.row["trace"]) if at and "tc" in call)
+    changes = [
+        (["nfe"], lambda calls: calls + 1),
+        (["reason"], lambda _: "max_nfe_reached"),
+        (["trace"], lambda trace: trace[:-1]),
+        (["tokens"], lambda tokens: tokens[:-1]),
+        (["canvas", -1], lambda token: token ^ 1),
+        (["fill_conf", 0], lambda confidence: confidence + 1e-3),
+        (["trace", 1, "n"], lambda length: length + 1),
+        (["trace", 1, "st"], lambda states: states.replace("A", "T", 1)),
+        (["trace", 1, "f", 0, 1], lambda token: token ^ 1),
+        (["trace", edited, "ed", 0, 1], lambda token: token ^ 1),
+        (["trace", stored, "tc", 0], lambda block: block + 1),
+    ]
+    for path, change in changes:
+        row = copy.deepcopy(case.row)
+        *parents, last = path
+        at = row
+        for key in parents:
+            at = at[key]
+        at[last] = change(at[last])
+        (verdict,) = verdicts([replace(case, row=row)])
+        assert verdict.status == "differs", path
 
 
 def test_only_calls_that_nothing_comes_of_may_be_missing():

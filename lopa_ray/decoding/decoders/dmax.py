@@ -1,0 +1,102 @@
+"""DMax (arXiv 2604.08302): block diffusion that chooses every token of its block anew in each call, from soft inputs.
+
+A call fills masked positions from the left, as long as they are sure, and gives every position that it found decided
+its most likely token, however probable. The next call's input at a decided position lies between the embeddings of
+its token and of the mask token, the nearer to the token the more probable that is (`Plan.input_weights`).
+
+A block without masks is final when a call was sure of all of it or changed nothing, or after as many calls as it has
+positions. Only then its tokens are fed as they are, and K/V are stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from lopa_ray.constraints.constraint import ConstraintState
+from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
+from lopa_ray.decoding.filling_rules import select_leading
+from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.plan import Branch, Fill, Plan
+
+SURE = 0.9
+"""A block ends with a call in which no position's most likely token is less probable. The published code fixes it."""
+
+
+class DMaxSettings(EditedBlocksSettings):
+    """DMax (arXiv 2604.08302): blocks one after the other, of which each call chooses all tokens anew, from soft
+    inputs. Its scripts take threshold 0.5 for mathematics and 0.65 for code."""
+
+    decoder: Literal["dmax"] = "dmax"
+
+    confidence_threshold: float = Field(default=0.5, ge=0.0, le=1.0)
+    """A call fills the masked positions from the left up to the first whose probability is below this, and the leftmost
+    one in any case."""
+
+
+class DMaxSession(EditedBlocksSession):
+    """One request under DMax."""
+
+    settings: DMaxSettings
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        self._probabilities: dict[Fill, float] = {}
+        """The probabilities of tokens that calls on the current block have chosen, in the last call that did."""
+        self._settles = False
+        """Whether the last call ends the block, unless masks are left."""
+
+    @property
+    def step_limit(self) -> int:
+        """A block takes no more calls than it has positions, of which each fills one at least."""
+        size = self.settings.block_size
+        return (self.settings.max_new_tokens // size + 2) * size
+
+    @property
+    def _block_is_final(self) -> bool:
+        return self._settles and not self._masked_positions(self._block)
+
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+        return select_leading(scores, self.settings.confidence_threshold)
+
+    def choose(
+        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
+    ) -> list[Decision]:
+        """See `EditedBlocksSession.choose`."""
+        decisions = super().choose(scores, constraint_state)
+        is_sure = all(score.probability >= SURE for score in scores.values())
+        is_last = self._calls + 1 >= self.settings.block_size
+        self._settles = is_sure or is_last or not decisions
+        self._probabilities = self._probabilities | {
+            (position, score.report.tokens.item(score.row)): score.probability
+            for position, score in scores.items()
+        }
+        return decisions
+
+    def _end_step(self, branch: Branch) -> None:
+        block = self._block
+        super()._end_step(branch)
+        if self._block != block:
+            self._begin_block()
+
+    def _plan(self, num_branches: int) -> Plan:
+        plan, weights = super()._plan(num_branches), self._probabilities
+        if not weights:
+            return plan
+        # No call has chosen what is masked, or what the prompt has of the block.
+        return replace(
+            plan,
+            input_weights=tuple(
+                weights.get((position, token), 1.0) for position, token in enumerate(plan.canvas, plan.start)
+            ),
+            branches=tuple(
+                replace(branch, fill_weights=tuple(weights[fill] for fill in branch.fills))
+                for branch in plan.branches
+            ),
+        )

@@ -1,0 +1,191 @@
+"""Multi-block diffusion (MultiBD of MBD-LMs): models of block diffusion with several of their blocks in flight.
+
+Blocks are counted from position 0 and see themselves and earlier blocks. At most `max_blocks` are in flight: being
+filled, or decided and not in the cache yet. A step appends one block at most, when the last one is decided far enough.
+K/V of a block enter the cache from the step after its last change, which fills later blocks at the same time.
+
+With `editing_threshold` a step also replaces tokens of the blocks in flight, as LLaDA2.1's decoder does in one block
+(`editing.py`). Every block fills at each step then. A block is final when a step changes nothing in it, or after a
+number of steps, and if all blocks before it are final.
+
+One branch gives the published engine's tokens, with these deviations: the last block is cut so that `max_new_tokens` is
+exact, and blocks are finished there; the mask token is never chosen; and the prompt has no step of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from lopa_ray.constraints.constraint import ConstraintState
+from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
+from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
+from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
+from lopa_ray.decoding.edits import BlockEdits, check_edits_can_be_made, edits, report_of_masks
+from lopa_ray.decoding.filling_session import PlannedBranch
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.plan import Branch, Fill
+from lopa_ray.protocol.step_report import BranchReport
+
+
+class MultiBlockSettings(BlockParallelSettings, LookaheadSettings):
+    """Multi-block diffusion (MultiBD): several blocks of LLaDA2.0, LLaDA2.1 or SDAR in flight."""
+
+    decoder: Literal["multi_block"] = "multi_block"
+
+    block_size: int = Field(default=32, ge=1)
+    """Positions per block, counted from the start of the prompt; what the model was trained with."""
+
+    max_blocks: int = Field(default=2, ge=1)
+    """Most blocks in flight: being filled, or decided and not in the cache yet."""
+
+    decoded_token_threshold: float = Field(default=0.9, ge=0.0, le=1.0)
+    """A block becomes complete (it fills at least one position per step) when the block before it is decided to at
+    least this share. Without edits; with them every block is."""
+
+    confidence_threshold: float = Field(default=0.95, ge=0.0, le=1.0)
+    """Masked positions whose probability is strictly above this are filled."""
+
+    editing_threshold: float | None = Field(default=None, ge=0.0, le=1.0)
+    """A token of a block in flight is replaced by the most likely one if that has a probability strictly above this
+    (LLaDA2.1). None: decided tokens stay (LLaDA2.0, SDAR)."""
+
+    max_post_steps: int = Field(default=16, ge=0)
+    """With edits: most forward passes that edit a block without masks."""
+
+    stability_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
+    """With edits: a block is appended when also at least this share of the last one's tokens is what the last pass
+    found most likely."""
+
+    @model_validator(mode="after")
+    def _edits_know_their_settings(self) -> Self:
+        unused, where = ["max_post_steps", "stability_threshold"], "without"
+        if self.editing_threshold is not None:
+            check_edits_can_be_made(self, "editing_threshold")
+            unused, where = ["decoded_token_threshold"], "with"
+        for name in unused:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise SettingsError(
+                    f"{name} {value} has no use {where} editing_threshold; leave {name} out", setting=name
+                )
+        return self
+
+
+class MultiBlockSession(BlockParallelSession):
+    """One request under multi-block diffusion."""
+
+    settings: MultiBlockSettings
+
+    _tiled = True
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self._anchor.prompt_len > self._anchor.blocks[0].stop:
+            # What is left of the prompt counts for the decision about the next block from the first step on.
+            self._anchor.grow(self.settings.block_size, self.max_len)
+        self._edits: dict[int, BlockEdits] = {}
+        """Of the active blocks, by their starts; empty without edits."""
+        self._last_start = -1
+        """Start of the block that was the last one when the answer had an end: no block is appended behind it as long
+        as it is in flight, even if an edit has replaced the end."""
+        self._marks_last = True
+        """Whether a later end marks a last block too. It does not once a block was marked with no place behind it."""
+
+    @property
+    def _scores_decided(self) -> bool:
+        return self.settings.editing_threshold is not None
+
+    @property
+    def _complete_threshold(self) -> float:
+        return 0.0 if self._scores_decided else super()._complete_threshold
+
+    @property
+    def editable(self) -> range:
+        """The blocks that are not final, with edits."""
+        active = self._anchor.active if self._scores_decided else []
+        return range(max(active[0].start, len(self.prompt)), len(self._anchor)) if active else range(0)
+
+    @property
+    def step_limit(self) -> int:
+        """Every step decides a position, stores a block, or is one of the last on the first block in flight."""
+        settings = self.settings
+        blocks = settings.max_new_tokens // settings.block_size + 2
+        return settings.max_new_tokens + blocks * (settings.max_post_steps + 2 if self._scores_decided else 1)
+
+    def _has_room(self, canvas: BlockCanvas) -> bool:
+        """As published, blocks are appended behind an end that marks no last block, as long as one is in flight."""
+        unmarked = len(canvas) < self.max_len and not self._marks_last and bool(_in_flight(canvas))
+        return unmarked or super()._has_room(canvas)
+
+    def _may_grow(self, canvas: BlockCanvas) -> bool:
+        """Always without a block in flight; else where there are fewer than allowed, and the last one is stable."""
+        in_flight = _in_flight(canvas)
+        if not in_flight:
+            return True
+        has_place = len(in_flight) < self.settings.max_blocks and in_flight[-1].start != self._last_start
+        return has_place and self._is_stable(in_flight[-1]) and super()._may_grow(canvas)
+
+    def _is_stable(self, block: Block) -> bool:
+        return self._edits.get(block.start, BlockEdits()).stability >= self.settings.stability_threshold
+
+    # Edits
+
+    def _report_of_masks(self, branch: PlannedBranch[BlockCanvas], report: BranchReport) -> BranchReport:
+        if not self._scores_decided:
+            return report
+        return report_of_masks(report, branch.canvas.ids, self.vocabulary.mask_token_id)
+
+    def choose(
+        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
+    ) -> list[Decision]:
+        """What a step fills, then what it edits block by block, as far as a constraint allows it."""
+        masked = {p: score for p, score in scores.items() if self._is_masked(p)}
+        decisions = super().choose(masked, constraint_state)
+        threshold, most = self.settings.editing_threshold, self.settings.max_post_steps
+        if threshold is None:
+            return decisions
+        ids, mask = self._anchor.ids, self.vocabulary.mask_token_id
+        before, self._edits = self._edits, {}
+        for block in self._anchor.active:
+            in_block = {p: score for p, score in scores.items() if block.start <= p < block.stop}
+            others, size = list(edits(in_block, ids, mask)), len(in_block) - block.masks
+            last = before.get(block.start, BlockEdits())
+            post_steps = last.post_steps + (not block.masks)
+            replaced = [decision for decision in others if decision.probability > threshold]
+            made = filter_by_constraint(constraint_state, replaced, scores) if post_steps <= most else []
+            self._edits[block.start] = BlockEdits(
+                steps=last.steps + 1,
+                post_steps=post_steps,
+                changed=bool(block.masks or made),
+                stability=(size - len(others)) / size if size else 1.0,
+            )
+            decisions += made
+        return decisions
+
+    def _may_be_edited(self, left: BlockEdits) -> bool:
+        """Whether a block without masks gets a further step."""
+        most = self.settings.max_post_steps
+        is_early = left.post_steps <= most and left.steps < self.settings.block_size + most
+        return left.changed and is_early
+
+    def _set_tokens(self, fills: Iterable[Fill]) -> None:
+        for position, token in fills:
+            set_token = self._anchor.fill if self._is_masked(position) else self._anchor.edit
+            set_token(position, token)
+
+    def _end_step(self, branch: Branch) -> None:
+        self._anchor.mark_cached()
+        self._anchor.mark_to_cache({at for at, left in self._edits.items() if self._may_be_edited(left)})
+        in_flight = _in_flight(self._anchor)
+        if self._marks_last and in_flight and self.has_ended(self.generated):
+            self._last_start = in_flight[-1].start
+            self._marks_last = len(in_flight) < self.settings.max_blocks
+
+
+def _in_flight(canvas: BlockCanvas) -> list[Block]:
+    """Blocks of the answer that are being filled, or wait to be cached."""
+    return [block for block in canvas.blocks[1:] if block.state is not BlockState.IN_CACHE]

@@ -1,0 +1,86 @@
+"""DMax: which inputs are soft, when a block ends, and how forks race."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from lopa_ray.decoding.decoders.dmax import SURE, DMaxSettings
+from lopa_ray.errors import SettingsError
+from support.fake_session import decode
+from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax
+from support.tiny_model import tiny_engine
+
+
+@settings(max_examples=80)
+@given(PROMPTS, any_dmax(), FAKE_MODELS)
+def test_a_tokens_weight_is_its_probability_in_the_last_call_on_the_block(prompt, wanted, model):
+    """Masks, the prompt and finished blocks are fed as they are, and so is all that is staged."""
+    _, steps = decode(prompt, wanted, model)
+    chosen: dict[int, tuple[int, float]] = {}
+    block = None
+    for step in steps:
+        plan = step.plan
+        if plan.branches[0].scored != block:
+            block, chosen = plan.branches[0].scored, {}
+        assert bool(plan.input_weights) == bool(chosen)
+        assert not (plan.input_weights and plan.branches[0].to_stage)
+        if chosen:
+            expected = [
+                1.0 if token == MASK or position not in chosen else chosen[position][1]
+                for position, token in enumerate(plan.canvas, plan.start)
+            ]
+            assert list(plan.input_weights) == expected
+            for branch in plan.branches:
+                assert [(token, weight) for (_, token), weight in zip(
+                    branch.fills, branch.fill_weights, strict=True
+                )] == [chosen[position] for position, _ in branch.fills]  # fmt: skip
+        report = step.reports[step.outcome.winner]
+        rows = zip(
+            report.positions.tolist(), report.tokens.tolist(), report.probabilities.tolist(), strict=True
+        )
+        chosen = {position: (token, probability) for position, token, probability in rows}
+
+
+@settings(max_examples=80)
+@given(PROMPTS, any_dmax(), FAKE_MODELS)
+def test_a_block_ends_without_masks_by_a_sure_or_idle_call_or_by_their_number(prompt, wanted, model):
+    _, steps = decode(prompt, wanted, model)
+    calls: dict[range, int] = {}
+    for step in steps:
+        outcome, scored = step.outcome, step.plan.branches[0].scored
+        calls[scored] = calls.get(scored, 0) + 1
+        sure = min(step.reports[outcome.winner].probabilities.tolist()) >= SURE
+        settles = sure or not outcome.filled or calls[scored] >= wanted.block_size
+        masks_left = MASK in outcome.canvas[scored.start - len(prompt) : scored.stop - len(prompt)]
+        assert (settles and not masks_left) == (not set(scored) & set(outcome.editable))
+    assert all(count <= wanted.block_size for count in calls.values())
+    assert not steps or steps[-1].outcome.editable == range(0)
+
+
+def test_forks_take_fewer_steps_and_race_while_masks_are_left() -> None:
+    one = DMaxSettings(
+        max_new_tokens=48, block_size=16, confidence_threshold=0.9, stop_at_eos=False, ignore_eos=True
+    )
+    engine = tiny_engine("llada21-tiny-3l")
+    prompts = [[5, 9, 2], list(range(40, 61))]
+    plain = engine.generate(prompts, one, trace=True)
+    ahead = engine.generate(prompts, one.replace(num_branches=4), trace=True)
+    assert sum(result.steps for result in ahead) < sum(result.steps for result in plain)
+    assert any(len(step.branches[step.winner].fills) for result in ahead for step in result.trace)
+    assert all(len(result.token_ids) == 48 for result in plain + ahead)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "instead"),
+    [
+        ("lookahead", "verified", "use lookahead lopa or leave lookahead out"),
+        ("repetition_penalty", 1.1, "leave repetition_penalty out"),
+        ("frequency_penalty", 0.5, "leave frequency_penalty out"),
+        ("presence_penalty", -0.5, "leave presence_penalty out"),
+        ("confidence_threshold", 1.5, "less than or equal to 1"),
+    ],
+)
+def test_what_has_no_meaning_here_is_refused_by_name(setting: str, value: object, instead: str) -> None:
+    with pytest.raises(SettingsError, match=f"{setting}.*{instead}"):
+        DMaxSettings(**{setting: value})

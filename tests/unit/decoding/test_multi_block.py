@@ -1,0 +1,143 @@
+"""Multi-block diffusion: when blocks begin, what bounds them, and what it has in common with other decoders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+from support.fake_session import decode
+from support.paths import MODELS
+from support.settings_strategies import EOS, FAKE_MODELS, MASK, PROMPTS, any_multi_block
+from support.tiny_model import tiny_engine
+
+PROMPT_LENGTHS = (1, 3, 8, 16, 21)
+PROMPTS_OF_MODELS = [[(7 * at + length) % 120 for at in range(length)] for length in PROMPT_LENGTHS]
+WHOLE: dict[str, Any] = {"max_new_tokens": 46, "ignore_eos": True, "confidence_threshold": 0.6}
+EDITS: dict[str, Any] = {"editing_threshold": 0.4, "stability_threshold": 0.5}
+
+
+@settings(max_examples=150)
+@given(PROMPTS, any_multi_block(), FAKE_MODELS)
+def test_a_block_begins_when_there_is_a_place_and_the_last_one_is_decided_and_stable(prompt, wanted, model):
+    """One at most in a step. `in_flight` has what the step before left."""
+    _, steps = decode(prompt, wanted.replace(num_branches=1), model)
+    previous = None
+    for step in steps:
+        before = previous.outcome.blocks[1:] if previous else ()
+        in_flight = [block for block in before if block.state != "in_cache"]
+        begun = step.outcome.blocks[1 + len(before) :]
+        assert len(begun) <= (1 if previous else 2)
+        assert len(in_flight) + len(begun) <= wanted.max_blocks
+        if in_flight and begun:
+            last = in_flight[-1]
+            size = last.stop - last.start
+            assert (size - last.masks) / size >= wanted.block_add_threshold
+            assert stability(previous, last, len(prompt)) >= wanted.stability_threshold
+        previous = step
+
+
+def stability(step, block, prompt_len) -> float:
+    """The share of a block's tokens before a step that it found most likely."""
+    ids = dict(enumerate(step.plan.input_ids(step.plan.branches[0]), step.plan.start))
+    report = step.reports[0]
+    chosen = dict(zip(report.positions.tolist(), report.tokens.tolist(), strict=True))
+    answer = range(max(block.start, prompt_len), block.stop)
+    decided = [p for p in answer if p in chosen and ids[p] != MASK]
+    return sum(ids[p] == chosen[p] for p in decided) / len(decided) if decided else 1.0
+
+
+@settings(max_examples=150)
+@given(PROMPTS, any_multi_block(), FAKE_MODELS)
+def test_every_block_of_an_answer_is_finished(prompt, wanted, model):
+    session, steps = decode(prompt, wanted.replace(stop_at_eos=False), model)
+    assert MASK not in session.generated
+    assert not steps or steps[-1].outcome.editable == range(0)
+    assert len(session.generated) == wanted.max_new_tokens or EOS in session.generated
+
+
+@pytest.mark.parametrize("name", ["sdar-tiny-3l", "llada2-tiny-3l"])
+def test_one_block_in_flight_is_block_diffusion(name: str) -> None:
+    """The next block begins after the last one is stored, which is a call of its own there as here."""
+    one = MultiBlockSettings(block_size=8, max_blocks=1, decoded_token_threshold=1.0, **WHOLE)
+    alone = BlockDiffusionSettings(block_size=8, minimal_topk=1, **WHOLE)
+    for several, single in zip(
+        tiny_engine(name).generate(PROMPTS_OF_MODELS, one),
+        tiny_engine(name).generate(PROMPTS_OF_MODELS, alone),
+        strict=True,
+    ):
+        assert several.token_ids == single.token_ids
+
+
+@pytest.mark.parametrize("name", ["sdar-tiny-3l", "llada2-tiny-3l"])
+def test_blocks_without_a_bound_are_those_of_d2f(name: str) -> None:
+    """Behind a prompt of whole blocks. What is left of a prompt counts for the next block here, and not there."""
+    thresholds = {"block_size": 8, "block_add_threshold": 0.25, "decoded_token_threshold": 0.75}
+    bounded = MultiBlockSettings(max_blocks=2, **thresholds, **WHOLE)
+    unbounded = bounded.replace(max_blocks=8)
+    d2f = D2FSettings(window_attention="block_causal", block_origin="start", **thresholds, **WHOLE)
+    prompts = [prompt for prompt in PROMPTS_OF_MODELS if len(prompt) % 8 == 0]
+    two, any_number, other = (
+        tiny_engine(name).generate(prompts, wanted) for wanted in (bounded, unbounded, d2f)
+    )
+    assert [(r.token_ids, r.steps) for r in any_number] == [(r.token_ids, r.steps) for r in other]
+    assert sum(result.steps for result in two) > sum(result.steps for result in any_number)
+
+
+@pytest.mark.parametrize("edits", [{}, EDITS])
+def test_forks_take_fewer_steps_and_one_branch_changes_nothing(edits: dict[str, Any]) -> None:
+    one = MultiBlockSettings(block_size=8, **WHOLE | {"confidence_threshold": 0.9}, **edits)
+    engine = tiny_engine("llada21-tiny-3l")
+    plain, ahead, losing = (
+        engine.generate(PROMPTS_OF_MODELS, wanted, trace=True)
+        for wanted in (one, one.replace(num_branches=4), one.replace(num_branches=4, anchor="win"))
+    )
+    assert sum(result.steps for result in ahead) < sum(result.steps for result in plain)
+    assert [(r.token_ids, r.steps) for r in losing] == [(r.token_ids, r.steps) for r in plain]
+    assert any(len(step.branches[step.winner].fills) for result in ahead for step in result.trace)
+
+
+def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
+    model = {"path": str(MODELS / "llada21-tiny-3l"), "max_model_len": 96, "prefix_cache_positions": 200}
+    engine = LocalEngine.from_config(Config.parse({"model": model}))
+    wanted = MultiBlockSettings(block_size=4, max_new_tokens=16, num_branches=2, **EDITS)
+    for prompt in (list(range(30)), [*range(22), 90, 91]):
+        result = engine.generate(prompt, wanted)
+        assert result.token_ids == tiny_engine("llada21-tiny-3l").generate(prompt, wanted).token_ids
+    assert (engine.prefix_index.hit_requests, engine.prefix_index.hit_positions) == (1, 20)
+
+
+@pytest.mark.parametrize(
+    ("given", "setting", "instead"),
+    [
+        ({"stability_threshold": 0.5}, "stability_threshold", "has no use without editing_threshold"),
+        ({"max_post_steps": 4}, "max_post_steps", "has no use without editing_threshold"),
+        (
+            EDITS | {"decoded_token_threshold": 0.5},
+            "decoded_token_threshold",
+            "no use with editing_threshold",
+        ),
+        (EDITS | {"lookahead": "verified"}, "lookahead", "use lookahead lopa or leave lookahead out"),
+        (EDITS | {"repetition_penalty": 1.1}, "repetition_penalty", "leave repetition_penalty out"),
+        ({"max_blocks": 0}, "max_blocks", "greater than or equal to 1"),
+    ],
+)
+def test_what_has_no_use_is_refused_by_name(given: dict[str, Any], setting: str, instead: str) -> None:
+    with pytest.raises(SettingsError, match=f"{setting}.*{instead}"):
+        MultiBlockSettings(**given)
+
+
+def test_drafts_are_verified_without_edits() -> None:
+    one = MultiBlockSettings(block_size=8, **WHOLE | {"confidence_threshold": 0.9})
+    engine = tiny_engine("llada2-tiny-3l")
+    plain = engine.generate(PROMPTS_OF_MODELS, one)
+    drafted = engine.generate(PROMPTS_OF_MODELS, one.replace(num_branches=6, lookahead="verified"))
+    assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
+    assert sum(result.steps for result in drafted) < sum(result.steps for result in plain)
