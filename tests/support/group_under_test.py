@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import signal
 import time
@@ -54,6 +55,12 @@ class ReferenceResults:
             prompt, name = request
             self._results[request] = comparable(self._engine.generate(PROMPTS[prompt], SETTINGS[name]))
         return self._results[request]
+
+    def with_results(self, results: Mapping[RequestKey, ComparableResult]) -> ReferenceResults:
+        """The same, but for these requests."""
+        changed = copy.copy(self)
+        changed._results = {**self._results, **results}
+        return changed
 
 
 @cache
