@@ -34,13 +34,11 @@ GROUPS: list[Any] = [
 def test_same_tokens_as_in_one_process(local_ray: None, group: dict[str, Any]) -> None:
     local = LocalEngine.from_config(tiny_config(model=ON_GPU))
     with RayEngine.from_config(tiny_config(model=ON_GPU, group=group)) as engine:
-        # Soft inputs amplify rounding, which depends on the rows of a forward.
-        for name in SETTINGS.keys() - {"dmax"}:
-            settings = SETTINGS[name]
+        for name, settings in SETTINGS.items():
             expected, results = (decoder.generate(PROMPTS, settings) for decoder in (local, engine))
-            assert [(r.token_ids, r.steps) for r in results] == [(r.token_ids, r.steps) for r in expected], (
-                name
-            )
+            # Soft inputs amplify rounding, which depends on the rows of a forward.
+            same = [(r.token_ids, r.steps) for r in results] == [(r.token_ids, r.steps) for r in expected]
+            assert same or name == "dmax", name
             first, *others = engine.checksums()
             # What was sent is equal bit for bit; what each worker computed itself may be rounded by shape.
             for other in others:
