@@ -1,9 +1,9 @@
-"""`lopa models`: the families that can be run, and what a checkpoint needs."""
+"""`lopa models`: the families and checkpoints that can be run, and what a checkpoint needs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
 from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
 
 WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
@@ -23,6 +24,13 @@ WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
     ("bfloat16", "w8a8"),
 )
 """Number formats that are compared, as `model.dtype` and `model.quantization`."""
+
+_LEGEND = (
+    "Families (what runs them; what results were compared with), and checkpoints on the Hugging Face Hub: weights",
+    "in bfloat16, settings for --config, and figures that their authors state (TPF: tokens per forward pass).",
+    "`lopa models NAME` computes what a checkpoint needs in all formats. model.implementation transformers runs other",
+    "causal language models of transformers too, if their config.json names a mask_token_id (docs/models.md).",
+)
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -63,14 +71,16 @@ class CheckpointNeeds:
 
 
 def known_families() -> list[dict[str, Any]]:
-    """The model families with a row of their own, native ones first: name, published checkpoints, the values of
-    `model.implementation` that run it (auto takes the first), and what it was checked against."""
+    """The model families with a row of their own, native ones first.
+
+    Each has a name, the values of `model.implementation` that run it (auto takes the first), what it was checked
+    against, and its published checkpoints."""
     return [
         {
             "family": family.name,
-            "checkpoints": family.checkpoints,
             "implementations": implementations,
             "checked_against": family.checked_against,
+            "checkpoints": [asdict(row) for row in PUBLISHED_CHECKPOINTS if row.family == family.name],
         }
         for implementations, families in (
             (["native", "transformers"], FAMILIES),
@@ -80,17 +90,17 @@ def known_families() -> list[dict[str, Any]]:
     ]
 
 
-def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
-    """For people to read."""
-    table = Table("family", "checkpoints", "implementation", "checked against", box=SIMPLE_HEAD)
-    for row in families:
-        implementations = ", ".join(row["implementations"])
-        table.add_row(row["family"], row["checkpoints"], implementations, row["checked_against"])
-    table.caption = (
-        "model.implementation transformers runs other causal language models of transformers too, if their config.json "
-        "names a mask_token_id (docs/models.md)."
-    )
-    return table
+def family_lines(family: Mapping[str, Any]) -> list[str]:
+    """For people to read. Lines and not a table: a narrow terminal wraps lines, where a table would cut names off."""
+    checkpoints = family["checkpoints"]
+    width = max((len(row["name"]) for row in checkpoints), default=0)
+    lines = [f"{family['family']} ({', '.join(family['implementations'])}; {family['checked_against']})"]
+    for row in checkpoints:
+        weights = "" if row["weights_gib"] is None else f"{row['weights_gib']:.1f} GiB"
+        lines.append(f"  {row['name']:{width}}  {weights:>9}  {row['preset'] or ''}".rstrip())
+        if row["figures"]:
+            lines.append(f"      {row['figures']}")
+    return lines
 
 
 def checkpoint_needs(config: Config) -> CheckpointNeeds:
@@ -172,12 +182,16 @@ def format_bytes(amount: float) -> str:
 
 
 def print_families(*, as_json: bool) -> None:
-    """Print the families, as a table or as a JSON object per line."""
+    """Print the families and their published checkpoints, or a JSON object per family."""
     families = known_families()
     if as_json:
         print("\n".join(json.dumps(row) for row in families))
-    else:
-        _console().print(families_table(families))
+        return
+    console = _console()
+    for line in _LEGEND:
+        console.print(line)
+    for family in families:
+        console.print("", *family_lines(family), sep="\n")
 
 
 def print_needs(config: Config, *, as_json: bool) -> None:

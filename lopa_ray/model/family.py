@@ -38,8 +38,8 @@ class Family:
     `router` is how rows are routed in layers with experts, None in a family of dense models; `expert_keys` maps fields
     of `ExpertsConfig` to their published keys. `eos_key` is the key that EOS has where there is no `eos_token_id`.
     `mask_token_id` is the mask token of the published code, where configurations do not name it.
-    `ignored_tensors` matches published tensors that carry nothing to load. `checkpoints` are the published ones, and
-    `checked_against` what results were compared with, for people to read.
+    `ignored_tensors` matches published tensors that carry nothing to load. `checked_against` says
+    what results were compared with, for people to read.
     """
 
     name: str
@@ -49,7 +49,6 @@ class Family:
     supported_values: Mapping[str, tuple[object, ...]]
     published_modules: Mapping[str, tuple[str, ...]]
     transformers_type: str
-    checkpoints: str
     checked_against: str
     shifted: bool
     qkv_bias: bool = False

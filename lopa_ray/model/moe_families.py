@@ -43,7 +43,6 @@ SDAR_MOE = replace(
         "width": "moe_intermediate_size",
     },
     transformers_type="qwen3_moe",
-    checkpoints="SDAR 30B-A3B",
     checked_against="recorded logits, routing and decodes of SDAR-MoE; transformers' Qwen3-MoE",
     extra_config={
         **SDAR.extra_config,
@@ -111,8 +110,6 @@ LLADA2 = Family(
     },
     eos_key="pad_token_id",
     transformers_type="glm4_moe",
-    checkpoints="LLaDA2.0 and LLaDA2.1, mini and flash; DMax-16B, DMax-Math-16B, DMax-Coder-16B; "
-    "MBD-Math-LLaDA2-mini-16B, MBD-Code-LLaDA2-mini-16B",
     checked_against="recorded logits and routing, decodes of LLaDA2.0, LLaDA2.1, DMax and MultiBD; transformers' "
     "GLM-4-MoE",
     shifted=False,

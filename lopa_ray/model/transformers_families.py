@@ -60,7 +60,6 @@ class TransformersFamily:
     model_type: str
     architecture: str
     runs_as: str
-    checkpoints: str
     checked_against: str
     shifted: bool
     mask_token_id: int | None = None
@@ -104,7 +103,6 @@ def unlisted_family(model_type: str, architecture: str) -> TransformersFamily:
         model_type,
         architecture,
         runs_as=model_type,
-        checkpoints=f"any of model_type {model_type}",
         checked_against="a trial when it is loaded",
         shifted=False,
     )

@@ -11,11 +11,14 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from cluster.cli.models import format_bytes
 from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.config.yaml_files import CONFIGS
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
-from support.paths import GOLDEN, MODELS
+from support.paths import GOLDEN, MODELS, ROOT
 
 SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
 
@@ -32,6 +35,55 @@ def test_families_are_listed_with_what_they_were_checked_against() -> None:
     assert all(row["checked_against"] and row["checkpoints"] for row in rows)
     shown = models()
     assert all(row["family"] in shown for row in rows) and "mask_token_id" in shown
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_published_checkpoints_are_listed_whole_in_terminals_of_any_width(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = [line.split() for line in models().splitlines()]
+    for row in PUBLISHED_CHECKPOINTS:
+        weights = [] if row.weights_gib is None else [f"{row.weights_gib:.1f}", "GiB"]
+        assert [row.name, *weights, *([row.preset] if row.preset else [])] in lines
+        assert not row.figures or row.figures.split() in lines
+    listed = [
+        row["name"] for line in models("--json").splitlines() for row in json.loads(line)["checkpoints"]
+    ]
+    assert listed == [row.name for row in PUBLISHED_CHECKPOINTS]
+
+
+def test_published_checkpoints_are_those_of_presets_and_of_the_page() -> None:
+    names = {row.name for row in PUBLISHED_CHECKPOINTS}
+    for preset in ("d2f-dream-7b", *(f"models/{path.stem}" for path in (CONFIGS / "models").glob("*.yaml"))):
+        assert Config.load(preset).model.path in names
+    page = (ROOT / "docs" / "models.md").read_text()
+    for row in PUBLISHED_CHECKPOINTS:
+        weights = "" if row.weights_gib is None else f"{row.weights_gib:.1f} GiB"
+        preset = f"`{row.preset}`" if row.preset else ""
+        assert f"| `{row.name}` | {weights} | {preset} | {row.figures} |" in page
+        assert row.preset is None or Config.load(row.preset).decode
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("Dream-org/Dream-v0-Instruct-7B", "dream-7b"),
+        ("GSAI-ML/LLaDA-8B-Instruct", "llada-8b"),
+        ("JetLM/SDAR-4B-Chat", "sdar-4b"),
+        ("JetLM/SDAR-30B-A3B-Chat", "sdar-30b-a3b"),
+        ("inclusionAI/LLaDA2.1-mini", "llada2.0-mini"),
+        ("inclusionAI/LLaDA2.1-flash", "llada2.0-flash"),
+    ],
+)
+def test_published_weights_are_those_of_the_shape(name: str, shape: str, tmp_path: Path) -> None:
+    (row,) = (row for row in PUBLISHED_CHECKPOINTS if row.name == name)
+    (tmp_path / "config.json").write_text(
+        (ROOT / "lopa_lab" / "bench" / "shapes" / f"{shape}.json").read_text()
+    )
+    needs = json.loads(models(str(tmp_path), "--json", "--set", "model.dtype=bfloat16"))
+    assert round(needs["formats"][0]["weights_bytes"] / 2**30, 1) == row.weights_gib
+    assert needs["family"] == row.family
 
 
 def test_needs_are_those_of_the_model_that_is_loaded() -> None:

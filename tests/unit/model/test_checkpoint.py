@@ -200,6 +200,7 @@ def test_a_tied_head_may_be_absent_or_equal_but_not_different(checkpoint: Path) 
         ("dmax-16b", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
         ("mbd-llada2-mini", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
         ("llada2.0-flash", "llada2.0-flash", 24161, 2 * 2 * 32 * 4 * 128, (156895, 156892)),
+        ("llada2.1-flash", "llada2.0-flash", 24161, 2 * 2 * 32 * 4 * 128, (156895, 156892)),
     ],
 )
 def test_published_mixtures_of_experts(
@@ -218,10 +219,10 @@ def test_published_mixtures_of_experts(
     assert len(asked) == len(set(asked)) == tensors
     assert math.prod(config.kv_shape) * 2 == kv_bytes
     pages = (ROOT / "docs" / "models.md").read_text().splitlines()
-    row = next(line for line in pages if line.startswith(f"| `models/{preset}`"))
+    row = next(line for line in pages if line.startswith("| `models/") and f"`models/{preset}`" in line)
     for formatted in (config, config.with_quantization("w8a8")):
         assert f"{weight_bytes(formatted, torch.bfloat16) / 2**30:.1f}" in row
-        if preset == "llada2.0-flash":
+        if shape == "llada2.0-flash":
             for size in (2, 4):
                 assert f"{weight_bytes(formatted, torch.bfloat16, size) / 2**30:.1f}" in row
     assert f"| {kv_bytes // 1024} KiB, {kv_bytes * 2048 // 2**20} MiB |" in row

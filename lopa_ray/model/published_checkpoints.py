@@ -1,0 +1,112 @@
+"""Published checkpoints: names on the Hugging Face Hub, size of the weights, presets, figures of their authors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCheckpoint:
+    """A checkpoint on the Hub that a family loads."""
+
+    name: str
+    """On the Hub."""
+    family: str
+    weights_gib: float | None
+    """Weights in bfloat16, in GiB, computed from the published configuration. None: no configuration was available, and
+    `lopa models NAME` reads it from the Hub."""
+    preset: str | None = None
+    """Of `--config`: settings for this checkpoint, or for one of the same shape that is decoded as this one is."""
+    figures: str = ""
+    """Score and tokens per forward pass (TPF) that the authors state, measured on machines of their own."""
+
+
+_DREAM_7B, _LLADA_8B, _SDAR_8B, _LLADA2_MINI, _LLADA2_FLASH = 14.2, 14.9, 15.3, 30.3, 191.7
+
+PUBLISHED_CHECKPOINTS: tuple[PublishedCheckpoint, ...] = (
+    PublishedCheckpoint(
+        "Dream-org/Dream-v0-Instruct-7B",
+        "dream",
+        _DREAM_7B,
+        "d2f-dream-7b",
+        "GSM8K 73.8 at TPF 10.1 with D2F's adapter and LoPA (arXiv 2512.16229)",
+    ),
+    PublishedCheckpoint("Dream-org/Dream-v0-Base-7B", "dream", _DREAM_7B, "paper/d2f-dream-gsm8k"),
+    PublishedCheckpoint(
+        "apple/DiffuCoder-7B-Instruct",
+        "dream",
+        _DREAM_7B,
+        "paper/d2f-diffucoder-humaneval-plus",
+        "HumanEval+ 64.0 at TPF 8.3 with D2F's adapter and LoPA (arXiv 2512.16229)",
+    ),
+    PublishedCheckpoint("apple/DiffuCoder-7B-cpGRPO", "dream", _DREAM_7B, "paper/diffucoder-vanilla"),
+    PublishedCheckpoint("Dream-org/Dream-Coder-v0-Instruct-7B", "dream", _DREAM_7B, "paper/dream-vanilla"),
+    PublishedCheckpoint("GSAI-ML/LLaDA-8B-Instruct", "llada", _LLADA_8B, "paper/llada-lopa"),
+    PublishedCheckpoint("GSAI-ML/LLaDA-1.5", "llada", _LLADA_8B, "paper/llada-vanilla"),
+    PublishedCheckpoint("JetLM/SDAR-4B-Chat", "sdar", 8.2, "paper/sdar-4b-chat"),
+    PublishedCheckpoint("JetLM/SDAR-8B-Chat", "sdar", _SDAR_8B, "paper/sdar-4b-chat"),
+    PublishedCheckpoint(
+        "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b32", "sdar", _SDAR_8B, figures="GSM8K 89.2 at TPF 3.08"
+    ),
+    PublishedCheckpoint(
+        "SJTU-DENG-Lab/MBD-Code-SDAR-8B-Chat-b32", "sdar", _SDAR_8B, figures="HumanEval+ 62.8 at TPF 4.82"
+    ),
+    PublishedCheckpoint(
+        "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b4", "sdar", _SDAR_8B, figures="GSM8K 91.8 at TPF 2.28"
+    ),
+    PublishedCheckpoint("Efficient-Large-Model/Fast_dLLM_v2_7B", "fast_dllm_v2", None),
+    PublishedCheckpoint("Efficient-Large-Model/Fast_dLLM_v2_1.5B", "fast_dllm_v2", None),
+    PublishedCheckpoint("JetLM/SDAR-30B-A3B-Chat", "sdar_moe", 56.9, "models/sdar-30b-a3b-chat"),
+    PublishedCheckpoint("inclusionAI/LLaDA2.0-mini", "llada2", _LLADA2_MINI, "models/llada2.0-mini"),
+    PublishedCheckpoint("inclusionAI/LLaDA2.0-flash", "llada2", _LLADA2_FLASH, "models/llada2.0-flash"),
+    PublishedCheckpoint(
+        "inclusionAI/LLaDA2.1-mini",
+        "llada2",
+        _LLADA2_MINI,
+        "models/llada2.1-mini",
+        "HumanEval+ 80.5 at TPF 12.3",
+    ),
+    PublishedCheckpoint(
+        "inclusionAI/LLaDA2.1-flash",
+        "llada2",
+        _LLADA2_FLASH,
+        "models/llada2.1-flash",
+        "HumanEval+ 89.6 at TPF 13.8",
+    ),
+    PublishedCheckpoint("Zigeng/DMax-16B", "llada2", _LLADA2_MINI, "models/dmax-16b"),
+    PublishedCheckpoint(
+        "Zigeng/DMax-Math-16B",
+        "llada2",
+        _LLADA2_MINI,
+        "models/dmax-16b",
+        "GSM8K at TPF 5.47 (LLaDA2.0-mini: 2.04)",
+    ),
+    PublishedCheckpoint(
+        "Zigeng/DMax-Coder-16B",
+        "llada2",
+        _LLADA2_MINI,
+        "models/dmax-16b",
+        "MBPP at TPF 5.86 (LLaDA2.0-mini: 2.71)",
+    ),
+    PublishedCheckpoint(
+        "SJTU-DENG-Lab/MBD-Math-LLaDA2-mini-16B",
+        "llada2",
+        _LLADA2_MINI,
+        "models/mbd-llada2-mini",
+        "GSM8K 92.0 at TPF 5.55",
+    ),
+    PublishedCheckpoint(
+        "SJTU-DENG-Lab/MBD-Code-LLaDA2-mini-16B",
+        "llada2",
+        _LLADA2_MINI,
+        "models/mbd-llada2-mini",
+        "HumanEval+ 80.5 at TPF 7.85",
+    ),
+    PublishedCheckpoint(
+        "SJTU-DENG-Lab/MBD-Code-LLaDA2-mini-DMax-16B",
+        "llada2",
+        _LLADA2_MINI,
+        figures="HumanEval+ 77.4 at TPF 10.78; the same training for mathematics: GSM8K 91.7 at TPF 8.95",
+    ),
+)
+"""By family; presets and documentation name the same."""
