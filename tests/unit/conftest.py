@@ -20,8 +20,19 @@ LONGER = {
     "bench": ("test_commands.py", "test_cost_commands.py"),
     "choices": ("test_tool_answers.py",),
     "conformance": ("test_golden.py",),
-    "constraints": ("test_banned_words.py", "test_constraint.py", "test_json_schema.py"),
-    "decoding": ("test_blocks_in_flight.py", "test_blockwise_decoders.py", "test_sub_blocks.py"),
+    "constraints": (
+        "test_banned_words.py",
+        "test_constraint.py",
+        "test_json_schema.py",
+        "test_schema_answers.py",
+    ),
+    "decoding": (
+        "test_blocks_in_flight.py",
+        "test_blockwise_decoders.py",
+        "test_sub_blocks.py",
+        "test_trace.py",
+        "test_verified.py",
+    ),
     "deploy": ("test_distributions.py",),
     "engine": (
         "test_banned_words.py",
@@ -51,6 +62,7 @@ LONGER = {
     "paper": ("test_code_tasks.py", "test_commands.py", "test_report.py", "test_sandbox.py"),
     "scheduling": ("test_fair_queue.py", "test_prefix_index.py", "test_recovery.py"),
     "unit": ("test_imports.py",),
+    "word_problems": ("test_word_problems.py",),
 }
 """Files by folder whose tests take the longest. `make test-fast` leaves them out; all others are `fast`."""
 
