@@ -16,6 +16,7 @@ from support.faulty_runner import HANG_S, Poison, faulty_runner, small_memory_ru
 from support.group_under_test import ReferenceResults, comparable
 from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.waiting import wait_until
 
 NO_MEMORY = r"CUDA out of memory\. Tried.* needs more memory than there is: lower num_branches"
 
@@ -46,8 +47,10 @@ def test_a_fault_ends_the_request_that_caused_it_and_no_other(
         assert isinstance(result, GenerationResult)
         assert comparable(result)[0] == reference[index, "two_phase"][0]
     assert len(results) == len(PROMPTS)
-    first, second = engine.checksums()
-    assert first == second
+    # A worker that is lost besides, as on a machine that is too busy, is replaced, and no request notices that either.
+    first, *others = engine.checksums()
+    assert others == [first] * len(others)
+    wait_until(lambda: engine.status().workers == 2, 60, "two workers")
 
 
 def test_workers_whose_device_fails_are_replaced_and_the_request_that_caused_it_ends(
