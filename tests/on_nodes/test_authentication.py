@@ -75,7 +75,7 @@ def environment_at(home: Path) -> dict[str, str]:
     return {**inherited, "HOME": str(home)}
 
 
-@pytest.fixture(scope="module", params=["token", "no token"])
+@pytest.fixture(scope="module", params=[pytest.param("token", marks=pytest.mark.long), "no token"])
 def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("machine")
     environment = environment_at(folder / "home")

@@ -34,7 +34,7 @@ def test_a_start_by_phase(tmp_path: Path) -> None:
         assert row["workers MiB"] > 100
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pauses_after_a_kill(tmp_path: Path) -> None:
     options = ("--workers", "2", "--rounds", "1", "--max-new-tokens", "64", "--output", "record.json")
     run_command(tmp_path, "cluster.cli", "bench", "recovery", *options)

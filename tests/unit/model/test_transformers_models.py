@@ -227,7 +227,6 @@ def test_a_row_renames_keys_and_tensors(tmp_path: Path, monkeypatch: pytest.Monk
         model_type="new",
         architecture="NewModel",
         runs_as="qwen3",
-        checkpoints="one that the test makes",
         checked_against="nothing",
         shifted=True,
         config_keys={"width": "hidden_size"},
