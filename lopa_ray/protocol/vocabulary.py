@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NO_MASK = -1
+"""In place of the id of a mask token, for models that have none: no id of a vocabulary is equal to it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -16,3 +19,5 @@ class Vocabulary:
     """Further ids that end an answer, from the checkpoint's configuration."""
     shifted: bool = False
     """Row p - 1 of the logits decides position p."""
+    canvas_length: int = 0
+    """Positions of a canvas, for a model whose canvases begin as random tokens; 0: the model fills masks."""
