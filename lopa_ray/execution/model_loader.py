@@ -62,6 +62,8 @@ def resolve_auto(spec: ModelSpec) -> ModelSpec:
     device = DEVICES[model.device]
     device.torch_device()
     shard = spec.model.shard(spec.config.group.tensor_parallel_size)
+    if spec.model.canvas_length:
+        return replace(spec, config=spec.config.replace(model=model.replace(attention="sdpa")))
     name = resolve_attention(device, shard, spec.dtype, model.max_model_len)
     return replace(spec, config=spec.config.replace(model=model.replace(attention=name)))
 
@@ -89,7 +91,8 @@ def build_runner(
     runner = BranchRunner(
         loaded,
         max_num_seqs=model.max_num_seqs,
-        max_model_len=model.max_model_len,
+        # The last canvas of an answer is computed whole, even where less of it is asked for.
+        max_model_len=model.max_model_len + spec.model.canvas_length,
         attention=select_backend(
             model.attention, device, loaded.shard_config, spec.dtype, model.max_model_len
         ),
