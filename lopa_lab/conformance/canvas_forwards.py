@@ -65,7 +65,7 @@ class _Forwards:
             self._model.register_forward_hook(keep),
         )
         try:
-            self._runner.execute(StepPlan(0, self._step, (ScheduledRequest(1, 0, plan, (0,)),)))
+            self._runner.execute(StepPlan(0, self._step, (ScheduledRequest(-1, 0, plan, (0,)),)))
         finally:
             for hook in hooks:
                 hook.remove()

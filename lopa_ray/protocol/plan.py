@@ -105,6 +105,11 @@ class Plan:
     0: none."""
 
     @property
+    def denoises(self) -> bool:
+        """Whether the step is a call on a canvas of random tokens, whose logits condition the next call."""
+        return bool(self.branches[0].draws)
+
+    @property
     def num_rows(self) -> int:
         """Rows of the forwards of all branches."""
         return self.rows_of(range(len(self.branches)))
