@@ -54,7 +54,12 @@ class _Forwards:
         def condition(module: nn.Module, inputs: Any, named: dict[str, Any]) -> Any:
             if conditioning is not None:
                 signals = self._model.signals(conditioning.to(self._runner.device))
-                named = {**named, "signals": named["signals"].index_copy(0, torch.arange(len(ids), device=signals.device), signals)}
+                named = {
+                    **named,
+                    "signals": named["signals"].index_copy(
+                        0, torch.arange(len(ids), device=signals.device), signals
+                    ),
+                }
             return inputs, named
 
         def keep(module: nn.Module, inputs: Any, rows: Tensor) -> None:
@@ -95,7 +100,5 @@ def compare_canvas_forwards(case: Case, runner: BranchRunner) -> list[Difference
             continue
         error = (got.cpu().float() - expected.float()).abs().max().item()
         if not error <= LOGIT_TOLERANCE:
-            differences.append(
-                Difference(what, number, f"within {LOGIT_TOLERANCE:g}", f"off by {error:.3g}")
-            )
+            differences.append(Difference(what, number, f"within {LOGIT_TOLERANCE:g}", f"off by {error:.3g}"))
     return differences

@@ -91,9 +91,7 @@ def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
             likely = list(outcome.canvas[plan.start - run.prompt_len :])
             yield from check("argmax", number, step["argmax"], likely)
             mean = sum(step["entropy"]) / len(step["entropy"])
-            yield from check_close(
-                "entropy", number, [mean], [-outcome.confidences[0]], ENTROPY_TOLERANCE
-            )
+            yield from check_close("entropy", number, [mean], [-outcome.confidences[0]], ENTROPY_TOLERANCE)
             expected = list(step["renoise"])
             for position, token in step["accepted"]:
                 expected[position] = token

@@ -76,8 +76,8 @@ class DecodeSession(ABC):
 
         Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens in
         the prompt (the published decoders fill those or hang on them; here they are refused),
-        and SettingsError for a decoder that is not for this kind of model, for a constraint that no answer of this length can keep, or a stop token or a token of
-        `logit_bias` that is none.
+        and SettingsError for a decoder that is not for this kind of model, for a constraint that no answer of this
+        length can keep, or a stop token or a token of `logit_bias` that is none.
         """
         check_decoder(settings, vocabulary, self.denoises_canvases)
         check_prompt(prompt, vocabulary)

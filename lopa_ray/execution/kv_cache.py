@@ -11,8 +11,8 @@ Contract:
 - `checksum` hashes a slot's committed K/V and boundary row. On an idle group all workers must have the same.
 - `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted logits it decides the position
   after that span. The hidden row is kept rather than its scores, so every later step can sample from it with its own
-  parameters. For models that denoise canvases of A positions it is [D + A * D]: behind that row is the self-conditioning
-  of the canvas, from the step of the last commit.
+  parameters. For models that denoise canvases of A positions it is [D + A * D]: behind that row is the
+  self-conditioning of the canvas, from the step of the last commit.
 
 Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden size, P positions of the given
 spans.

@@ -21,7 +21,7 @@ from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.protocol.vocabulary import NO_MASK
+from lopa_ray.model.special_tokens import NO_MASK
 
 MAX_HEAD_ROWS = 512
 """Maximum number of rows per LM head call."""
@@ -83,8 +83,9 @@ class LMHead:
     ) -> Tensor:
         """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
 
-        `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their
-        log-probabilities, [2, rows, M].
+        `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat
+        fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
+        [2, rows, M].
         """
         scores, tops = [], []
         allowed_tokens = self._unpack(columns.bitmasks)

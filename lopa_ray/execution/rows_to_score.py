@@ -109,7 +109,8 @@ class RowsToScore:
 
     def rows_of_lane(self, lane: int) -> npt.NDArray[np.int64]:
         """The rows of a lane among the N, in order of their positions, int64 [rows of the lane]."""
-        return self._index[self._lane_of_row == lane]
+        rows: npt.NDArray[np.int64] = self._index[self._lane_of_row == lane]
+        return rows
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Reorder values of rows, int64 [rows], to the order of the N rows: int64 [N]. Padding gets 0."""

@@ -5,8 +5,8 @@ commit in the next step brings it to the slot of every worker, and the plan of t
 (`Plan.conditioned_on`), so a slot with another state is noticed. Losses of workers, copies of slots and replays treat a
 signal as they treat K/V.
 
-Shape suffixes: R packed rows, N scored rows, D hidden size, V vocabulary, S slots, A positions of a canvas, Q lanes that
-stage.
+Shape suffixes: R packed rows, N scored rows, D hidden size, V vocabulary, S slots, A positions of a canvas, Q lanes
+that stage.
 """
 
 from __future__ import annotations
@@ -94,15 +94,14 @@ class SelfConditioning:
 
     def forward(self, columns: StepColumns[Tensor], attention: AttentionFn, kv: Tensor | None) -> Tensor:
         """The hidden rows [R, D] of a step, in the model's dtype; `kv` as in `MaskPredictor.__call__`."""
-        index = columns.signal_rows
-        slots, width = self._cache.boundary.shape
-        by_slot = self._cache.boundary.view(slots, -1, self._model.config.hidden_size)
-        slot, position = index // (by_slot.shape[1] - 1), index % (by_slot.shape[1] - 1)
-        signals = by_slot[slot.clamp_min(0), position + 1]
-        signals = torch.where(index[:, None] >= 0, signals, 0.0)
-        return self._model(
+        index, config = columns.signal_rows, self._model.config
+        by_slot = self._cache.boundary.view(-1, 1 + config.canvas_length, config.hidden_size)
+        slot, position = index // config.canvas_length, index % config.canvas_length
+        signals = torch.where(index[:, None] >= 0, by_slot[slot.clamp_min(0), 1 + position], 0.0)
+        hidden: Tensor = self._model(
             columns.ids, columns.positions, attention, kv, is_encoded=index == ENCODED, signals=signals
         )
+        return hidden
 
     def observe(self, logits: Tensor, numbers: Tensor) -> None:
         """Take in logits [N, V] of any float type, with the numbers fp64 [N, columns] of their rows."""

@@ -22,7 +22,5 @@ def sdpa(
     stacked = q.view(rows, groups, -1, dim).permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
     stacked = stacked.view(1, groups, -1, dim)
     of_heads = None if mask is None else mask.repeat(heads // groups, 1)
-    mixed = F.scaled_dot_product_attention(
-        stacked, keys[None], values[None], attn_mask=of_heads, scale=scale
-    )
+    mixed = F.scaled_dot_product_attention(stacked, keys[None], values[None], attn_mask=of_heads, scale=scale)
     return mixed.view(groups, heads // groups, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads, dim)

@@ -11,8 +11,7 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import CanvasConfig, LayerShape
 from lopa_ray.model.size_limits import largest
-from lopa_ray.model.special_tokens import Json, SpecialTokens
-from lopa_ray.protocol.vocabulary import NO_MASK
+from lopa_ray.model.special_tokens import NO_MASK, Json, SpecialTokens
 
 _COMPUTED_VALUES: dict[str, tuple[object, ...]] = {
     "tie_word_embeddings": (True,),
@@ -39,9 +38,7 @@ SLIDING = "sliding_attention"
 ROPE_TYPES = ("default", "proportional")
 
 
-def parse_canvas_config(
-    theirs: Any, family: str, raw: Json, generation: Json, where: str
-) -> CanvasConfig:
+def parse_canvas_config(theirs: Any, family: str, raw: Json, generation: Json, where: str) -> CanvasConfig:
     """The model that `theirs` describes, the configuration object of transformers for config.json `raw`.
 
     Raises CheckpointError, naming `where` and the key, for a

@@ -1,8 +1,8 @@
-"""CanvasModel: a model that denoises canvases of random tokens (DiffusionGemma), by modules of the package transformers.
+"""CanvasModel: a model that denoises canvases of random tokens (DiffusionGemma), by modules of transformers.
 
 Encoder and decoder of the published model have the same weights, except for the scalar of each layer, so one pass over
-packed rows does for both. Rows of the encoder (prompt, finished canvases) take their embedding; rows of the decoder (the
-canvas) take the normed sum of embedding and self-conditioning. The step decides what a row attends to.
+packed rows does for both. Rows of the encoder (prompt, finished canvases) take their embedding; rows of the decoder
+(the canvas) take the normed sum of embedding and self-conditioning. The step decides what a row attends to.
 
 Shape suffixes: R rows, D hidden size, H query heads, K key/value heads, E head dim, L layers, N scored rows, V
 vocabulary. K and E differ from layer to layer; those of the cache are the configuration's.
@@ -62,7 +62,7 @@ def fold_heads(rows: Tensor, heads: int, dim: int) -> Tensor:
     """Keys or values of one layer [R, K, E] in the shape of the cache's, [R, heads, dim]: E is a multiple of `dim`, and
     what is left over is 0."""
     flat = rows.flatten(1)
-    return F.pad(flat, (0, heads * dim - flat.shape[1])).unflatten(1, (heads, dim))
+    return F.pad(flat, (0, heads * dim - flat.shape[1])).view(-1, heads, dim)
 
 
 def unfold_heads(cached: Tensor, heads: int, dim: int) -> Tensor:
@@ -70,7 +70,7 @@ def unfold_heads(cached: Tensor, heads: int, dim: int) -> Tensor:
     parts = dim // cached.shape[-1]
     if parts == 1:
         return cached[:heads]
-    by_head = cached[: heads * parts].unflatten(0, (heads, parts))
+    by_head = cached[: heads * parts].reshape(heads, parts, *cached.shape[1:])
     return by_head.transpose(1, 2).flatten(2)
 
 

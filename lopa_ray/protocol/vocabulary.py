@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NO_MASK = -1
-"""In place of the id of a mask token, for models that have none: no id of a vocabulary is equal to it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -14,6 +11,7 @@ class Vocabulary:
 
     size: int
     mask_token_id: int
+    """-1, which no id is, for a model without a mask token."""
     eos_token_id: int
     stop_token_ids: tuple[int, ...] = ()
     """Further ids that end an answer, from the checkpoint's configuration."""

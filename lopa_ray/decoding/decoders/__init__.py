@@ -53,7 +53,9 @@ def new_session(
     """The session of the decoder that the settings name. Raises what `DecodeSession` raises."""
     session = DECODERS[settings.decoder].session
     if isinstance(settings, LookaheadSettings) and settings.is_verified:
-        return VerifiedSession(session(prompt, settings.of_one_branch(), vocabulary, constraint), settings)
+        inner = session(prompt, settings.of_one_branch(), vocabulary, constraint)
+        assert isinstance(inner, FillingSession)
+        return VerifiedSession(inner, settings)
     return session(prompt, settings, vocabulary, constraint)
 
 

@@ -37,7 +37,9 @@ _REPLACED = "every token of a canvas may be replaced until its last call, so it 
 
 _WITHOUT_USE: dict[str, str] = {
     **dict.fromkeys(("temperature", "top_p", "top_k"), _DRAWN),
-    **dict.fromkeys(("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"), _MOST_LIKELY),
+    **dict.fromkeys(
+        ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"), _MOST_LIKELY
+    ),
     "ranking": "positions are ranked by entropy",
     **dict.fromkeys(("min_tokens", *GUIDED, "bad_words"), _REPLACED),
 }
@@ -250,7 +252,9 @@ class RenoisingSession(DecodeSession):
     def _block_views(self) -> tuple[BlockView, ...]:
         first, length = len(self.prompt), self.vocabulary.canvas_length
         views = [
-            BlockView(at, min(at + length, self.max_len), "in_cache" if at < self._encoded else "to_cache", 0, True)
+            BlockView(
+                at, min(at + length, self.max_len), "in_cache" if at < self._encoded else "to_cache", 0, True
+            )
             for at in range(first, self._span.start, length)
         ]
         if self._likely:
