@@ -84,7 +84,7 @@ def compare_canvas_forwards(case: Case, runner: BranchRunner) -> list[Difference
     runner.reconcile({}, ())
     forwards, differences = _Forwards(runner), []
     steps = case.row["steps"]
-    for number, ((start, ids), step) in enumerate(zip(forward_inputs(case), steps, strict=True), 1):
+    for number, ((start, _), step) in enumerate(zip(forward_inputs(case), steps, strict=True), 1):
         encodes = step.get("op") == "encode"
         if not encodes and step.get("op") != "decode":
             raise MalformedCaseError(f"op: got {step.get('op')!r}; allowed: encode or decode")

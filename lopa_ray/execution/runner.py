@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention
+from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.commits import Commits
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
@@ -55,11 +56,15 @@ class BranchRunner:
     ) -> None:
         """The cache has `max_num_seqs` slots of `max_model_len` positions.
 
-        By default attention uses torch's scaled_dot_product_attention lane by lane. Raises CapacityError if the cache
+        By default attention uses torch's scaled_dot_product_attention lane by lane. A model that denoises canvases
+        computes the last one of an answer whole, which needs positions for it. Raises CapacityError if the cache
         does not fit in memory.
         """
         config = model.config
-        self.attention = attention or DEFAULT_ATTENTION
+        of_model = (
+            CanvasAttention(model.config.layers) if isinstance(model, CanvasModel) else DEFAULT_ATTENTION
+        )
+        self.attention = attention or of_model
         self.model = model
         self.device = model.embed.weight.device
         self.cache = KVCache(
@@ -140,14 +145,23 @@ class BranchRunner:
     def _evaluate(self, packing: Packing, columns: StepColumns[Tensor]) -> Tensor:
         """Forward, stage and score; returns what `score` returns. It may be repeated after a lack of memory."""
         rows, kv = self.forward(packing, columns)
-        staged = None if kv is None else StagedStep.gather(columns, rows, kv)
-        if staged is not None and self._self_conditioning is None:
-            self._staging.add_step(packing.lanes, packing.stage_ranges, staged)
+        if self._self_conditioning is None:  # before scores need memory
+            self._stage(packing, columns, rows, kv)
+            return self.score(packing, columns, rows)
         scores = self.score(packing, columns, rows)
-        if staged is not None and self._self_conditioning is not None:
-            staged = staged.with_signals(self._self_conditioning.staged(columns))
-            self._staging.add_step(packing.lanes, packing.stage_ranges, staged)
+        self._stage(packing, columns, rows, kv)
         return scores
+
+    def _stage(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None) -> None:
+        if kv is not None:
+            self._staging.add_step(packing.lanes, packing.stage_ranges, self._gather(columns, rows, kv))
+
+    def _gather(self, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:
+        """See `StagedStep`; the arguments are what `forward` returns."""
+        staged = StagedStep.gather(columns, rows, kv)
+        if self._self_conditioning is None:
+            return staged
+        return staged.with_signals(self._self_conditioning.staged(columns))
 
     def _return_free_memory(self) -> None:
         """Return what torch's allocator keeps to the device, where it can be in larger pieces again."""
@@ -278,7 +292,7 @@ class BranchRunner:
         rows, kv = self.forward(packing, columns)
         hidden = rows[: len(ids)]
         if kv is not None:
-            staged = StagedLane(StagedStep.gather(columns, rows, kv), packing.stage_ranges[0], 0, start)
+            staged = StagedLane(self._gather(columns, rows, kv), packing.stage_ranges[0], 0, start)
             self.cache.write_payload(slot, to_stage, self.cache.gather_payload([(slot, to_stage, staged)]))
         most = self._lm_head.max_rows
         parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]

@@ -94,6 +94,7 @@ class SelfConditioning:
 
     def forward(self, columns: StepColumns[Tensor], attention: AttentionFn, kv: Tensor | None) -> Tensor:
         """The hidden rows [R, D] of a step, in the model's dtype; `kv` as in `MaskPredictor.__call__`."""
+        self._new = []  # of an attempt that lacked memory
         index, config = columns.signal_rows, self._model.config
         by_slot = self._cache.boundary.view(-1, 1 + config.canvas_length, config.hidden_size)
         slot, position = index // config.canvas_length, index % config.canvas_length
