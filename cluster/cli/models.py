@@ -139,9 +139,8 @@ def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> Fo
     )
     weights, slots = formatted.weight_bytes, formatted.slots_bytes
     request = slots // settings.max_num_seqs
-    return FormatNeeds(
-        dtype, quantization, weights, request // settings.max_model_len, request, weights + slots
-    )
+    position = request // (settings.max_model_len + spec.model.canvas_length)
+    return FormatNeeds(dtype, quantization, weights, position, request, weights + slots)
 
 
 def needs_table(needs: CheckpointNeeds) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
+from lopa_lab.conformance.canvases import renoising_settings
 from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError
 from lopa_lab.conformance.multi_block import multi_block_settings
 from lopa_lab.conformance.published_dmax import dmax_settings
@@ -281,6 +282,7 @@ _KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
         "llada21_edge",
     ),
     dmax_settings: ("dmax_threshold", "dmax_early_stop", "dmax_edge"),
+    renoising_settings: ("dg_default", "dg_maxsteps", "dg_stopping", "dg_temperature", "dg_eos"),
 }
 SETTINGS_BY_KIND = {kind: settings for settings, kinds in _KINDS.items() for kind in kinds}
 """What makes settings of a row, by its kind."""

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from lopa_lab.conformance.canvas_forwards import compare_canvas_forwards
+from lopa_lab.conformance.canvases import RecordedRenoisingSession
 from lopa_lab.conformance.cases import (
     Case,
     Difference,
@@ -23,6 +25,7 @@ from lopa_lab.conformance.recorded import recorded_settings
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.dmax import DMaxSession
+from lopa_ray.decoding.decoders.renoising import RenoisingSession
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -140,12 +143,15 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
         if prepared.settings is None:
             if not isinstance(engine, LocalEngine):
                 raise TypeError(f"forward cases need a LocalEngine, got {type(engine).__name__}")
-            yield at, _verdict(prepared.case, partial(compare_logits, prepared.case, engine.runner))
+            compare = compare_canvas_forwards if engine.vocabulary.canvas_length else compare_logits
+            yield at, _verdict(prepared.case, partial(compare, prepared.case, engine.runner))
             continue
         try:
             session = engine.create_session(prepared.prompt, prepared.settings)
             if isinstance(session, DMaxSession):
                 session = PublishedDMaxSession(session)
+            elif isinstance(session, RenoisingSession):
+                session = RecordedRenoisingSession(session, prepared.case.row)
         except LopaError as error:
             verdict = _error_verdict(prepared.case, error)
             yield at, replace(verdict, by_design=_has_mask(prepared.prompt, error, engine.vocabulary))

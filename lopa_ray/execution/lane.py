@@ -48,6 +48,16 @@ class Lane:
         return self.request is not None and self.request.plan.scores_decided
 
     @property
+    def encodes(self) -> bool:
+        """See `Plan.encodes`. Lanes without a request encode."""
+        return self.request is None or self.request.plan.encodes
+
+    @property
+    def conditioned_on(self) -> int:
+        """See `Plan.conditioned_on`."""
+        return 0 if self.request is None else self.request.plan.conditioned_on
+
+    @property
     def has_soft_inputs(self) -> bool:
         """Whether inputs are weighted; see `Plan.input_weights`."""
         return self.request is not None and bool(self.request.plan.input_weights)

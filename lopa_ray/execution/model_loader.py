@@ -62,6 +62,8 @@ def resolve_auto(spec: ModelSpec) -> ModelSpec:
     device = DEVICES[model.device]
     device.torch_device()
     shard = spec.model.shard(spec.config.group.tensor_parallel_size)
+    if spec.model.canvas_length:
+        return replace(spec, config=spec.config.replace(model=model.replace(attention="sdpa")))
     name = resolve_attention(device, shard, spec.dtype, model.max_model_len)
     return replace(spec, config=spec.config.replace(model=model.replace(attention=name)))
 
@@ -89,7 +91,8 @@ def build_runner(
     runner = BranchRunner(
         loaded,
         max_num_seqs=model.max_num_seqs,
-        max_model_len=model.max_model_len,
+        # The last canvas of an answer is computed whole, even where less of it is asked for.
+        max_model_len=model.max_model_len + spec.model.canvas_length,
         attention=select_backend(
             model.attention, device, loaded.shard_config, spec.dtype, model.max_model_len
         ),
@@ -107,12 +110,13 @@ def warm_up(runner: BranchRunner) -> None:
     """
     for most in WARM_UP_ROWS:
         rows = min(most, runner.cache.capacity)
-        canvas = (runner.vocabulary.mask_token_id,) * rows
+        canvas, encodes = (_open_token(runner),) * rows, runner.vocabulary.canvas_length > 0
         cached = (range(1),)
         whole = Branch(((rows, rows),), range(rows), to_stage=cached)
         in_two = Branch(((rows - 1, rows - 1), (rows, rows)), range(rows))
-        first = Plan(1, 0, canvas, (whole,), ())
-        second = Plan(2, 1, canvas[1:], (in_two,), cached, commit=Commit(1, 0, cached, shared=False))
+        first = Plan(1, 0, canvas, (whole,), (), encodes=encodes, scores_decided=encodes)
+        commit = Commit(1, 0, cached, shared=False)
+        second = Plan(2, 1, canvas[1:], (in_two,), cached, commit=commit, scores_decided=encodes)
         for plan in (first, second):
             runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
         runner.reconcile({}, ())
@@ -123,13 +127,19 @@ def warm_up(runner: BranchRunner) -> None:
 
 def largest_step(runner: BranchRunner) -> StepPlan:
     """A prompt that fills the first slot, and `EXPECTED_BRANCHES` branches in every other slot."""
-    capacity, mask = runner.cache.capacity, runner.vocabulary.mask_token_id
+    capacity, token = runner.cache.capacity, _open_token(runner)
+    encodes = runner.vocabulary.canvas_length > 0
     requests = []
     for slot in range(len(runner.cache.request_ids)):
         rows = capacity if slot == 0 else min(EXPECTED_BRANCH_ROWS, capacity)
         scored = range(max(0, rows - EXPECTED_BRANCH_ROWS), rows)
         branch = Branch(((rows, rows),), scored, to_stage=(range(rows),))
         branches = (branch,) * (1 if slot == 0 else EXPECTED_BRANCHES)
-        plan = Plan(1, 0, (mask,) * rows, branches, ())
+        plan = Plan(1, 0, (token,) * rows, branches, (), encodes=encodes, scores_decided=encodes)
         requests.append(ScheduledRequest(slot, slot, plan, tuple(range(len(branches)))))
     return StepPlan(0, 1, tuple(requests))
+
+
+def _open_token(runner: BranchRunner) -> int:
+    """The mask token, or any token where the model denoises canvases: there all positions are scored."""
+    return 0 if runner.vocabulary.canvas_length else runner.vocabulary.mask_token_id

@@ -91,7 +91,7 @@ class ModelSpec:
         """Bytes of the K/V of all positions of all slots, over all shards."""
         settings = self.config.model
         per_position = math.prod(self.model.kv_shape) * self.dtype.itemsize
-        return settings.max_num_seqs * settings.max_model_len * per_position
+        return settings.max_num_seqs * (settings.max_model_len + self.model.canvas_length) * per_position
 
     @property
     def needs_warm_up(self) -> bool:

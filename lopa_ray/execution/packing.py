@@ -14,6 +14,7 @@ from torch import Tensor
 from lopa_ray.errors import CapacityError
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
+from lopa_ray.execution.self_conditioning import signal_rows, stage_signals
 from lopa_ray.execution.staging import PendingCommit
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.padding import bucket_rows
@@ -47,6 +48,8 @@ class PackingOptions:
     """Whether `row_scores` scores greedy rows. It needs logits over the whole vocabulary."""
     bucket: Callable[[int], int]
     """A function from a number of rows to the padded number of rows of the forward."""
+    canvas_length: int = 0
+    """See `Vocabulary.canvas_length`."""
 
 
 SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO, SCORES_DECIDED = LANE_COLUMNS = range(7)
@@ -114,6 +117,7 @@ class Packing:
         self.columns: StepColumns[npt.NDArray[np.generic]] = StepColumns(
             ids=self._pad(ids),
             input_weights=self._input_weights(),
+            signal_rows=signal_rows(lanes, self.first_rows, self.rows_bucket, options.canvas_length),
             positions=self._pad(positions),
             stops=self._pad(stops),
             tiles=tiles,
@@ -122,6 +126,7 @@ class Packing:
             commit_boundaries=commit_boundaries,
             stage_rows=stage_rows,
             stage_boundaries=stage_boundaries,
+            stage_signals=stage_signals(lanes, self.rows_to_score, options.canvas_length),
             score_rows=self.rows_to_score.padded(deciding),
             score_numbers=self.rows_to_score.numbers,
             ending_ids=self.rows_to_score.ending_ids,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
@@ -27,6 +27,8 @@ class ModelShape:
     autoregressive shift of the model it was trained from); without it row p decides p.
     `stop_token_ids` end an answer like EOS.
     Ids from `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen.
+    `canvas_length` is the number of positions that a model without a mask token denoises together, from random tokens;
+    its `mask_token_id` is `NO_MASK`. 0: the model fills masks.
     """
 
     family: str
@@ -41,6 +43,7 @@ class ModelShape:
     eos_token_id: int
     stop_token_ids: tuple[int, ...] = ()
     unpadded_vocab_size: int | None = None
+    canvas_length: int = 0
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:
@@ -187,6 +190,27 @@ class TransformersConfig(ModelShape):
         return SettingsError(
             f"{setting}: got {value} for a {self.family} model, which transformers runs; allowed there: {allowed}"
         )
+
+
+class LayerShape(NamedTuple):
+    """What the attention of one layer of a `CanvasConfig` has."""
+
+    kv_heads: int
+    head_dim: int
+    window: int | None
+    """How far it sees: a row of the encoder the last `window` positions, its own included, and a canvas the last
+    `window` - 1 positions before it. None: everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanvasConfig(TransformersConfig):
+    """The configuration of a model that denoises canvases of random tokens, by modules of the package transformers.
+
+    Rows of its encoder write K/V of prompt and finished canvases, and rows of its decoder denoise a canvas. Layers
+    differ in their `layers`; K/V of each fit `num_kv_heads` x `head_dim` values per position (see `fold_heads`).
+    """
+
+    layers: tuple[LayerShape, ...]
 
 
 ModelConfig: TypeAlias = NativeConfig | TransformersConfig

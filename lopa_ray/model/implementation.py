@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from lopa_ray.errors import SettingsError
-from lopa_ray.model import checkpoint, transformers_weights, weights as native_weights
-from lopa_ray.model.config import ModelConfig, TransformersConfig
+from lopa_ray.model import canvas_weights, checkpoint, transformers_weights, weights as native_weights
+from lopa_ray.model.config import CanvasConfig, ModelConfig, TransformersConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import (
     SINGLE_SHARD,
@@ -36,6 +36,8 @@ def read_weights(
     PEFT adapter folder that is merged (in fp32) into the published tensors.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
+    if isinstance(config, CanvasConfig):
+        return canvas_weights.read_weights(config, path, dtype=dtype, lora=lora)
     if isinstance(config, TransformersConfig):
         return transformers_weights.read_weights(config, path, dtype=dtype, lora=lora)
     rank, size = tp_group.rank, tp_group.size
@@ -65,6 +67,8 @@ def random_weights(
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Weights:
     """Random parameters, which the seed decides, where `read_weights` puts them; for benchmarks: only shapes matter."""
+    if isinstance(config, CanvasConfig):
+        return canvas_weights.random_weights(config, seed, dtype)
     if isinstance(config, TransformersConfig):
         return transformers_weights.random_weights(config, seed, dtype)
     weights = native_weights.random_weights(config, seed, dtype, device)
@@ -80,6 +84,8 @@ def shard_weights(weights: Weights, config: ModelConfig, tp_group: TensorParalle
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes that the parameters of a model take up."""
+    if isinstance(config, CanvasConfig):
+        return canvas_weights.weight_bytes(config, dtype)
     if isinstance(config, TransformersConfig):
         return transformers_weights.weight_bytes(config, dtype)
     return native_weights.weight_bytes(config, dtype)
@@ -102,6 +108,8 @@ def build_model(
     """
     if isinstance(config, TransformersConfig):
         config.shard(tp_group.size)
+        if isinstance(config, CanvasConfig):
+            return canvas_weights.build_model(config, weights, dtype=dtype, device=device)
         return transformers_weights.build_model(config, weights, dtype=dtype, device=device)
     return native_weights.build_model(config, weights, dtype=dtype, device=device, tp_group=tp_group)
 

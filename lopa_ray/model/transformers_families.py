@@ -54,6 +54,7 @@ class TransformersFamily:
     config.json to that class's own, where they differ; `config_defaults` holds what the published code assumes where
     a published key is absent or null, and `mask_token_id` is its mask token where configurations name none.
     `tensor_names` are regular expressions of published tensor names and what to replace them by, applied in order.
+    With `denoises_canvases` the model has no mask token, and its configuration is a `CanvasConfig`.
     """
 
     name: str
@@ -66,6 +67,7 @@ class TransformersFamily:
     config_keys: Mapping[str, str] = field(default_factory=dict)
     config_defaults: Mapping[str, object] = field(default_factory=dict)
     tensor_names: Mapping[str, str] = field(default_factory=dict)
+    denoises_canvases: bool = False
 
     def translate(self, raw: Json) -> dict[str, Any]:
         """The published config.json `raw` as the class of transformers reads it."""
@@ -80,7 +82,17 @@ class TransformersFamily:
         return name
 
 
-TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = ()
+TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (
+    TransformersFamily(
+        name="diffusion_gemma",
+        model_type="diffusion_gemma",
+        architecture="DiffusionGemmaForBlockDiffusion",
+        runs_as="diffusion_gemma",
+        checked_against="recorded forwards and decodes",
+        shifted=False,
+        denoises_canvases=True,
+    ),
+)
 
 
 def listed_family(raw: Json) -> TransformersFamily | None:

@@ -18,13 +18,19 @@ from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.canvas_model import CanvasModel
+from lopa_ray.model.canvas_weights import build_model, read_weights
 from lopa_ray.model.checkpoint import load_model
-from lopa_ray.model.config import Quantization
+from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.config import CanvasConfig, Quantization
 from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.transformer import Transformer
 from support.paths import MODELS
 
 TINY_MODEL = MODELS / "dream-tiny-4l"
+
+CANVAS_MODEL = MODELS / "diffusion-gemma-tiny-3l"
+"""Has no mask token; its canvases have 16 positions."""
 
 TINY_MODELS = {
     "dream": "dream-tiny-2l",
@@ -100,6 +106,14 @@ SETTINGS: dict[str, GenerationSettings] = {
 def load_tiny_model(name: str = "dream-tiny-2l", quantization: Quantization = "none") -> Transformer:
     """One of the recorded models, on the CPU."""
     return load_model(MODELS / name, dtype=torch.float32, device="cpu", quantization=quantization)
+
+
+def load_canvas_model() -> CanvasModel:
+    """The recorded model without a mask token, on the CPU."""
+    config = load_config(CANVAS_MODEL, "transformers")
+    assert isinstance(config, CanvasConfig)
+    weights = read_weights(config, CANVAS_MODEL, dtype=torch.float32)
+    return build_model(config, weights, dtype=torch.float32, device="cpu")
 
 
 @cache

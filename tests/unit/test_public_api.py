@@ -24,6 +24,7 @@ LOPA_RAY = {
         "FastDllmSettings",
         "LopaSettings",
         "MultiBlockSettings",
+        "RenoisingSettings",
         "VanillaSettings",
     ),
     *(

@@ -62,6 +62,8 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("mbd/mbd_llada21_cases", 30, {}),
         ("mbd/mbd_sdar_cases", 34, {}),
         ("dmax/dmax_generate_cases", 33, {"dmax_edge-10": "is the mask token"}),
+        ("diffusion_gemma/diffusion_gemma_generate_cases", 35, {}),
+        ("diffusion_gemma/diffusion_gemma_forward_cases", 6, {}),
         ("localleap/localleap_llada_cases", 28, {"localleap_llada_edge-04": "is the mask token"}),
         ("localleap/localleap_dream_cases", 29, {"localleap_dream_edge-12": "is the mask token"}),
         # A branch that crashes as published, and one of two repairs of it.
