@@ -10,6 +10,7 @@ from lopa_ray.model.config import Implementation, ModelConfig, NativeConfig
 from lopa_ray.model.families import FAMILIES, find_family
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.json_file import read_json
+from lopa_ray.model.stored_quantization import refuse_gguf, with_modelopt_file
 from lopa_ray.model.transformers_config import parse_transformers_config
 
 CONFIG = "config.json"
@@ -49,7 +50,9 @@ def load_config(
             f"{path}: this is an adapter ({ADAPTER_CONFIG}); name it in model.lora (--lora), and the checkpoint it "
             "adapts in model.path (--model)"
         )
-    raw = read_json(folder / CONFIG)
+    if not (folder / CONFIG).exists():
+        refuse_gguf(folder)
+    raw = with_modelopt_file(read_json(folder / CONFIG), folder)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
     if mask_token_id is not None and generation.get("mask_token_id") is None:
         generation = {**generation, "mask_token_id": mask_token_id}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lopa_ray.model.config import QUANTIZATION_CONFIGS
 from lopa_ray.model.family import Family
 
 QWEN_CONFIG_KEYS = {
@@ -24,7 +23,6 @@ _QWEN_SUPPORTED_VALUES: dict[str, tuple[object, ...]] = {
     "use_sliding_window": (False, None),
     "use_mrope": (False, None),
     "partial_rotary_factor": (1.0, None),
-    "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
 }
 
 QWEN_PUBLISHED_MODULES = {
@@ -142,7 +140,6 @@ LLADA = Family(
         "input_emb_norm": (False,),
         "scale_logits": (False,),
         "multi_query_attention": (None, False),
-        "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
     },
     published_modules={
         "embed": ("model.transformer.wte",),

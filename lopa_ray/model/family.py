@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig, Quantization
+from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig
 from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
 from lopa_ray.model.rope import flatten_rope
 from lopa_ray.model.size_limits import LARGEST_EXPERTS, largest
 from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
+from lopa_ray.model.stored_quantization import read_quantization
 
 _log = logging.getLogger("lopa.model")
 
@@ -88,6 +89,7 @@ class Family:
         feature that this project does not compute.
         """
         note_assumed_type(raw, self.model_type, self.architecture, where)
+        quantization = read_quantization(raw, where)
         raw = flatten_rope(raw, where)
         stated = {**self.config_defaults, **raw}
         for key, allowed in self.supported_values.items():
@@ -143,7 +145,7 @@ class Family:
             bos_token_id=tokens.bos,
             stop_token_ids=tokens.stops,
             max_position_embeddings=reader.positive_int("max_position_embeddings"),
-            quantization=_quantization(raw),
+            quantization=quantization,
         )
 
     def _experts(self, reader: _ConfigReader) -> ExpertsConfig | None:
@@ -242,14 +244,6 @@ def note_assumed_type(raw: Json, model_type: str, architecture: str, where: str)
 @functools.cache
 def _warn_once(message: str) -> None:
     _log.warning("%s", message)
-
-
-def _quantization(raw: Json) -> Quantization:
-    """The format of the weights, from a config.json whose values are known to be supported."""
-    quantization_config = raw.get("quantization_config")
-    return next(
-        (name for name, value in QUANTIZATION_CONFIGS.items() if value == quantization_config), "none"
-    )
 
 
 def fused_rows(config: NativeConfig, parameter: str) -> tuple[int, ...] | None:

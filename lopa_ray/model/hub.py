@@ -147,7 +147,7 @@ def _fetch(name: HubName, patterns: Sequence[str]) -> Path:
         where = describe(name.repository, name.revision)
         raise CheckpointError(
             f"{where}: got no .json or .safetensors file at its top level; need a checkpoint or an adapter as "
-            "Transformers and PEFT save them: name another repository"
+            "Transformers and PEFT save them, not GGUF files: name another repository"
         )
     return folder
 

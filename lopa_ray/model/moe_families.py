@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lopa_ray.model.config import QUANTIZATION_CONFIGS
 from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
 from lopa_ray.model.family import Family
 
@@ -75,7 +74,6 @@ LLADA2 = Family(
         "score_function": ("sigmoid", None),
         # Above 0 experts are chosen by whole blocks of rows.
         "expert_capacity": (0, None),
-        "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
     },
     published_modules={
         "embed": ("model.word_embeddings",),

@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model import stored_quantization
 from lopa_ray.model.config import ModelShape, TransformersConfig
 from lopa_ray.model.families import FAMILIES, known_types
 from lopa_ray.model.family import note_assumed_type
@@ -35,7 +36,6 @@ _COMPUTED_VALUES: Mapping[str, tuple[object, ...]] = {
     "is_encoder_decoder": (False, None),
     "logit_scale": (1, None),
     "logits_scaling": (1, None),
-    "quantization_config": (None,),
 }
 """Keys of transformers that ask for what is computed nowhere here (masks, changed scores, changed logits), each with
 the values that do not. What keys do not tell is found by a trial (`transformers_trial.py`)."""
@@ -78,11 +78,14 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
     for native in FAMILIES:
         if native.claims(raw):
             config = native.parse_config(raw, generation, where)
-            _refuse({"quantization_config": raw.get("quantization_config")}, where)
+            if config.quantization != "none":
+                raise _native_alone(raw, where)
             shape = {field.name: getattr(config, field.name) for field in fields(ModelShape)}
             text = json.dumps(translate_native(config, native))
             return TransformersConfig(**shape, config_json=text, native=config)
     family = listed_family(raw) or _unlisted(raw, where)
+    if raw.get(stored_quantization.KEY) is not None:
+        raise stored_quantization.refusal(raw, where, native=False)
     note_assumed_type(raw, family.model_type, family.architecture, where)
     translated = {
         key: value
@@ -133,6 +136,15 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
         f"{transformers.__version__} {has}; "
         "use a checkpoint of a supported family, describe its family in lopa_ray/model/transformers_families.py, or "
         "install a transformers that has it"
+    )
+
+
+def _native_alone(raw: Json, where: str) -> CheckpointError:
+    """The error for weights in a format that is read for this project's own transformer alone."""
+    stored = stored_quantization.describe(raw[stored_quantization.KEY])
+    return CheckpointError(
+        f"{where}: got {stored_quantization.KEY} {stored}, which is not read for models that transformers runs; set "
+        "model.implementation to auto or native, or use the unquantised (bfloat16) checkpoint"
     )
 
 

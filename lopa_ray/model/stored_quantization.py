@@ -1,0 +1,142 @@
+"""What a checkpoint's `quantization_config` says of its weights, and the refusal of what is not read here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.config import QUANTIZATION_CONFIGS, Quantization
+from lopa_ray.model.json_file import read_json
+from lopa_ray.model.special_tokens import Json
+
+KEY = "quantization_config"
+
+_MODELOPT_FILE = "hf_quant_config.json"
+"""Where NVIDIA's Model Optimizer writes it beside a config.json that does not have it."""
+
+_TITLES = {
+    "aqlm": "AQLM",
+    "auto-round": "AutoRound",
+    "awq": "AWQ",
+    "bitnet": "BitNet",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "eetq": "EETQ",
+    "fbgemm_fp8": "FBGEMM fp8",
+    "gguf": "GGUF",
+    "gptq": "GPTQ",
+    "hqq": "HQQ",
+    "modelopt": "ModelOpt",
+    "mxfp4": "MXFP4",
+    "quanto": "Quanto",
+    "quark": "Quark",
+    "torchao": "TorchAO",
+}
+
+_READ_ELSE = "this project's own int8 (lopa_ray_int8)"
+
+_SUFFIX = re.compile(
+    r"(?:[-_.](?:aqlm|auto-?round|awq|bnb|bitsandbytes|block|channel|dynamic|eetq|exl2|fp4|fp8|gguf|gptq|hqq|mxfp4|"
+    r"nf4|nvfp4|quanto|quantized|static|tensor|torchao|[2348]-?bits?|g\d+|int[48]|q[2-8](?:_[\dk](?:_[sml])?)?|"
+    r"w\d+a\d+))+$",
+    re.IGNORECASE,
+)
+"""How names of quantised checkpoints end, behind the name of the model."""
+
+_IN_CACHE = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
+
+def read_quantization(raw: Json, where: str) -> Quantization:
+    """The format of the weights that config.json `raw` describes; raises `CheckpointError` for one that is not read."""
+    stored = raw.get(KEY)
+    if stored is None:
+        return "none"
+    for name, value in QUANTIZATION_CONFIGS.items():
+        if value == stored:
+            return name
+    raise refusal(raw, where)
+
+
+def refusal(raw: Json, where: str, *, native: bool = True) -> CheckpointError:
+    """The error for config.json `raw` with weights in a format that is not read: what it is, and what to take instead.
+
+    `native`: whether this project's own transformer may run the model, for which there is `model.quantization`.
+    """
+    ways = [f"use the unquantised (bfloat16) checkpoint{_named(unquantised_name(raw, where))}"]
+    if native:
+        ways.append("and to save memory quantise it when it is loaded, with model.quantization: w8a8 or w8")
+    return CheckpointError(
+        f"{where}: got {KEY} {describe(raw.get(KEY))}; weights in that format are not read"
+        + (f", only {_READ_ELSE}" if native else " for models that transformers runs")
+        + f"; {', '.join(ways)}"
+    )
+
+
+def refuse_gguf(folder: Path) -> None:
+    """Raise `CheckpointError` for a folder without a config.json that has weights as GGUF files."""
+    files = sorted(file.name for file in folder.glob("*.gguf"))
+    if files:
+        raise refusal({KEY: {"quant_method": "gguf"}}, str(folder / files[0]))
+
+
+def with_modelopt_file(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """config.json `raw` of `folder`, with the `quantization_config` of the file that Model Optimizer writes beside it.
+
+    Raises `CheckpointError` if that file cannot be read.
+    """
+    if raw.get(KEY) is not None or not (folder / _MODELOPT_FILE).exists():
+        return raw
+    content = read_json(folder / _MODELOPT_FILE).get("quantization")
+    return raw | {KEY: {"quant_method": "modelopt", **(content if isinstance(content, dict) else {})}}
+
+
+def describe(stored: object) -> str:
+    """A `quantization_config` in words: the method, and what else identifies it."""
+    if not isinstance(stored, Mapping):
+        return repr(stored)
+    method = stored.get("quant_method")
+    title = _TITLES.get(str(method).lower())
+    details = [title, stored.get("quant_algo"), stored.get("format"), _weight_type(stored)]
+    shown = ", ".join(str(detail) for detail in details if detail)
+    return f"of quant_method {method!r}" + (f" ({shown})" if shown else "")
+
+
+def _weight_type(stored: Mapping[str, Any]) -> str | None:
+    """The type of the weights, such as int4, where a `quantization_config` says it in one of the usual ways."""
+    for width in (4, 8):
+        if stored.get(f"load_in_{width}bit") or stored.get(f"_load_in_{width}bit"):
+            return str(stored.get("bnb_4bit_quant_type", "int4")) if width == 4 else "int8"
+    groups = stored.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if isinstance(weights, Mapping):
+            return f"{weights.get('type', 'int')}{weights.get('num_bits', '')}"
+    bits = next((stored[key] for key in ("bits", "w_bit", "nbits", "num_bits") if stored.get(key)), None)
+    return None if bits is None else f"{bits} bits"
+
+
+def unquantised_name(raw: Json, where: str) -> str | None:
+    """What the checkpoint is likely to be called that was quantised, by the names in `raw` and in the path `where`.
+
+    A name on the Hub if there is one; None if no name tells.
+    """
+    in_cache = _IN_CACHE.search(Path(where).as_posix())
+    own = f"{in_cache[1]}/{in_cache[2]}" if in_cache else Path(where).parent.name
+    stated = raw.get("_name_or_path")
+    if (
+        isinstance(stated, str)
+        and _HUB_NAME.fullmatch(stated)
+        and stated != own
+        and not _SUFFIX.search(stated)
+    ):
+        return stated
+    base = _SUFFIX.sub("", own)
+    return base if base not in (own, "") else None
+
+
+def _named(name: str | None) -> str:
+    return "" if name is None else f" (probably {name})"
