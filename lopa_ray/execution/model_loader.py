@@ -15,6 +15,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.implementation import (
     build_model,
     check_positions,
+    fitted,
     random_weights,
     read_weights,
     shard_weights,
@@ -52,15 +53,19 @@ def load_weights(
 
 
 def resolve_auto(spec: ModelSpec) -> ModelSpec:
-    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine.
+    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine, and fp8 by
+    floating weights if its device does not multiply fp8.
 
-    On devices whose backends are not timed it stays. Raises SettingsError.
+    On devices whose backends are not timed auto stays. Raises SettingsError.
     """
     if not spec.has_auto:
         return spec
     model = spec.config.model
     device = DEVICES[model.device]
-    device.torch_device()
+    torch_device = device.torch_device()
+    spec = replace(spec, model=fitted(spec.model, dtype=spec.dtype, device=torch_device))
+    if not spec.has_auto_attention:
+        return spec
     shard = spec.model.shard(spec.config.group.tensor_parallel_size)
     if spec.model.canvas_length:
         return replace(spec, config=spec.config.replace(model=model.replace(attention="sdpa")))

@@ -56,6 +56,8 @@ class ModelSpec:
                 raise CheckpointError(f"{error}, or set model.mask_token_id to one in 0..{last}") from None
             model = load_config(folder, settings.implementation, usable[0])
         model = model.with_quantization(settings.quantization)
+        if not DEVICES[settings.device].multiplies_fp8 or settings.dtype != "bfloat16":
+            model = model.unfolded()
         return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
@@ -67,7 +69,13 @@ class ModelSpec:
 
     @property
     def has_auto(self) -> bool:
-        """Whether a setting, `model.attention`, is still auto and has to be measured; see `resolve_auto`."""
+        """Whether something depends on the worker's device: attention that has to be measured, or weights that stay in
+        fp8 where it multiplies that; see `resolve_auto`."""
+        return self.has_auto_attention or self.model.quantization == "fp8"
+
+    @property
+    def has_auto_attention(self) -> bool:
+        """Whether `model.attention` is still auto and has to be measured."""
         model = self.config.model
         return model.attention == "auto" and bool(DEVICES[model.device].timed_attention)
 

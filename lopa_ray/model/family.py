@@ -88,7 +88,7 @@ class Family:
         feature that this project does not compute.
         """
         note_assumed_type(raw, self.model_type, self.architecture, where)
-        quantization = read_quantization(raw, where)
+        quantization, fp8 = read_quantization(raw, where)
         raw = flatten_rope(raw, where)
         stated = {**self.config_defaults, **raw}
         for key, allowed in self.supported_values.items():
@@ -145,6 +145,7 @@ class Family:
             stop_token_ids=tokens.stops,
             max_position_embeddings=reader.positive_int("max_position_embeddings"),
             quantization=quantization,
+            fp8=fp8,
         )
 
     def _experts(self, reader: _ConfigReader) -> ExpertsConfig | None:
@@ -257,6 +258,16 @@ def fused_rows(config: NativeConfig, parameter: str) -> tuple[int, ...] | None:
     if config.experts is not None and owner in ("experts", "shared"):
         width = config.experts.columns if owner == "experts" else config.experts.shared_columns
     return (width, width)
+
+
+def row_inputs(config: NativeConfig, parameter: str) -> int:
+    """How many inputs a parameter of `o` or `down` has, of one expert if it stacks these."""
+    owner, module = parameter.split(".")[-3:-1]
+    if module == "o":
+        return config.num_heads * config.head_dim
+    columns = fused_rows(config, f"{owner}.gate_up.weight")
+    assert columns is not None
+    return columns[0]
 
 
 def published_rows(family: Family, config: NativeConfig, parameter: str, total: int) -> dict[str, int]:

@@ -20,6 +20,13 @@ from lopa_ray.model.tensor_parallel import (
 from lopa_ray.model.weights import Weights
 
 
+def fitted(config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> ModelConfig:
+    """The same model as it is loaded on `device`: with floating weights in place of fp8 that it does not multiply."""
+    if isinstance(config, TransformersConfig):
+        return config
+    return native_weights.fitted(config, dtype=dtype, device=device)
+
+
 def read_weights(
     config: ModelConfig,
     path: str | Path,

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from lopa_ray.kernels.fp8 import has_fp8_kernel
 from lopa_ray.kernels.int8_matmul import has_int8_kernel
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
@@ -155,8 +156,9 @@ class Transformer(nn.Module):
         The same ones serve all layers and any number of rows. Attention stays outside: how many calls it takes,
         and over how many keys, differs from step to step.
         """
-        # A graph has the answer as a constant: trying the kernel is not part of a layer.
-        torch.compiler.assume_constant_result(has_int8_kernel.__wrapped__)  # type: ignore[no-untyped-call]  # torch has no types for it
+        # A graph has the answer as a constant: trying a kernel is not part of a layer.
+        for trial in (has_int8_kernel, has_fp8_kernel):
+            torch.compiler.assume_constant_result(trial.__wrapped__)  # type: ignore[no-untyped-call]  # torch has no types for it
         if self.tp_group.size > 1:
             # Collectives stay outside of graphs.
             for collective in ("all_reduce", "all_gather"):

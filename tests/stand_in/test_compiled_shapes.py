@@ -17,7 +17,7 @@ from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.triton import row_scores, slot_attention
 from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantized import probe_int8_kernels
+from lopa_ray.model.quantized import probe_kernels
 from support.cubins import Resources
 from support.deviceless_triton import compiled_kernels, deviceless_triton, launcher_of
 from support.empty_models import empty_model
@@ -52,7 +52,7 @@ def config_of(shape: str) -> NativeConfig:
 def run_steps(config: NativeConfig, dtype: torch.dtype = torch.bfloat16) -> None:
     """Two steps of a model without numbers, in which everything is launched that its steps launch."""
     model = empty_model(config, dtype, META)
-    probe_int8_kernels(model)
+    probe_kernels(model)
     runner = runner_of(model)
     for plan in two_plans(config.mask_token_id, 2, 16):
         with LaunchCounter():

@@ -14,7 +14,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.config import NativeConfig, Quantization
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.quantized import probe_int8_kernels
+from lopa_ray.model.quantized import probe_kernels
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.plan import Plan, StepPlan
 from support.device_log import DeviceLog
@@ -75,7 +75,7 @@ class StepSetup:
         """A runner of it, to be called in `fake_cuda`. Trials of kernels, which wait, have been made."""
         model = empty_model(self.config, self.dtype, CUDA, self.tp_group)
         with DeviceLog():
-            probe_int8_kernels(model)
+            probe_kernels(model)
         return runner_of(model, self.attention)
 
     def log(
