@@ -1,4 +1,4 @@
-"""Checkpoints in fp8: unfolded they are the floating ones that they stand for, and kept in fp8 they compute the same."""
+"""Checkpoints in fp8: unfolded they are the floating ones they stand for, and kept in fp8 they compute the same."""
 
 from __future__ import annotations
 
