@@ -158,7 +158,7 @@ class Master:
         self._membership.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot. Waits until the group has started. Raises ProtocolError while requests are in flight."""
+        """Per worker, per slot; waits for the start of the group. Raises ProtocolError while requests are in flight."""
         await self._started.wait()
         if self._scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
