@@ -71,6 +71,7 @@ class Master:
         group, in the names of its actors in Ray's dashboard and logs."""
         self._name = name
         self._work_arrived = asyncio.Event()
+        self._started = asyncio.Event()
         self._workers_lock = asyncio.Lock()
         """Held while the workers are called."""
         self._autoscaling: AutoscalingLoop | None = None
@@ -109,6 +110,7 @@ class Master:
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
+        self._started.set()
         return StartedGroup(info, phases.seconds)
 
     # Clients
@@ -148,6 +150,7 @@ class Master:
         """
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
             raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
+        await self._started.wait()
         if self._streams.broken is not None:
             raise self._streams.broken
         if self._autoscaling is not None:
@@ -155,14 +158,16 @@ class Master:
         self._membership.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot. Raises ProtocolError while requests are in flight."""
+        """Per worker, per slot; waits for the start of the group. Raises ProtocolError while requests are in flight."""
+        await self._started.wait()
         if self._scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
         async with self._workers_lock:
             return await self._membership.pool.checksums()
 
     async def status(self) -> MasterStatus:
-        """How the group is doing, right now."""
+        """How the group is doing, right now, or as soon as it has started."""
+        await self._started.wait()
         began = self._step_began
         return MasterStatus(
             workers=len(self._membership.pool),

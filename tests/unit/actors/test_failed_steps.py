@@ -143,3 +143,21 @@ def test_a_request_is_dropped_while_its_group_is_replaced() -> None:
     journals.record_silent_loss(max_num_seqs=2)
     journals.end(0)  # its deadline is over, or its caller has left
     assert list(journals.resumed_sessions()) == [1] and list(journals.losses) == [1]
+
+
+def test_what_is_asked_while_a_group_starts_waits_for_its_start() -> None:
+    """After a loss the next master is asked as soon as its process is there."""
+
+    async def main() -> None:
+        master = Master()
+        asked = [
+            asyncio.create_task(question)
+            for question in (master.status(), master.checksums(), master.resize(2))
+        ]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in asked)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    asyncio.run(main())
