@@ -108,5 +108,8 @@ PUBLISHED_CHECKPOINTS: tuple[PublishedCheckpoint, ...] = (
         _LLADA2_MINI,
         figures="HumanEval+ 77.4 at TPF 10.78; the same training for mathematics: GSM8K 91.7 at TPF 8.95",
     ),
+    PublishedCheckpoint(
+        "google/diffusiongemma-26B-A4B-it", "diffusion_gemma", None, "models/diffusion-gemma-26b"
+    ),
 )
 """By family; presets and documentation name the same."""

@@ -100,7 +100,9 @@ def test_a_top_p_of_1_keeps_all_tokens() -> None:
 
 
 def test_decoders_and_models_of_another_kind_are_refused(engine: LocalEngine) -> None:
-    with pytest.raises(SettingsError, match="decoder: got lopa, which fills masks; .* use decoder renoising"):
+    with pytest.raises(
+        SettingsError, match=r"decoder: got lopa, which fills masks; .* use decoder renoising"
+    ):
         engine.create_session([1, 2], decoder="lopa")
     with pytest.raises(
         SettingsError, match="decoder: got renoising, which is for models whose canvases begin"
