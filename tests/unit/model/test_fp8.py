@@ -1,4 +1,4 @@
-"""Checkpoints in fp8: unfolded they are the floating ones that they stand for, and kept in fp8 they compute the same."""
+"""Checkpoints in fp8: unfolded they are the floating ones that they stand for, and kept in fp8 they compute them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
 from support.checkpoints import edit_json, edit_tensors, refused
+from support.device_log import DeviceLog
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
 from support.fp8_checkpoints import LAYOUTS, compressed, fine_grained, save_fp8
 from support.paths import MODELS
@@ -221,6 +222,9 @@ def test_fp8_is_kept_where_it_is_multiplied(tmp_path: Path) -> None:
         with fake_cuda(major):
             return fitted(config, dtype=dtype, device=CUDA).quantization
 
+    # There are no numbers on a fake device: the trial of the product cannot find one wrong.
+    with fake_cuda(HOPPER), DeviceLog():
+        assert fitted(config, dtype=torch.bfloat16, device=CUDA) == config
     assert format_on(AMPERE, torch.bfloat16) == "none"
     assert format_on(HOPPER, torch.float16) == "none"
     assert fitted(config, dtype=torch.bfloat16, device="cpu") == config.unfolded()
