@@ -46,7 +46,12 @@ def quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """
     operator = _reference if is_differentiable() else _quantize_groups
     quantized, scale = operator(x, width)
-    return quantized, scale.t()
+    return quantized, _of_rows(scale)
+
+
+def _of_rows(scale: Tensor) -> Tensor:
+    """Contiguous scales [G, R] as [R, G], by a view. A dimension of one has the stride that torch's product demands."""
+    return scale.view(-1, 1) if scale.shape[0] == 1 else scale.t()
 
 
 def by_group(scale: Tensor) -> Tensor:
@@ -89,7 +94,7 @@ def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int)
         return False
     try:
         works, reason = _try_kernel(torch.device(device), out_features, in_features, width), "it is wrong"
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, ValueError) as error:
         works, reason = False, next(iter(str(error).splitlines()), "")
     if not works:
         _log.warning(
@@ -111,7 +116,7 @@ def _try_kernel(device: torch.device, out_features: int, in_features: int, width
         groups = torch.arange(in_features, device=device) // width
         spread = 1 + torch.arange(rows, device=device)[:, None] % 7 + groups % 5
         quantized, scale = _reference(x.view(rows, in_features) * spread, width)
-        return quantized, scale.t()
+        return quantized, _of_rows(scale)
 
     factors = numbers(_TRIAL_ROWS), numbers(out_features)
     product = _scaled_matmul(*factors[0], *factors[1]).float()

@@ -36,11 +36,13 @@ from support.deviceless_triton import (
 from support.empty_models import empty_model
 from support.fake_steps import (
     CAPACITY,
+    FP8_SCALES,
     PREFIX,
     SLOTS,
     STAGED,
     FakeShards,
     config_of,
+    fp8_config_of,
     in_segments,
     runner_of,
     two_plans,
@@ -160,6 +162,17 @@ def test_no_step_of_a_shard_does_either(family: str, quantization: Any, variants
     runner = host_runner(family, quantization, FakeShards())
     warm_up(runner)
     compiled = variants.by_kernel
+    run_any_steps(runner)
+    assert variants.by_kernel - compiled == {}
+
+
+@pytest.mark.parametrize("family", ["dream", "llada2"])
+def test_no_step_in_fp8_does_either(family: str, variants: Variants) -> None:
+    config = fp8_config_of(family, FP8_SCALES[0])
+    runner = runner_of(empty_model(config, torch.bfloat16, torch.device("cpu")))
+    warm_up(runner)
+    compiled = variants.by_kernel
+    assert compiled["_quantize_groups"] <= 2, "for inputs that fill a block, and for fewer"
     run_any_steps(runner)
     assert variants.by_kernel - compiled == {}
 

@@ -270,6 +270,12 @@ def test_the_dummy_format_builds_a_runner(tmp_path: Path) -> None:
     assert build_runner(ModelSpec.read(Config.parse({"model": model}))).model.config.quantization == "none"
 
 
+def test_a_block_may_be_larger_than_any_tensor(tmp_path: Path) -> None:
+    stored, plain = save_fp8("dream-tiny-2l", LAYOUTS["blocks"], tmp_path)
+    edit_json(stored / "config.json", quantization_config=fine_grained([2**40, 2**40]))
+    assert same_weights(load(stored), load(plain))
+
+
 # Refusals
 
 
