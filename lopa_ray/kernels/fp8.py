@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lopa_ray.kernels.operators import define, is_differentiable
 from lopa_ray.kernels.padding import padded_rows
 
 FP8 = torch.float8_e4m3fn
@@ -43,12 +44,14 @@ def quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     I is a multiple of `width`. NaN makes its group NaN. Scales of several groups are laid out group by group, which is
     what torch's product takes.
     """
-    groups = x.float().unflatten(-1, (-1, width))
-    # The lower bound avoids a division by zero for zeros alone.
-    scale = (groups.abs().amax(dim=-1) / FP8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
-    # A quotient that rounds up beyond 448 would become NaN.
-    quantized = (groups / scale[..., None]).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
-    return quantized.flatten(-2), by_group(scale)
+    operator = _reference if is_differentiable() else _quantize_groups
+    quantized, scale = operator(x, width)
+    return quantized, _of_rows(scale)
+
+
+def _of_rows(scale: Tensor) -> Tensor:
+    """Contiguous scales [G, R] as [R, G], by a view. A dimension of one has the stride that torch's product demands."""
+    return scale.view(-1, 1) if scale.shape[0] == 1 else scale.t()
 
 
 def by_group(scale: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int)
         return False
     try:
         works, reason = _try_kernel(torch.device(device), out_features, in_features, width), "it is wrong"
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, ValueError) as error:
         works, reason = False, next(iter(str(error).splitlines()), "")
     if not works:
         _log.warning(
@@ -112,7 +115,8 @@ def _try_kernel(device: torch.device, out_features: int, in_features: int, width
         x = torch.arange(rows * in_features, dtype=torch.float32, device=device).remainder_(97).sub_(48)
         groups = torch.arange(in_features, device=device) // width
         spread = 1 + torch.arange(rows, device=device)[:, None] % 7 + groups % 5
-        return quantize_groups(x.view(rows, in_features) * spread, width)
+        quantized, scale = _reference(x.view(rows, in_features) * spread, width)
+        return quantized, _of_rows(scale)
 
     factors = numbers(_TRIAL_ROWS), numbers(out_features)
     product = _scaled_matmul(*factors[0], *factors[1]).float()
@@ -123,3 +127,23 @@ def _try_kernel(device: torch.device, out_features: int, in_features: int, width
 def computes_fp8(device: torch.device) -> bool:
     """Whether torch multiplies fp8 on that CUDA device: by its compute capability."""
     return torch.cuda.get_device_capability(device) >= CUDA_CAPABILITY
+
+
+def _reference(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """As `quantize_groups`, with scales [G, R]."""
+    groups = x.float().unflatten(-1, (-1, width))
+    # The lower bound avoids a division by zero for zeros alone.
+    scale = (groups.abs().amax(dim=-1) / FP8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
+    # A quotient that rounds up beyond 448 would become NaN.
+    quantized = (groups / scale[..., None]).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
+    return quantized.flatten(-2), scale.t().contiguous()
+
+
+def _fake(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    scale = x.new_empty(x.shape[1] // width, x.shape[0], dtype=torch.float32)
+    return torch.empty_like(x, dtype=FP8), scale
+
+
+_quantize_groups = define(
+    "quantize_groups(Tensor x, int width) -> (Tensor, Tensor)", _reference, _fake, launches=1
+)

@@ -94,7 +94,7 @@ class StoredFp8:
             )
         if self.scales.block is None:
             return scale.reshape(-1, 1).expand(rows, 1)
-        per_row = scale.repeat_interleave(self.scales.block[0], dim=0)[:rows]
+        per_row = scale.repeat_interleave(min(self.scales.block[0], rows), dim=0)[:rows]
         return per_row[:, : -(-inputs // self.scales.width(inputs))]
 
     def kept(self, parameter: str, weight: str, stored: Tensor) -> Iterator[tuple[str, Tensor]]:

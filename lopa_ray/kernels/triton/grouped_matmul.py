@@ -58,7 +58,7 @@ def _grouped_matmul(
             right = tl.load(
                 weight + weight_row * inputs + index[:, None],
                 mask=is_column & (index < inputs)[:, None],
-                other=0,
+                other=0.0,  # an integer cannot become fp8
             )
             if WIDTH:
                 groups = tl.cdiv(inputs, WIDTH)
@@ -82,6 +82,10 @@ def _grouped_matmul(
         )
 
 
+ANY_WIDTH = 2**30
+"""The width of groups where rows have one scale each: so the kernel is the same for any number of inputs."""
+
+
 def constants(experts: int, *, exact: bool, width: int = 0) -> dict[str, int]:
     """The constants that the kernel is compiled with, for so many experts. `width`: inputs per scale; 0: no scales."""
     return {
@@ -102,6 +106,10 @@ def launch(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, 
     exact = x.dtype == torch.int8
     out = x.new_empty(rows, outputs, dtype=torch.int32 if exact else x.dtype)
     scales = ends if group_scale is None else group_scale.contiguous()
+    if group_scale is None:
+        width = 0
+    elif group_scale.shape[2] == 1:
+        width = ANY_WIDTH
     # Each expert has at most one tile that is not full.
     tiles = rows // ROW_BLOCK + min(experts, rows)
     _grouped_matmul[(tiles, triton.cdiv(outputs, OUTPUT_BLOCK))](
@@ -113,6 +121,6 @@ def launch(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, 
         experts,
         inputs,
         outputs,
-        **constants(experts, exact=exact, width=0 if group_scale is None else width),
+        **constants(experts, exact=exact, width=width),
     )
     return out

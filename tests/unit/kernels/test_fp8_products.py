@@ -48,6 +48,7 @@ def scaled_mm(a: Tensor, b: Tensor, *, scale_a: Tensor, scale_b: Tensor, out_dty
     assert scale_a.dtype == scale_b.dtype == torch.float32
     if groups == 1:
         assert scale_a.is_contiguous() and scale_b.is_contiguous()
+        assert scale_a.stride(1) == scale_b.stride(1) == 1
     else:
         assert groups == inputs // 128 and scale_a.stride() == (1, rows) and scale_b.stride() == (outputs, 1)
     width = inputs // groups
@@ -76,6 +77,13 @@ def test_a_number_that_is_none_spoils_its_group_alone() -> None:
     assert (
         unfolded[1, 4:].isnan().all() and not unfolded[0].isnan().any() and not unfolded[1, :4].isnan().any()
     )
+
+
+def test_scales_of_one_group_have_the_strides_that_torch_demands() -> None:
+    """Whatever made them: the kernel gives them as [1, R], contiguous, and a stride of that shape has no meaning."""
+    with torch.inference_mode():
+        scale = fp8._of_rows(torch.ones(5)[None].clone().as_strided((1, 5), (5, 1)))
+    assert scale.shape == (5, 1) and scale.stride() == (1, 1)
 
 
 def test_the_last_group_may_be_shorter() -> None:
@@ -126,6 +134,10 @@ def fails(*arguments: Any, **options: Any) -> Tensor:
     raise RuntimeError("only supported on CUDA devices with compute capability >= 9.0\nand more")
 
 
+def refuses(*arguments: Any, **options: Any) -> Tensor:
+    raise ValueError("Invalid scaling configuration")
+
+
 def transposes_scales(
     a: Tensor, b: Tensor, *, scale_a: Tensor, scale_b: Tensor, out_dtype: torch.dtype
 ) -> Tensor:
@@ -134,7 +146,8 @@ def transposes_scales(
 
 
 @pytest.mark.parametrize(
-    ("kernel", "reason"), [(fails, "compute capability"), (transposes_scales, "it is wrong")]
+    ("kernel", "reason"),
+    [(fails, "compute capability"), (refuses, "Invalid scaling"), (transposes_scales, "it is wrong")],
 )
 def test_a_product_that_fails_or_is_wrong_is_not_used(
     kernel: Any, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

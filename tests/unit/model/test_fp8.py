@@ -29,6 +29,7 @@ from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
 from support.checkpoints import edit_json, edit_tensors, refused
+from support.device_log import DeviceLog
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
 from support.fp8_checkpoints import LAYOUTS, compressed, fine_grained, save_fp8
 from support.paths import MODELS
@@ -221,6 +222,9 @@ def test_fp8_is_kept_where_it_is_multiplied(tmp_path: Path) -> None:
         with fake_cuda(major):
             return fitted(config, dtype=dtype, device=CUDA).quantization
 
+    # There are no numbers on a fake device: the trial of the product cannot find one wrong.
+    with fake_cuda(HOPPER), DeviceLog():
+        assert fitted(config, dtype=torch.bfloat16, device=CUDA) == config
     assert format_on(AMPERE, torch.bfloat16) == "none"
     assert format_on(HOPPER, torch.float16) == "none"
     assert fitted(config, dtype=torch.bfloat16, device="cpu") == config.unfolded()
@@ -264,6 +268,12 @@ def test_the_dummy_format_builds_a_runner(tmp_path: Path) -> None:
     stored, _ = save_fp8("dream-tiny-2l", LAYOUTS["blocks"], tmp_path)
     model = {"path": str(stored), "load_format": "dummy", "max_num_seqs": 1, "max_model_len": 64}
     assert build_runner(ModelSpec.read(Config.parse({"model": model}))).model.config.quantization == "none"
+
+
+def test_a_block_may_be_larger_than_any_tensor(tmp_path: Path) -> None:
+    stored, plain = save_fp8("dream-tiny-2l", LAYOUTS["blocks"], tmp_path)
+    edit_json(stored / "config.json", quantization_config=fine_grained([2**40, 2**40]))
+    assert same_weights(load(stored), load(plain))
 
 
 # Refusals
