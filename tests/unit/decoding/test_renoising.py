@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lopa_ray.decoding.decoders.renoising import RenoisingSettings, accepted
+from lopa_ray.decoding.likelihood_session import LikelihoodSession
 from lopa_ray.decoding.noise import SeededNoise
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError, SettingsError
@@ -43,7 +44,7 @@ def test_the_last_canvas_needs_no_positions_of_max_model_len() -> None:
 
 def test_log_probabilities_are_those_of_the_most_likely_token(engine: LocalEngine) -> None:
     settings = SETTINGS.replace(max_new_tokens=16, top_logprobs=2)
-    (result,) = engine.generate([[5, 6, 7]], settings, with_trace=True)
+    (result,) = engine.generate([[5, 6, 7]], settings, trace=True)
     last = {d.position: d for step in result.trace for d in step.decided}
     assert [last[position].token for position in sorted(last)] == result.token_ids
     for decision in last.values():
@@ -85,7 +86,10 @@ def test_the_most_certain_position_is_accepted_and_ties_go_by_position() -> None
         ("guided_regex", "a+"),
         ("guided_choice", ("a", "b")),
         ("guided_json", "{}"),
-        ("guided_structural_tag", '{"structures": [], "triggers": []}'),
+        (
+            "guided_structural_tag",
+            '{"structures": [{"begin": "<", "schema": {}, "end": ">"}], "triggers": ["<"]}',
+        ),
         ("bad_words", ("a",)),
     ],
 )
@@ -103,13 +107,13 @@ def test_decoders_and_models_of_another_kind_are_refused(engine: LocalEngine) ->
     with pytest.raises(
         SettingsError, match=r"decoder: got lopa, which fills masks; .* use decoder renoising"
     ):
-        engine.create_session([1, 2], decoder="lopa")
+        engine.create_session([1, 2], decoder="lopa", max_new_tokens=9)
     with pytest.raises(
         SettingsError, match="decoder: got renoising, which is for models whose canvases begin"
     ):
-        tiny_engine("dream-tiny-2l").create_session([1, 2], decoder="renoising")
+        tiny_engine("dream-tiny-2l").create_session([1, 2], decoder="renoising", max_new_tokens=9)
     with pytest.raises(SettingsError, match="decoder: got likelihood, which fills masks"):
-        engine.log_likelihoods([([1, 2], [3])])
+        LikelihoodSession([1, 2], [3], engine.vocabulary)
 
 
 def test_a_slot_with_the_signals_of_another_step_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""Each step of the decoder of DiffusionGemma: it encodes, accepts the most certain, redraws the rest, and stops."""
+"""What DiffusionGemma's decoder does at each step: it encodes, accepts the most certain, redraws the rest, stops."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def likely(position: int, token: int, *, drawn: bool = True) -> Decision:
 
 
 def test_two_canvases() -> None:
-    """The first ends when its most likely tokens stay and it is certain, the second with the last call, cut to one
-    position."""
+    """The first ends when its most likely tokens stay and it is certain, the second with the last call; it is cut to
+    its first position."""
     decode = session(max_new_tokens=4, confidence_threshold=0.5)
     plan = decode.plan()
     assert plan == encoder_plan(1, 0, [7, 8])
@@ -182,9 +182,9 @@ def test_without_a_stability_threshold_a_certain_call_is_enough() -> None:
 def test_two_stable_calls_are_those_before_this_one() -> None:
     decode = session(max_new_tokens=3, stability_threshold=2, confidence_threshold=1.0, max_denoising_steps=9)
     decode.advance([empty_report(decode.plan())])
+    answers = ([1, 2, 3], [1, 2, 4], [1, 2, 4], [1, 2, 4])
     reasons = [
-        decode.advance([report(decode.plan(), tokens, tokens, [0.5] * 3)]).finish_reason
-        for tokens in ([1, 2, 3], [1, 2, 4], [1, 2, 4], [1, 2, 4])
+        decode.advance([report(decode.plan(), tokens, tokens, [0.5] * 3)]).finish_reason for tokens in answers
     ]
     assert reasons == [None, None, None, "length"]
 
