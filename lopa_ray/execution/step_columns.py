@@ -32,6 +32,8 @@ class StepColumns(Generic[Column]):
     """[R]: token ids."""
     input_weights: Column
     """fp64 [R]: the weight of each row's token in its soft input (see `embed_softly`); [0] if all inputs are plain."""
+    draft_rows: Column
+    """fp64 [R]: 1 for rows that go through the draft adapter, 0 for others; [0] if no row does."""
     positions: Column
     """[R]: positions."""
     stops: Column

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
+from lopa_ray.model.yarn import Yarn
 
 Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
 
@@ -54,6 +55,7 @@ class NativeConfig(ModelShape):
 
     `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
     `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
+    `yarn`: how rotary frequencies are stretched and queries scaled; None: neither is done.
     `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
     `quantization`: the format of the linear layers between embedding and LM head.
     """
@@ -70,6 +72,7 @@ class NativeConfig(ModelShape):
     max_position_embeddings: int
     qk_norm: bool = False
     partial_rotary_factor: float = 1.0
+    yarn: Yarn | None = None
     experts: ExpertsConfig | None = None
     quantization: Quantization = "none"
 

@@ -22,6 +22,7 @@ from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
+from lopa_ray.model.rotation import Rotation
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_range
 
@@ -45,14 +46,6 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of rows x and delta [R, D], and its norm [R, D], in their dtype."""
         return add_rms_norm(x, delta, self.weight, self.eps)
-
-
-def rope_table(rotary_dim: int, theta: float, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, fp32 [R, 1, T], of the rotary embedding at int positions [R]."""
-    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=positions.device) / rotary_dim
-    angles = positions[:, None].float() * (1.0 / theta**exponents)
-    angles = torch.cat((angles, angles), dim=-1)[:, None]
-    return angles.cos(), angles.sin()
 
 
 class Layer(nn.Module):
@@ -82,21 +75,20 @@ class Layer(nn.Module):
         index: int,
         x: Tensor,
         delta: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        rotation: Rotation,
         attention: AttentionFn,
         kv: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D].
 
-        `cos` and `sin` [R, 1, E] are those of each row's position. `kv` [2, R, K, E], if given, receives keys and
-        values. All have the model's dtype.
+        `rotation` is that of the rows' positions. `kv` [2, R, K, E], if given, receives keys and values. All have the
+        model's dtype.
         """
-        x, q, k, v = self.project_qkv(x, delta, cos, sin, kv)
+        x, q, k, v = self.project_qkv(x, delta, rotation, kv)
         return self.output_and_mlp(x, attention(index, q, k, v))
 
     def project_qkv(
-        self, x: Tensor, delta: Tensor, cos: Tensor, sin: Tensor, kv: Tensor | None
+        self, x: Tensor, delta: Tensor, rotation: Rotation, kv: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x + delta [R, D], and what attention takes of it: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
 
@@ -107,7 +99,9 @@ class Layer(nn.Module):
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
         k_weight = None if self.k_norm is None else self.k_norm.weight
-        return x, *rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
+        cos, sin, query_scale = rotation
+        q, k, v = rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
+        return x, q if query_scale is None else q * query_scale, k, v
 
     def output_and_mlp(self, x: Tensor, attn_output: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype."""
@@ -173,18 +167,19 @@ class Transformer(nn.Module):
         attention: AttentionFn,
         kv: Tensor | None = None,
         input_weights: Tensor | None = None,
+        draft_rows: Tensor | None = None,
     ) -> Tensor:
         """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
         model's dtype.
 
         `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With `input_weights`,
-        floating [R], inputs are soft: see `embed_softly`.
+        floating [R], inputs are soft: see `embed_softly`. Rows with a 1 in `draft_rows`, floating [R], go through the
+        draft adapter, if the model has one.
         """
         x = embed_softly(self.embed, ids, input_weights, self.config.mask_token_id)
         delta = torch.zeros_like(x)
-        cos, sin = rope_table(self.config.rotary_dim, self.config.rope_theta, positions)
-        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+        rotation = Rotation.of(self.config, positions, x.dtype)
         for index, layer in enumerate(self.layers):
-            x, delta = layer(index, x, delta, cos, sin, attention, None if kv is None else kv[index])
+            x, delta = layer(index, x, delta, rotation, attention, None if kv is None else kv[index])
         hidden: Tensor = self.norm(x, delta)[1]
         return hidden

@@ -31,6 +31,7 @@ TINY_MODELS = {
     "llada": "llada-tiny-3l",
     "sdar": "sdar-tiny-3l",
     "fast_dllm_v2": "dream-tiny-2l",
+    "nemotron": "nemotron-tiny-3l",
     "sdar_moe": "sdar-moe-tiny-3l",
     "llada2": "llada2-tiny-3l",
 }
