@@ -178,7 +178,7 @@ class Family:
         if config.head_dim != self.config_defaults.get(key, config.hidden_size / config.num_heads):
             raw[key] = config.head_dim
         if config.yarn is not None:
-            raw[YARN_KEY] = config.yarn.to_json(config.rope_theta)
+            raw[YARN_KEY] = config.yarn.to_json(raw.pop(self.config_keys["rope_theta"]))
         if config.quantization != "none":
             raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
         return raw | {key: getattr(config, key) for key in TOKEN_ID_KEYS}
