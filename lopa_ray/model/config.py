@@ -57,6 +57,7 @@ class NativeConfig(ModelShape):
     `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
     `yarn`: how rotary frequencies are stretched and queries scaled; None: neither is done.
     `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
+    `draft_rank`: the rank of the draft adapter; 0: there is none.
     `quantization`: the format of the linear layers between embedding and LM head.
     """
 
@@ -74,11 +75,16 @@ class NativeConfig(ModelShape):
     partial_rotary_factor: float = 1.0
     yarn: Yarn | None = None
     experts: ExpertsConfig | None = None
+    draft_rank: int = 0
     quantization: Quantization = "none"
 
     def with_quantization(self, quantization: Quantization) -> Self:
         """The same model in that format; with none in the format that it has."""
         return self if quantization == "none" else replace(self, quantization=quantization)
+
+    def with_draft_adapter(self, rank: int) -> Self:
+        """The same model with a draft adapter of that rank."""
+        return replace(self, draft_rank=rank)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
         """The same model, whose shards have whole experts or parts of them as `parallel` says.
@@ -172,6 +178,10 @@ class TransformersConfig(ModelShape):
         if quantization != "none":
             raise self.refusal("model.quantization", repr(quantization), "none; set it to none")
         return self
+
+    def with_draft_adapter(self, rank: int) -> Self:
+        """Raises SettingsError."""
+        raise self.refusal("model.draft_adapter", "one", "none; leave it out")
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
         """The same model; raises SettingsError for true."""

@@ -19,6 +19,7 @@ from lopa_ray.kernels.int8_matmul import has_int8_kernel
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
@@ -63,6 +64,7 @@ class Layer(nn.Module):
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.o = row_parallel_linear(config, config.num_heads * e, d, tp_group)
+        self.draft = DraftAdapter(config, tp_group) if config.draft_rank else None
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.mlp: GatedMLP | MixtureOfExperts
         if config.is_dense(index):
@@ -78,14 +80,15 @@ class Layer(nn.Module):
         rotation: Rotation,
         attention: AttentionFn,
         kv: Tensor | None,
+        draft_rows: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D].
 
         `rotation` is that of the rows' positions. `kv` [2, R, K, E], if given, receives keys and values. All have the
-        model's dtype.
+        model's dtype. `draft_rows`: see `Transformer.forward`.
         """
         x, q, k, v = self.project_qkv(x, delta, rotation, kv)
-        return self.output_and_mlp(x, attention(index, q, k, v))
+        return self.output_and_mlp(x, attention(index, q, k, v), draft_rows)
 
     def project_qkv(
         self, x: Tensor, delta: Tensor, rotation: Rotation, kv: Tensor | None
@@ -103,9 +106,18 @@ class Layer(nn.Module):
         q, k, v = rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
         return x, q if query_scale is None else q * query_scale, k, v
 
-    def output_and_mlp(self, x: Tensor, attn_output: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype."""
-        x, normed = self.mlp_norm(x, self.o(attn_output.flatten(1)))
+    def output_and_mlp(
+        self, x: Tensor, attn_output: Tensor, draft_rows: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype.
+
+        Rows with a 1 in `draft_rows`, floating [R], are projected with the draft adapter, if there is one.
+        """
+        heads = attn_output.flatten(1)
+        projected = self.o(heads)
+        if self.draft is not None and draft_rows is not None:
+            projected = projected + self.draft(heads, draft_rows)
+        x, normed = self.mlp_norm(x, projected)
         return x, self.mlp(normed)
 
 
@@ -180,6 +192,6 @@ class Transformer(nn.Module):
         delta = torch.zeros_like(x)
         rotation = Rotation.of(self.config, positions, x.dtype)
         for index, layer in enumerate(self.layers):
-            x, delta = layer(index, x, delta, rotation, attention, None if kv is None else kv[index])
+            x, delta = layer(index, x, delta, rotation, attention, None if kv is None else kv[index], draft_rows)
         hidden: Tensor = self.norm(x, delta)[1]
         return hidden
