@@ -58,9 +58,9 @@ def replay(
 ) -> Iterator[Verdict]:
     """One verdict per case, as they come: model by model, so that each is loaded once.
 
-    Checkpoints are folders in `models`, adapters in `lora` beside it, and draft adapters in the checkpoint's folder. `make_engine` decides
-    where steps run; it is handed one configuration per model, in float32. Forward cases need
-    a `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
+    Checkpoints are folders in `models`, adapters in `lora` beside it, and draft adapters in the checkpoint's folder.
+    `make_engine` decides where steps run; it is handed one configuration per model, in float32. Forward cases need a
+    `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
     """
     groups: dict[tuple[str, str | None], list[PreparedCase]] = {}
     for case in cases:

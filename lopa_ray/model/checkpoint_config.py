@@ -24,12 +24,14 @@ def draft_rank(folder: Path) -> int:
     file = folder / ADAPTER_CONFIG
     if not file.exists():
         raise CheckpointError(
-            f"{folder}: got no {ADAPTER_CONFIG}; need the folder of a PEFT adapter for drafts, or a name on the Hugging "
-            f"Face Hub whose folder {DRAFT_FOLDER} has one"
+            f"{folder}: got no {ADAPTER_CONFIG}; need the folder of a PEFT adapter for drafts, or a name on the Hub "
+            f"whose folder {DRAFT_FOLDER} has one"
         )
     rank, most = read_json(file).get("r"), largest("hidden_size")
     if not isinstance(rank, int) or isinstance(rank, bool) or not 0 < rank <= most:
-        raise CheckpointError(f"{file}: got r = {rank!r}; it must be an integer from 1 to {most}; correct the file")
+        raise CheckpointError(
+            f"{file}: got r = {rank!r}; it must be an integer from 1 to {most}; correct the file"
+        )
     return rank
 
 

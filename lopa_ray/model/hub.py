@@ -93,8 +93,8 @@ def download(source: str, *, weights: bool, subfolder: str = "") -> Path:
     """The local folder of a name on the Hub; of a path that path, whether or not there is something.
 
     The folder has the repository's JSON and tokenizer files, and with `weights` its safetensors files; what the cache
-    does not have yet is downloaded. With `subfolder` these are the files in that folder of the repository, and the result
-    is that folder. A pinned name that the cache has is served without a request. Files that were
+    does not have yet is downloaded. With `subfolder` these are the files in that folder of the repository, and the
+    result is that folder. A pinned name that the cache has is served without a request. Files that were
     downloaded before an interruption are kept. Raises `CheckpointError`, naming the repository and its revision, for
     whatever keeps it from being read.
     """
@@ -103,7 +103,9 @@ def download(source: str, *, weights: bool, subfolder: str = "") -> Path:
         return Path(os.path.expanduser(source))
     name = _pin(name)
     prefix = f"{subfolder}/" if subfolder else ""
-    patterns = [prefix + pattern for pattern in (*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ()))]
+    patterns = [
+        prefix + pattern for pattern in (*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ()))
+    ]
     with named_failures(name.repository, name.revision):
         return (_find_cached(name, patterns, prefix) or _fetch(name, patterns, prefix)) / prefix
 

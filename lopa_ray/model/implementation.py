@@ -36,8 +36,8 @@ def read_weights(
     part of them. Experts that the shard has nothing of are not read.
 
     They are on `device`, or on the CPU where transformers runs the model: `build_model` moves them. `lora` names a
-    PEFT adapter folder that is merged (in fp32) into the published tensors; `draft_adapter` is the folder of one that is
-    not (see `DraftAdapter`), for native models.
+    PEFT adapter folder that is merged (in fp32) into the published tensors; `draft_adapter` is the folder of one
+    that is not (see `DraftAdapter`), for native models.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
     if isinstance(config, TransformersConfig):

@@ -27,8 +27,8 @@ class Yarn:
     """Frequencies of rotary embeddings that reach beyond the positions of an earlier training.
 
     Dims that turn less than `beta_slow` times within `original_max_position_embeddings` have `factor` times the
-    wavelength, dims that turn more than `beta_fast` times keep theirs, and others lie between. At position p queries are
-    multiplied by 1 + `llama_4_scaling_beta` · ln(1 + floor(p / `original_max_position_embeddings`)).
+    wavelength, dims that turn more than `beta_fast` times keep theirs, and others lie between. At position p queries
+    are multiplied by 1 + `llama_4_scaling_beta` · ln(1 + floor(p / `original_max_position_embeddings`)).
     """
 
     factor: float
@@ -38,14 +38,17 @@ class Yarn:
     llama_4_scaling_beta: float
 
     def ramp(self, rotary_dim: int, theta: float) -> tuple[float, float]:
-        """Indices of pairs of dims: up to the first a pair keeps its wavelength, from the second on it is `factor` times
-        as long. The first is less than the second."""
+        """Indices of pairs of dims: up to the first a pair keeps its wavelength, from the second on it is `factor`
+        times as long. The first is less than the second."""
 
         def pair(turns: float) -> float:
             wavelength = self.original_max_position_embeddings / turns
             return rotary_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(theta))
 
-        low, high = max(math.floor(pair(self.beta_fast)), 0), min(math.ceil(pair(self.beta_slow)), rotary_dim - 1)
+        low, high = (
+            max(math.floor(pair(self.beta_fast)), 0),
+            min(math.ceil(pair(self.beta_slow)), rotary_dim - 1),
+        )
         return low, high if low != high else high + 0.001
 
     def to_json(self, theta: float) -> dict[str, Any]:
@@ -69,13 +72,13 @@ def split_yarn(raw: Json, where: str) -> tuple[Json, Yarn | None]:
     for name, value in left.items():
         if name != "rope_theta" and value not in _NEUTRAL.get(name, ()):
             raise CheckpointError(
-                f"{where}: got {name} = {value!r} in {KEY}, which is not computed with rope_type yarn; use a checkpoint "
-                "without it"
+                f"{where}: got {name} = {value!r} in {KEY}, which is not computed with rope_type yarn; use a "
+                "checkpoint without it"
             )
     if scales[0] != scales[1]:
         raise CheckpointError(
-            f"{where}: got mscale = {scales[0]!r} and mscale_all_dim = {scales[1]!r} in {KEY}; supported are equal ones "
-            "only; use a checkpoint whose cosines and sines are not scaled"
+            f"{where}: got mscale = {scales[0]!r} and mscale_all_dim = {scales[1]!r} in {KEY}; supported are equal "
+            "ones only; use a checkpoint whose cosines and sines are not scaled"
         )
     if not yarn.beta_slow <= yarn.beta_fast:
         raise CheckpointError(

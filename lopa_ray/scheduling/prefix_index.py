@@ -27,7 +27,7 @@ from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.protocol.plan import Plan, StoredPrefix
 
 GRANULARITY = 16
-"""An approximate or causal prefix may end at every multiple of this number of positions, and at the end of the prompt."""
+"""An approximate or a causal prefix may end at every multiple of this number of positions, and with the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,9 @@ class NemotronSettings(BlockCausalSettings):
 
     @model_validator(mode="after")
     def _budget_is_whole(self) -> Self:
-        given = [name for name in ("max_thinking_tokens", "end_think_token_id") if getattr(self, name) is not None]
+        given = [
+            name for name in ("max_thinking_tokens", "end_think_token_id") if getattr(self, name) is not None
+        ]
         if len(given) == 1:
             raise SettingsError(
                 f"{given[0]} {getattr(self, given[0])} without the other half of a thinking budget; set both "

@@ -1,4 +1,4 @@
-"""Self-speculation of Nemotron-Labs-Diffusion (`linear_spec_generate`, arXiv 2607.05722): a model verifies its own drafts.
+"""Self-speculation of Nemotron-Labs-Diffusion (arXiv 2607.05722, `linear_spec_generate`): a model verifies its drafts.
 
 A block is the last token and masks behind it. One or more calls without a mask draft these, through the model's draft
 adapter if it has one. Then one causal call, without the adapter, gives each position the token that follows from all in
@@ -38,8 +38,8 @@ class SelfSpeculationSettings(GenerationSettings):
     """Most tokens that a verifying pass takes: drafts of all but one of them, and the one that follows."""
 
     confidence_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
-    """A drafting pass drafts masked positions with at least this probability, and the best-ranked one in any case. 0: all
-    in one pass."""
+    """A drafting pass drafts masked positions with at least this probability, and the best-ranked one in any case.
+    0: all in one pass."""
 
     @model_validator(mode="after")
     def _drafts_can_be_verified(self) -> Self:
@@ -81,13 +81,13 @@ class SelfSpeculationSession(BlockwiseSession):
 
     @property
     def generated(self) -> list[int]:
-        """Ids after the prompt, up to the end of the current block."""
-        return self._ids[len(self.prompt) : self._block.stop]
+        """Ids after the prompt that were taken. Masks behind them are no part of the canvas, as drafts are none."""
+        return self._ids[len(self.prompt) : self._block.start]
 
     @property
     def exhausted(self) -> bool:
         """The answer has ended, or there is no room."""
-        return not self._block or self.has_ended(self.generated)
+        return not self._block
 
     @property
     def step_limit(self) -> int:
@@ -141,14 +141,12 @@ class SelfSpeculationSession(BlockwiseSession):
         if branch.to_stage:
             masked = self._masked_positions(self._block)
             end = masked[0] if masked else self._block.stop
-            self._cached_end, self._drafts, self._block = end - 1, {}, self._block_at(end)
+            self._cached_end, self._drafts = end - 1, {}
+            has_ended = self._ids[end - 1] in self.end_token_ids
+            self._block = range(end, end) if has_ended else self._block_at(end)
 
     def block_views(self) -> tuple[BlockView, ...]:
-        """The prompt, the tokens that were taken, and the block that is drafted."""
-        first, block = len(self.prompt), self._block
-        spans = [(0, first, "in_cache"), (first, block.start, "in_cache"), (block.start, block.stop, "active")]
-        return tuple(
-            BlockView(start, stop, state, len(self._masked_positions(range(start, stop))), True)
-            for start, stop, state in spans
-            if start < stop
-        )
+        """The prompt, and the tokens that were taken."""
+        first, end = len(self.prompt), self._block.start
+        views = (BlockView(0, first, "in_cache", 0, True), BlockView(first, end, "in_cache", 0, True))
+        return views if first < end else views[:1]
