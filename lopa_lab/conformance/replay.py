@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -61,9 +61,9 @@ def replay(
 ) -> Iterator[Verdict]:
     """One verdict per case, as they come: model by model, so that each is loaded once.
 
-    Checkpoints are folders in `models`, adapters in `lora` beside it. `make_engine` decides
-    where steps run; it is handed one configuration per model, in float32. Forward cases need
-    a `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
+    Checkpoints are folders in `models`, adapters in `lora` beside it, and draft adapters in the checkpoint's folder.
+    `make_engine` decides where steps run; it is handed one configuration per model, in float32. Forward cases need a
+    `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
     """
     groups: dict[tuple[str, str | None], list[PreparedCase]] = {}
     for case in cases:
@@ -73,8 +73,12 @@ def replay(
         else:
             groups.setdefault((prepared.case.model, prepared.case.lora), []).append(prepared)
     for (model, lora), group in groups.items():
-        adapter = models.resolve().parent / "lora" / lora if lora else None
-        yield from _replay_group(models / model, adapter, group, make_engine, device)
+        merged = models.resolve().parent / "lora" / lora if lora else None
+        beside = models / model / lora if lora else None
+        adapters = {"lora": merged, "draft_adapter": None}
+        if beside is not None and beside.is_dir():
+            adapters = {"lora": None, "draft_adapter": beside}
+        yield from _replay_group(models / model, adapters, group, make_engine, device)
 
 
 def _prepare(case: Case, logits: bool) -> PreparedCase | Verdict:
@@ -99,9 +103,13 @@ def _error_verdict(case: Case, error: BaseException) -> Verdict:
 
 
 def _replay_group(
-    model: Path, lora: Path | None, group: list[PreparedCase], make_engine: EngineFactory, device: str
+    model: Path,
+    adapters: Mapping[str, Path | None],
+    group: list[PreparedCase],
+    make_engine: EngineFactory,
+    device: str,
 ) -> Iterator[Verdict]:
-    for name, folder in (("model", model), ("LoRA adapter", lora)):
+    for name, folder in (("model", model), ("LoRA adapter", adapters["lora"])):
         if folder is not None and not folder.is_dir():
             missing = MalformedCaseError(f"no {name} {folder}; put the recorded checkpoint there")
             yield from (_error_verdict(prepared.case, missing) for prepared in group)
@@ -112,7 +120,7 @@ def _replay_group(
             {
                 "model": {
                     "path": str(model),
-                    "lora": None if lora is None else str(lora),
+                    **{name: None if folder is None else str(folder) for name, folder in adapters.items()},
                     "device": device,
                     "dtype": "float32",
                     "max_num_seqs": min(MAX_IN_FLIGHT, len(group)),

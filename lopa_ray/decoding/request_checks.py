@@ -46,12 +46,17 @@ def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary) -> None:
 def check_stop_tokens(settings: GenerationSettings, vocabulary: Vocabulary) -> None:
     """Raises SettingsError for a stop token that is never generated."""
     for token in settings.stop_token_ids:
-        if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
-            raise SettingsError(
-                f"stop_token_ids: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
-                f"but for the mask token ({vocabulary.mask_token_id})",
-                setting="stop_token_ids",
-            )
+        check_generated(token, vocabulary, "stop_token_ids")
+
+
+def check_generated(token: int, vocabulary: Vocabulary, setting: str) -> None:
+    """Raises SettingsError, naming `setting`, for a token that is never generated."""
+    if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
+        raise SettingsError(
+            f"{setting}: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
+            f"but for the mask token ({vocabulary.mask_token_id})",
+            setting=setting,
+        )
 
 
 def check_constraint(

@@ -24,6 +24,10 @@ class Lane:
     """Positions whose K/V are staged. The K/V of positions before `start` are in the slot already."""
     request: ScheduledRequest | None = None
     """The request of the branch. None: the lane has no request, and no positions are scored."""
+    causal: bool = False
+    """See `Plan.causal`."""
+    draft_adapter: bool = False
+    """See `Plan.draft_adapter`."""
     index: int = -1
     """The index of the branch. -1: the lane only stages K/V."""
 
@@ -74,7 +78,12 @@ class Lane:
         return weights
 
     def runs(self) -> list[tuple[int, int]]:
-        """For each segment, the number of its rows, and the end (exclusive) of the positions that they see."""
+        """For each run of rows that see the same positions, their number, and the end (exclusive) of these positions.
+
+        A run is a segment, or one row if the lane is causal: then a row's result depends on what it sees alone.
+        """
+        if self.causal:
+            return [(1, seen) for seen in range(self.start + 1, self.stop + 1)]
         if len(self.segments) == 1:
             return [(len(self.canvas), self.segments[0][1])]
         stops = [stop for stop, _ in self.segments]
@@ -95,7 +104,20 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
     def add(index: int, segments: tuple[Segment, ...], fills: tuple[Fill, ...], to_stage: Spans) -> None:
         segments = tuple(segment for segment in segments if segment[0] > scheduled.start)
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
-        lanes.append(Lane(scheduled.slot, scheduled.start, ids, segments, fills, to_stage, scheduled, index))
+        lanes.append(
+            Lane(
+                scheduled.slot,
+                scheduled.start,
+                ids,
+                segments,
+                fills,
+                to_stage,
+                scheduled,
+                causal=plan.causal,
+                draft_adapter=plan.draft_adapter,
+                index=index,
+            )
+        )
 
     for index in scheduled.branch_indices:
         branch = plan.branches[index]

@@ -9,7 +9,7 @@ import torch
 
 from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder
+from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder, draft_adapter_folder
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.implementation import (
@@ -48,6 +48,7 @@ def load_weights(
         dtype=spec.dtype,
         device=device,
         lora=adapter_folder(model),
+        draft_adapter=draft_adapter_folder(model, weights=True),
         tp_group=tp_group,
     )
 

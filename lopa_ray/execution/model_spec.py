@@ -14,8 +14,8 @@ from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_files import checkpoint_folder, pin_model
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.execution.model_files import checkpoint_folder, draft_adapter_folder, pin_model
+from lopa_ray.model.checkpoint_config import draft_rank, load_config
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.special_tokens import MissingMaskTokenError
 from lopa_ray.text.tokenizer import Tokenizer
@@ -58,6 +58,9 @@ class ModelSpec:
         model = model.with_quantization(settings.quantization)
         if not DEVICES[settings.device].multiplies_fp8 or settings.dtype != "bfloat16":
             model = model.unfolded()
+        adapter = draft_adapter_folder(settings)
+        if adapter is not None:
+            model = model.with_draft_adapter(draft_rank(adapter))
         return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:

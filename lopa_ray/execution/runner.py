@@ -253,7 +253,8 @@ class BranchRunner:
             hidden = self._self_conditioning.forward(columns, attention, kv)
         else:
             weights = columns.input_weights if len(columns.input_weights) else None
-            hidden = self.model(columns.ids, columns.positions, attention, kv, weights)
+            draft_rows = columns.draft_rows if len(columns.draft_rows) else None
+            hidden = self.model(columns.ids, columns.positions, attention, kv, weights, draft_rows)
         return torch.cat((hidden, self.cache.last_rows)), kv
 
     def score(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
@@ -275,18 +276,29 @@ class BranchRunner:
         segments: tuple[Segment, ...] | None = None,
         to_stage: Spans = (),
         slot: int = 0,
+        causal: bool = False,
+        draft_adapter: bool = False,
     ) -> Tensor:
         """Full logits of the span [start, start + len(ids)): fp32 [len(ids), V], one row per input, not shifted.
 
         The rows see the cached positions of the slot before the span, and the positions that `segments` allow (default:
-        all positions up to the end of the span). The K/V of `to_stage` are committed afterwards. If `start` is 0, the
-        slot is emptied first.
+        all positions up to the end of the span), or if `causal` is set those up to their own. With `draft_adapter` they
+        go through the model's draft adapter. The K/V of `to_stage` are committed afterwards. If `start` is 0, the slot
+        is emptied first.
         """
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)
         canvas = np.array(ids, np.int64)
-        lane = Lane(slot, start, canvas, segments or ((stop, stop),), to_stage=to_stage)
+        lane = Lane(
+            slot,
+            start,
+            canvas,
+            segments or ((stop, stop),),
+            to_stage=to_stage,
+            causal=causal,
+            draft_adapter=draft_adapter,
+        )
         packing = Packing([lane], [], self.packing_options)
         columns = packing.to_device(self.device)
         rows, kv = self.forward(packing, columns)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
+from lopa_ray.model.yarn import Yarn
 
 Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
 
@@ -86,7 +87,9 @@ class NativeConfig(ModelShape):
 
     `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
     `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
+    `yarn`: how rotary frequencies are stretched and queries scaled; None: neither is done.
     `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
+    `draft_rank`: the rank of the draft adapter; 0: there is none.
     `quantization`: the format of the linear layers between embedding and LM head. `fp8`: their scales if it is fp8.
     """
 
@@ -102,7 +105,9 @@ class NativeConfig(ModelShape):
     max_position_embeddings: int
     qk_norm: bool = False
     partial_rotary_factor: float = 1.0
+    yarn: Yarn | None = None
     experts: ExpertsConfig | None = None
+    draft_rank: int = 0
     quantization: WeightFormat = "none"
     fp8: Fp8Scales | None = None
 
@@ -115,6 +120,10 @@ class NativeConfig(ModelShape):
     def unfolded(self) -> Self:
         """The same model with floating weights in place of fp8."""
         return replace(self, quantization="none", fp8=None) if self.quantization == "fp8" else self
+
+    def with_draft_adapter(self, rank: int) -> Self:
+        """The same model with a draft adapter of that rank."""
+        return replace(self, draft_rank=rank)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
         """The same model, whose shards have whole experts or parts of them as `parallel` says.
@@ -213,6 +222,10 @@ class TransformersConfig(ModelShape):
     def unfolded(self) -> Self:
         """The same model: its weights are floating."""
         return self
+
+    def with_draft_adapter(self, rank: int) -> Self:
+        """Raises SettingsError."""
+        raise self.refusal("model.draft_adapter", "one", "none; leave it out")
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
         """The same model; raises SettingsError for true."""

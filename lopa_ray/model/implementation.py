@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from lopa_ray.errors import SettingsError
 from lopa_ray.model import canvas_weights, checkpoint, transformers_weights, weights as native_weights
 from lopa_ray.model.config import CanvasConfig, ModelConfig, TransformersConfig
+from lopa_ray.model.draft_adapter import read_draft_adapter
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import (
     SINGLE_SHARD,
@@ -34,13 +36,15 @@ def read_weights(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     lora: str | Path | None = None,
+    draft_adapter: Path | None = None,
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Weights:
     """The parameters of `config` from the checkpoint folder `path`, one by one, in the names of the model, or a shard's
     part of them. Experts that the shard has nothing of are not read.
 
     They are on `device`, or on the CPU where transformers runs the model: `build_model` moves them. `lora` names a
-    PEFT adapter folder that is merged (in fp32) into the published tensors.
+    PEFT adapter folder that is merged (in fp32) into the published tensors; `draft_adapter` is the folder of one
+    that is not (see `DraftAdapter`), for native models.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
     if isinstance(config, CanvasConfig):
@@ -58,6 +62,8 @@ def read_weights(
         mask_token_id=config.mask_token_id,
         experts=experts,
     )
+    if draft_adapter is not None:
+        weights = chain(weights, read_draft_adapter(config, draft_adapter, dtype=dtype, device=device))
     if config.experts is None or not config.experts.are_whole(size):
         return native_weights.shard_weights(weights, config, rank, size)
     return (

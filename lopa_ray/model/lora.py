@@ -124,8 +124,13 @@ class LoraAdapter:
         if not self.changes(name):
             return weight
         module = name.removesuffix(".weight")
-        a, b = (self.tensor_files.read_tensor(_lora_tensor(module, half)).float() for half in "AB")
+        a, b = self.pair(module)
         return weight.float() + self.scales[module] * (b @ a)
+
+    def pair(self, module: str) -> tuple[Tensor, Tensor]:
+        """A [r, in] and B [out, r] of an adapted published module, in fp32."""
+        a, b = (self.tensor_files.read_tensor(_lora_tensor(module, half)).float() for half in "AB")
+        return a, b
 
 
 def _lora_tensor(module: str, half: str) -> str:

@@ -128,6 +128,8 @@ def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
         named |= {key: getattr(config.experts, name) for name, key in keys.items()}
         named |= {"norm_topk_prob": True, "use_qk_norm": config.qk_norm}
         named |= {"partial_rotary_factor": config.partial_rotary_factor}
+    if config.yarn is not None:
+        named |= {"rope_parameters": config.yarn.to_json(config.rope_theta), "sliding_window": None}
     return {"model_type": family.transformers_type, **named}
 
 

@@ -86,6 +86,11 @@ class Plan:
     input_weights: tuple[float, ...] = ()
     """Soft inputs: for each position of `canvas` the weight, from 0 to 1, of its token's embedding in the input; the
     rest is the mask token's (see `embed_softly`). 1: the plain embedding. Empty: all inputs are plain."""
+    causal: bool = False
+    """Each row sees nothing behind itself, whatever the segments say, and decides the position behind it, as in a model
+    whose logits are shifted. Otherwise the segments say what rows see, and the model which position a row decides."""
+    draft_adapter: bool = False
+    """The rows go through the model's draft adapter, if it has one; see `lopa_ray.model.draft_adapter`."""
     stage_shared: bool = False
     """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None

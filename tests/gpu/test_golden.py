@@ -35,6 +35,9 @@ FILES = {
     "mbd/mbd_llada21_cases": 30,
     "mbd/mbd_sdar_cases": 34,
     "dmax/dmax_generate_cases": 33,
+    "nemotron/nemotron_forward_cases": 11,
+    "nemotron/nemotron_generate_cases": 45,
+    "nemotron/nemotron_spec_cases": 16,
 }
 """Cases that pass on the CPU; `tests/unit/lab/conformance/test_golden.py` says why the others are not supported."""
 

@@ -14,6 +14,8 @@ from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -37,6 +39,7 @@ TINY_MODELS = {
     "llada": "llada-tiny-3l",
     "sdar": "sdar-tiny-3l",
     "fast_dllm_v2": "dream-tiny-2l",
+    "nemotron": "nemotron-tiny-3l",
     "sdar_moe": "sdar-moe-tiny-3l",
     "llada2": "llada2-tiny-3l",
 }
@@ -95,6 +98,12 @@ SETTINGS: dict[str, GenerationSettings] = {
     "dmax": DMaxSettings(max_new_tokens=40, block_size=8, confidence_threshold=0.3, num_branches=3),
     "multi_block": MultiBlockSettings(
         max_new_tokens=40, block_size=8, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
+    ),
+    "nemotron": NemotronSettings(
+        max_new_tokens=40, block_size=8, confidence_threshold=0.5, num_branches=3, stop_at_eos=False
+    ),
+    "self_speculation": SelfSpeculationSettings(
+        max_new_tokens=24, block_size=8, confidence_threshold=0.4, temperature=0.8, seed=2
     ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
     "verified": LopaSettings(

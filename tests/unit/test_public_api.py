@@ -24,6 +24,8 @@ LOPA_RAY = {
         "FastDllmSettings",
         "LopaSettings",
         "MultiBlockSettings",
+        "NemotronSettings",
+        "SelfSpeculationSettings",
         "RenoisingSettings",
         "VanillaSettings",
     ),

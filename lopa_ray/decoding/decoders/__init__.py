@@ -13,7 +13,9 @@ from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSession, FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSession, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSession, MultiBlockSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSession, NemotronSettings
 from lopa_ray.decoding.decoders.renoising import RenoisingSession, RenoisingSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSession, SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -39,6 +41,8 @@ DECODERS = {
     "editing": Decoder(EditingSettings, EditingSession),
     "dmax": Decoder(DMaxSettings, DMaxSession),
     "multi_block": Decoder(MultiBlockSettings, MultiBlockSession),
+    "nemotron": Decoder(NemotronSettings, NemotronSession),
+    "self_speculation": Decoder(SelfSpeculationSettings, SelfSpeculationSession),
     "renoising": Decoder(RenoisingSettings, RenoisingSession),
 }
 """The value of the setting `decoder` → its settings and its session."""

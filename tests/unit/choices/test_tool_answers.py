@@ -46,6 +46,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "block_diffusion": {"decoder": "block_diffusion"},
     "editing": {"decoder": "editing", "block_size": 8, "editing_threshold": 0.0},
     "dmax": {"decoder": "dmax", "block_size": 8},
+    "nemotron": {"decoder": "nemotron", "block_size": 8},
     "multi_block": {"decoder": "multi_block", "block_size": 8, "editing_threshold": 0.0},
 }
 CHAT = ({"role": "user", "content": "1 + 2"},)

@@ -20,7 +20,9 @@ from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.renoising import RenoisingSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.attention import PackedAttention
@@ -77,6 +79,11 @@ KINDS: dict[str, GenerationSettings] = {
         **FULL | {"block_size": 8}, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
     ),
     "dmax": DMaxSettings(**FULL | {"block_size": 8}, num_branches=3),
+    "nemotron": NemotronSettings(**FULL | {"block_size": 8}, num_branches=3),
+    "nemotron_full_context": NemotronSettings(**FULL, causal_context=False, num_branches=3),
+    "self_speculation": SelfSpeculationSettings(
+        max_new_tokens=16, block_size=4, confidence_threshold=0.3, temperature=0.9, seed=4
+    ),
     "sub_blocks": BlockDiffusionSettings(
         max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
     ),
@@ -304,6 +311,9 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
         "multi_block",
         "multi_block_edits",
         "dmax",
+        "nemotron",
+        "nemotron_full_context",
+        "self_speculation",
         "sub_blocks",
         "no_cache",
         "blocks_in_flight",
@@ -338,6 +348,7 @@ def test_self_conditioning_changes_no_bit_whoever_is_lost(
         ["single_phase", "two_phase_causal"],
         ["block_diffusion", "sub_blocks"],
         ["dmax"],
+        ["nemotron", "nemotron_full_context", "self_speculation"],
         ["multi_block", "multi_block_edits"],
     ],
 )
