@@ -109,6 +109,19 @@ PUBLISHED_CHECKPOINTS: tuple[PublishedCheckpoint, ...] = (
         figures="HumanEval+ 77.4 at TPF 10.78; the same training for mathematics: GSM8K 91.7 at TPF 8.95",
     ),
     PublishedCheckpoint(
+        "nvidia/Nemotron-Labs-Diffusion-3B", "nemotron", 7.1, "models/nemotron-labs-diffusion-8b"
+    ),
+    PublishedCheckpoint(
+        "nvidia/Nemotron-Labs-Diffusion-8B",
+        "nemotron",
+        15.8,
+        "models/nemotron-labs-diffusion-8b",
+        "mean of ten tasks 62.8 at TPF 5.99 with self-speculation",
+    ),
+    PublishedCheckpoint(
+        "nvidia/Nemotron-Labs-Diffusion-14B", "nemotron", 25.2, "models/nemotron-labs-diffusion-8b"
+    ),
+    PublishedCheckpoint(
         "google/diffusiongemma-26B-A4B-it", "diffusion_gemma", None, "models/diffusion-gemma-26b"
     ),
 )
