@@ -108,7 +108,7 @@ class KVCache:
 
     @property
     def last_rows(self) -> Tensor:
-        """The last hidden row of the first committed span of each slot, [S, D]."""
+        """The last hidden row of the first committed span of each slot, [S, D] in the cache's dtype."""
         return self.boundary[:, : self._hidden_size]
 
     def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:

@@ -24,12 +24,12 @@ class Lane:
     """Positions whose K/V are staged. The K/V of positions before `start` are in the slot already."""
     request: ScheduledRequest | None = None
     """The request of the branch. None: the lane has no request, and no positions are scored."""
+    index: int = -1
+    """The index of the branch. -1: the lane only stages K/V."""
     causal: bool = False
     """See `Plan.causal`."""
     draft_adapter: bool = False
     """See `Plan.draft_adapter`."""
-    index: int = -1
-    """The index of the branch. -1: the lane only stages K/V."""
 
     @property
     def stop(self) -> int:
@@ -104,20 +104,9 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
     def add(index: int, segments: tuple[Segment, ...], fills: tuple[Fill, ...], to_stage: Spans) -> None:
         segments = tuple(segment for segment in segments if segment[0] > scheduled.start)
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
-        lanes.append(
-            Lane(
-                scheduled.slot,
-                scheduled.start,
-                ids,
-                segments,
-                fills,
-                to_stage,
-                scheduled,
-                causal=plan.causal,
-                draft_adapter=plan.draft_adapter,
-                index=index,
-            )
-        )
+        where = scheduled.slot, scheduled.start
+        lane = Lane(*where, ids, segments, fills, to_stage, scheduled, index, plan.causal, plan.draft_adapter)
+        lanes.append(lane)
 
     for index in scheduled.branch_indices:
         branch = plan.branches[index]

@@ -55,7 +55,7 @@ def _of_rows(scale: Tensor) -> Tensor:
 
 
 def by_group(scale: Tensor) -> Tensor:
-    """The same scales [..., R, G], whose rows follow one another in memory, group by group."""
+    """The same scales, fp32 [..., R, G], whose rows follow one another in memory, group by group."""
     return scale.mT.contiguous().mT
 
 

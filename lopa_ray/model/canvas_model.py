@@ -59,14 +59,15 @@ def _attend(
 
 
 def fold_heads(rows: Tensor, heads: int, dim: int) -> Tensor:
-    """Keys or values of one layer [R, K, E] in the shape of the cache's, [R, heads, dim]: E is a multiple of `dim`, and
-    what is left over is 0."""
+    """Keys or values of one layer [R, K, E] in the shape of the cache's, [R, heads, dim], and in their dtype: E is a
+    multiple of `dim`, and what is left over is 0."""
     flat = rows.flatten(1)
     return F.pad(flat, (0, heads * dim - flat.shape[1])).view(-1, heads, dim)
 
 
 def unfold_heads(cached: Tensor, heads: int, dim: int) -> Tensor:
-    """The reverse for cached keys or values [heads of the cache, R, dim of the cache] → [heads, R, dim]."""
+    """The reverse for cached keys or values [heads of the cache, R, dim of the cache] → [heads, R, dim] in their
+    dtype."""
     parts = dim // cached.shape[-1]
     if parts == 1:
         return cached[:heads]
@@ -84,7 +85,7 @@ class SoftCappedHead(nn.Linear):
         self.cap = cap
 
     def forward(self, input: Tensor) -> Tensor:
-        """See the class."""
+        """Hidden rows [N, D] in the weight's dtype → logits fp32 [N, V]."""
         return torch.tanh(super().forward(input).float() / self.cap) * self.cap
 
 

@@ -144,7 +144,8 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`.
 
     Writes config.json, generation_config.json and one model.safetensors with published names. The
-    weights are written beside and moved into place, so an interrupted save leaves the old ones whole.
+    weights are written beside and moved into place, so an interrupted save leaves the old ones whole. Raises
+    CheckpointError for a model with weights in fp8, and SettingsError for a dtype that is not supported.
     """
     check_dtype(dtype)
     if model.config.quantization == "fp8":

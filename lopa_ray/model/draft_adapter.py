@@ -41,7 +41,8 @@ class DraftAdapter(nn.Module):
 def read_draft_adapter(
     config: NativeConfig, folder: Path, *, dtype: torch.dtype, device: torch.device | str
 ) -> Iterator[tuple[str, Tensor]]:
-    """The parameters of all layers' adapters in the names of the model `config`, from the PEFT adapter in `folder`.
+    """The parameters of all layers' adapters, `down` [P, I] and `up` [D, P] in `dtype`, in the names of the model
+    `config`, from the PEFT adapter in `folder`.
 
     Raises CheckpointError, naming the file, for an adapter of anything but the output projections of all layers, and
     for one of another rank in some layer.
