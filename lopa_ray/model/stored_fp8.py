@@ -98,8 +98,8 @@ class StoredFp8:
         return per_row[:, : -(-inputs // self.scales.width(inputs))]
 
     def kept(self, parameter: str, weight: str, stored: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The scales, fp32 [O, G], and the fp8 tensor `stored` [O, I] of a weight, under the names of an own parameter of
-        which they are a part. Raises as above."""
+        """The scales, fp32 [O, G], and the fp8 tensor `stored` [O, I] of a weight, under the names of an own parameter
+        of which they are a part. Raises as above."""
         yield f"{parameter.removesuffix('weight')}group_scale", self.row_scales(weight)
         yield parameter, stored
 
