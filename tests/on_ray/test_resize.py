@@ -64,10 +64,11 @@ def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(reference
         first, second = actor_pids("BranchWorker")
 
         def is_replaced() -> bool:
-            """Stays true, unlike the two pending workers on the way there, which a batch may outlast."""
+            """Stays true, unlike the two pending workers on the way there, which a batch may outlast. On a slow machine
+            the group may lose the second worker too, by its deadline, and start again: then both are new."""
             status = engine.status()
             newcomers = set(actor_pids("BranchWorker")) - {first, second}
-            return (status.workers, status.pending_workers, len(newcomers)) == (2, 1, 1)
+            return (status.workers, status.pending_workers) == (2, 1) and bool(newcomers)
 
         assert not is_replaced()
         send_signal(first, signal.SIGKILL)
