@@ -49,6 +49,7 @@ def test_pauses_after_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_calls_connections_and_compiled_graphs(tmp_path: Path) -> None:
     options = ("--workers", "1,2", "--forward-ms", "1", "--rounds", "3", "--output", "record.json")
     run_command(tmp_path, "cluster.cli", "bench", "control", *options)

@@ -23,6 +23,7 @@ def run(tmp_path: Path, name: str) -> ExperimentRecord:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_parts_of_a_step(tmp_path: Path) -> None:
     for point in run(tmp_path, "sync").points:
         workers = point.data["workers"]

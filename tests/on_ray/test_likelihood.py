@@ -25,6 +25,7 @@ def answers(engine: Engine) -> list[LogLikelihood | Exception]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_give_the_same_bits_though_they_are_lost(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:
