@@ -14,6 +14,7 @@ from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.admin_routes import admin_routes
 from cluster.serving.http.cross_site_guard import CrossSiteGuard
+from cluster.serving.http.defaults_routes import defaults_routes
 from cluster.serving.http.health_routes import health_routes
 from cluster.serving.http.metrics_routes import metrics_routes
 from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
@@ -71,6 +72,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
 
     app.include_router(openai_routes(backend, settings))
     app.include_router(tokenizer_routes(backend, settings))
+    app.include_router(defaults_routes(backend, settings))
     app.include_router(health_routes(backend))
     app.include_router(metrics_routes(backend))
     app.include_router(admin_routes(backend, settings))
