@@ -67,6 +67,13 @@ def test_a_second_turn_follows_the_first(page: Page, server: FakeServer) -> None
     expect(prompt(page)).to_be_focused()
     run(page)
     assert sent(server) == [system, {"role": "user", "content": "And with 7 boxes?"}]
+    # An earlier run brings its system prompt, unless another one is there.
+    for text, kept in ("", "Be brief."), ("Be long.", "Be long."):
+        page.get_by_label("System prompt").fill(text)
+        page.locator("#runs button").last.click()
+        page.get_by_role("button", name="Continue the chat").click()
+        expect(page.get_by_label("System prompt")).to_have_value(kept)
+        expect(turns).to_have_count(2)
 
 
 @browser_test

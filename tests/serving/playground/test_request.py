@@ -112,6 +112,7 @@ def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> No
         expect(page.get_by_role("status")).to_have_text("Failed.")
         expect(invalid).to_have_attribute("name", "temperature")
         expect(invalid).to_be_focused()
+        expect(alert).to_be_in_viewport(ratio=1)
         assert invalid.get_attribute("aria-describedby") == alert.get_attribute("id")
         field, message = invalid.bounding_box(), alert.bounding_box()
         assert 0 <= message["y"] - field["y"] - field["height"] < 10, "the message is next to its field"

@@ -47,7 +47,7 @@ export class Conversation {
   continueAfter(run) {
     const isSystem = ({ role }) => role === "system";
     const asked = run.messages.filter((message) => !isSystem(message));
-    $("system").value = run.messages.find(isSystem)?.content ?? "";
+    $("system").value ||= run.messages.find(isSystem)?.content ?? "";
     const calls = run.calls.map(({ id, name, arguments: given }) => (
       { id, type: "function", function: { name, arguments: given } }
     ));

@@ -44,7 +44,8 @@ function continueChat(run) {
 /* `side`: A or B in a race, else "". */
 function report(error, side = "") {
   const control = showError(error, (names) => form.control(names, error.side || side));
-  control?.focus();
+  control?.focus({ preventScroll: true });
+  control?.closest(".field").scrollIntoView({ block: "nearest" });
 }
 
 async function start() {
