@@ -1,0 +1,73 @@
+"""The wording of decisions: typed questions about an input, each answered by one of a few labels in masked positions.
+
+The input is messages of a chat, and a question is one more message of the user's behind them, so the input can be read
+once, alone, for all of its questions. The answer begins with a label, whose tokens are the slot of the question:
+`yes` or `no`, a choice's letter, a level's number. Labels of one question have as many characters as each other, so that
+they fill slots of one length. The model in the package is trained on these wordings (`examples/training`).
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+YES, NO = "yes", "no"
+"""The labels of a predicate."""
+LETTERS = string.ascii_uppercase
+"""The labels of up to 26 choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionQuestion:
+    """What a user's message asks, and the labels that may answer it."""
+
+    message: str
+    labels: tuple[str, ...]
+    """In the order of the choices or levels; yes, then no, for a predicate."""
+
+
+def predicate_question(instructions: str) -> DecisionQuestion:
+    """A question that is answered by yes or no."""
+    return DecisionQuestion(f"{instructions}\nAnswer yes or no.", (YES, NO))
+
+
+def choice_question(instructions: str, choices: Sequence[str]) -> DecisionQuestion:
+    """Which one of the choices. Raises ValueError for less than two."""
+    labels = choice_labels(len(choices))
+    return DecisionQuestion(
+        f"{instructions}\n{_listed(labels, choices)}\nAnswer with the label of one choice.", labels
+    )
+
+
+def level_question(instructions: str, levels: Sequence[str]) -> DecisionQuestion:
+    """Which one of the ordered levels. Raises ValueError for less than two."""
+    labels = level_labels(len(levels))
+    return DecisionQuestion(
+        f"{instructions}\n{_listed(labels, levels)}\nAnswer with the number of one level.", labels
+    )
+
+
+def choice_labels(count: int) -> tuple[str, ...]:
+    """Letters, or where there are too few of them numbers from 1, all with as many digits."""
+    _check_count(count)
+    if count <= len(LETTERS):
+        return tuple(LETTERS[:count])
+    width = len(str(count))
+    return tuple(str(number).zfill(width) for number in range(1, count + 1))
+
+
+def level_labels(count: int) -> tuple[str, ...]:
+    """Numbers from 0, all with as many digits."""
+    _check_count(count)
+    width = len(str(count - 1))
+    return tuple(str(number).zfill(width) for number in range(count))
+
+
+def _check_count(count: int) -> None:
+    if count < 2:
+        raise ValueError(f"a question needs at least two possible answers, got {count}")
+
+
+def _listed(labels: Sequence[str], texts: Sequence[str]) -> str:
+    return "\n".join(f"{label}: {text}" for label, text in zip(labels, texts, strict=True))
