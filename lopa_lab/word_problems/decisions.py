@@ -26,6 +26,7 @@ LEVELS = (
     (("under 20", "20 or more"), (20,)),
     (("0 to 4", "5 to 9", "10 to 19", "20 to 49", "50 and above"), (5, 10, 20, 50)),
     (("small, below 30", "middle, 30 to 59", "large, 60 or above"), (30, 60)),
+    ((*(f"{tens} to {tens + 9}" for tens in range(0, 100, 10)), "100 or more"), tuple(range(10, 101, 10))),
     (("at most 9", "10 to 19", "20 to 29", "30 to 39", "40 to 49", "at least 50"), (10, 20, 30, 40, 50)),
 )
 """What the levels of a question are called, and the least number of each but the first."""
@@ -175,8 +176,11 @@ def make_choice(rng: random.Random, told: Quantities, index: int) -> tuple[Decis
         numbers = [told.numbers[i] for i in order]
         question = choice_question(told.most.format(word), [told.owners[i] for i in order])
         return question, "choice", numbers.index(max(numbers) if most else min(numbers))
-    question = choice_question(told.how_many.format(told.owners[index]), [str(told.numbers[i]) for i in order])
-    return question, "choice", order.index(index)
+    others = draw_numbers(rng, rng.choice((0, 0, 2, 5)))
+    numbers = [told.numbers[index], *sorted({*told.numbers, *others}.difference({told.numbers[index]}))]
+    rng.shuffle(numbers)
+    question = choice_question(told.how_many.format(told.owners[index]), [str(number) for number in numbers])
+    return question, "choice", numbers.index(told.numbers[index])
 
 
 def decision_stream(seed: int, held_out: bool) -> Iterator[Decision]:
