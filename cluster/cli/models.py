@@ -13,7 +13,7 @@ from rich.table import Table
 
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.config import Quantization
+from lopa_ray.model.config import Quantization, WeightFormat
 from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
 from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
@@ -40,7 +40,7 @@ class FormatNeeds:
     """What a worker needs of memory with a model in one number format."""
 
     dtype: str
-    quantization: Quantization
+    quantization: WeightFormat
     weights_bytes: int
     kv_bytes_per_position: int
     kv_bytes_per_request: int
@@ -121,10 +121,12 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
     )
 
 
-def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
+def _formats(spec: ModelSpec) -> list[tuple[str, WeightFormat]]:
     """The configured format, then the other possible formats."""
     quantization = spec.model.quantization
-    others = WEIGHT_FORMATS
+    others: tuple[tuple[str, WeightFormat], ...] = WEIGHT_FORMATS
+    if quantization == "fp8":  # bfloat16 alone is multiplied in it
+        return [(spec.config.model.dtype, quantization), *WEIGHT_FORMATS]
     if quantization != "none":  # int8 in the checkpoint or in the settings
         others = tuple((dtype, quantization) for dtype, _ in WEIGHT_FORMATS[:2])
     elif spec.model.implementation == "transformers":
@@ -132,16 +134,14 @@ def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
     return list(dict.fromkeys([(spec.config.model.dtype, quantization), *others]))
 
 
-def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> FormatNeeds:
+def _format_needs(spec: ModelSpec, dtype: str, quantization: WeightFormat) -> FormatNeeds:
     settings = spec.config.model.replace(dtype=dtype)
-    formatted = replace(
-        spec, config=spec.config.replace(model=settings), model=spec.model.with_quantization(quantization)
-    )
+    model = spec.model.unfolded() if quantization == "none" else spec.model.with_quantization(quantization)
+    formatted = replace(spec, config=spec.config.replace(model=settings), model=model)
     weights, slots = formatted.weight_bytes, formatted.slots_bytes
     request = slots // settings.max_num_seqs
-    return FormatNeeds(
-        dtype, quantization, weights, request // settings.max_model_len, request, weights + slots
-    )
+    position = request // (settings.max_model_len + spec.model.canvas_length)
+    return FormatNeeds(dtype, quantization, weights, position, request, weights + slots)
 
 
 def needs_table(needs: CheckpointNeeds) -> Table:

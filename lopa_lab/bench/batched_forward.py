@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.mlp import GatedMLP
-from lopa_ray.model.transformer import Layer, Transformer, rope_table
+from lopa_ray.model.rotation import Rotation
+from lopa_ray.model.transformer import Layer, Transformer
 
 
 class BatchedForward:
@@ -39,8 +40,8 @@ class BatchedForward:
         """[L, 2, B, K, P, E]."""
         begin = prefix.shape[3]
         positions = torch.arange(begin, begin + window, device=prefix.device)
-        cos, sin = rope_table(config.head_dim, config.rope_theta, positions)
-        self._cos, self._sin = (angles.squeeze(1).to(prefix.dtype) for angles in (cos, sin))
+        cos, sin, self._query_scale = Rotation.of(config, positions, prefix.dtype)
+        self._cos, self._sin = (angles.squeeze(1) for angles in (cos, sin))
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor) -> Tensor:
@@ -64,7 +65,10 @@ class BatchedForward:
             k = _norm(k, layer.k_norm.weight, layer.rms_norm_eps)
         keys = torch.cat((keys, self._rotate(k)), dim=2)
         values = torch.cat((values, v), dim=2)
-        mixed = F.scaled_dot_product_attention(self._rotate(q), keys, values, enable_gqa=True)
+        q = self._rotate(q)
+        if self._query_scale is not None:
+            q = q * self._query_scale.squeeze(1)
+        mixed = F.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
         projected: Tensor = layer.o(mixed.transpose(1, 2).flatten(2))
         return projected
 

@@ -25,7 +25,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.weights import random_model
-from lopa_ray.scheduling.prefix_index import APPROXIMATE_GRANULARITY
+from lopa_ray.scheduling.prefix_index import GRANULARITY
 
 SEED = 5
 UNIQUE_TOKENS = 16
@@ -104,7 +104,7 @@ def _pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Pro
     first: dict[tuple[int, ...], Problem] = {}
     pairs: list[tuple[Problem, Problem]] = []
     for problem in itertools.islice(training_problems(SEED), CANDIDATES):
-        begin = tuple(engine.create_session(problem.question).prompt[:APPROXIMATE_GRANULARITY])
+        begin = tuple(engine.create_session(problem.question).prompt[:GRANULARITY])
         other = first.pop(begin, None)
         if other is None:
             first[begin] = problem
@@ -154,6 +154,6 @@ def measure_prefixes(shared: int, requests: int, problems: int) -> Measurements:
         "Processor time of one thread, medians over requests that are decoded one after the other. "
         f"block_diffusion: random weights, 4 layers of 1024, prompts that share all but {UNIQUE_TOKENS} of "
         f"{shared + UNIQUE_TOKENS} tokens. lopa: the preset demo on training problems, each after another one that "
-        f"begins with the same {APPROXIMATE_GRANULARITY} tokens, and once more. Tokens and answers are compared "
+        f"begins with the same {GRANULARITY} tokens, and once more. Tokens and answers are compared "
         "with those without a cache.",
     )

@@ -28,7 +28,10 @@ _TRANSFERS = get_args(GroupSettings.model_fields["transfer"].annotation)
 TRANSPORTS = (*(name for name in _TRANSFERS if name != "auto"), "single_phase")
 """How K/V of a winner reach the other workers. single_phase: each worker has computed them itself."""
 
-ALL_TRANSPORTS, ALL_DECODERS = ",".join(TRANSPORTS), ",".join(DECODERS)
+ALL_TRANSPORTS = ",".join(TRANSPORTS)
+
+ALL_DECODERS = ",".join(name for name, decoder in DECODERS.items() if not decoder.session.denoises_canvases)
+"""Those for models that fill masks, as the one in the package does."""
 
 
 @benchmark

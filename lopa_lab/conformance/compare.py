@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lopa_lab.conformance.canvases import compare_canvases
 from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, token_ids
 from lopa_lab.conformance.multi_block import compare_multi_block
+from lopa_lab.conformance.nemotron import compare_nemotron
 from lopa_lab.conformance.replayed import ReplayedRun, check, check_close
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
@@ -26,10 +28,14 @@ def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
             compare = _compare_uncached_blocks
         elif case.kind.startswith("mbd"):
             compare = compare_multi_block
+        elif case.kind.startswith("nld"):
+            compare = compare_nemotron
         elif case.kind.startswith("localleap"):
             compare = _compare_calls
         elif case.kind.startswith("dmax"):
             compare = _compare_soft_blocks
+        elif case.kind.startswith("dg_"):
+            compare = compare_canvases
         return list(compare(case, run))
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None

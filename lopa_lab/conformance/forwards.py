@@ -191,7 +191,14 @@ def compare_logits(case: Case, runner: BranchRunner) -> list[Difference]:
             runner.logits(full, to_stage=(range(len(full)),))
         segments, to_stage = _segments(step, start, len(ids)), (span,) if span else ()
         with observed_routing(runner.model) as observed:
-            got = runner.logits(ids, start=start, segments=segments, to_stage=to_stage)
+            got = runner.logits(
+                ids,
+                start=start,
+                segments=segments,
+                to_stage=to_stage,
+                causal=step.get("mode") == "c",
+                draft_adapter=bool(_count(step, "lora_on")),
+            )
         if routers:
             differences += compare_routing(case, number, routers, observed, len(ids))
         if start == 0 or span:
@@ -211,10 +218,10 @@ def compare_logits(case: Case, runner: BranchRunner) -> list[Difference]:
 
 def _num_cached(step: dict[str, Any], length: int) -> int:
     """Leading input positions whose K/V enter the cache: said as a number, as all or none, or all by the mode."""
-    if "mode" in step:
-        return length if step["mode"] == "full" else 0
     if "store" in step:
         return length * _count(step, "store")
+    if "mode" in step:
+        return length if step["mode"] == "full" else 0
     return _count(step, "update")
 
 
@@ -226,8 +233,11 @@ def _count(step: dict[str, Any], key: str) -> int:
 
 
 def _segments(step: dict[str, Any], start: int, length: int) -> tuple[Segment, ...]:
-    """What the rows see: everything, or block by block what came before and their own block."""
+    """What the rows see: everything, or block by block what came before and their own block. In a causal step, of mode
+    c, they see less."""
     stop = start + length
+    if step.get("mode") in ("b", "c"):
+        return ((stop, stop),)
     if "mode" in step:
         total = _count(step, "total")
         return ((stop, total),)

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
+from lopa_lab.conformance.canvases import renoising_settings
 from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError
 from lopa_lab.conformance.multi_block import multi_block_settings
+from lopa_lab.conformance.nemotron import (
+    autoregressive_settings,
+    nemotron_settings,
+    speculation_settings,
+)
 from lopa_lab.conformance.published_dmax import dmax_settings
 from lopa_lab.conformance.row_settings import RowSettings
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -280,7 +286,14 @@ _KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
         "llada21_eos",
         "llada21_edge",
     ),
+    nemotron_settings: (
+        *("nld_threshold", "nld_schedule", "nld_full_context"),
+        *("nld_budget", "nld_stop"),
+    ),
+    speculation_settings: ("nld_spec", "nld_spec_lora"),
+    autoregressive_settings: ("nld_ar",),
     dmax_settings: ("dmax_threshold", "dmax_early_stop", "dmax_edge"),
+    renoising_settings: ("dg_default", "dg_maxsteps", "dg_stopping", "dg_temperature", "dg_eos"),
 }
 SETTINGS_BY_KIND = {kind: settings for settings, kinds in _KINDS.items() for kind in kinds}
 """What makes settings of a row, by its kind."""

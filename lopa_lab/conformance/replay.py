@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from lopa_lab.conformance.canvas_forwards import compare_canvas_forwards
+from lopa_lab.conformance.canvases import RecordedRenoisingSession
 from lopa_lab.conformance.cases import (
     Case,
     Difference,
@@ -23,6 +25,7 @@ from lopa_lab.conformance.recorded import recorded_settings
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.dmax import DMaxSession
+from lopa_ray.decoding.decoders.renoising import RenoisingSession
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -58,9 +61,9 @@ def replay(
 ) -> Iterator[Verdict]:
     """One verdict per case, as they come: model by model, so that each is loaded once.
 
-    Checkpoints are folders in `models`, adapters in `lora` beside it. `make_engine` decides
-    where steps run; it is handed one configuration per model, in float32. Forward cases need
-    a `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
+    Checkpoints are folders in `models`, adapters in `lora` beside it, and draft adapters in the checkpoint's folder.
+    `make_engine` decides where steps run; it is handed one configuration per model, in float32. Forward cases need a
+    `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
     """
     groups: dict[tuple[str, str | None], list[PreparedCase]] = {}
     for case in cases:
@@ -70,8 +73,12 @@ def replay(
         else:
             groups.setdefault((prepared.case.model, prepared.case.lora), []).append(prepared)
     for (model, lora), group in groups.items():
-        adapter = models.resolve().parent / "lora" / lora if lora else None
-        yield from _replay_group(models / model, adapter, group, make_engine, device)
+        merged = models.resolve().parent / "lora" / lora if lora else None
+        beside = models / model / lora if lora else None
+        adapters = {"lora": merged, "draft_adapter": None}
+        if beside is not None and beside.is_dir():
+            adapters = {"lora": None, "draft_adapter": beside}
+        yield from _replay_group(models / model, adapters, group, make_engine, device)
 
 
 def _prepare(case: Case, logits: bool) -> PreparedCase | Verdict:
@@ -96,9 +103,13 @@ def _error_verdict(case: Case, error: BaseException) -> Verdict:
 
 
 def _replay_group(
-    model: Path, lora: Path | None, group: list[PreparedCase], make_engine: EngineFactory, device: str
+    model: Path,
+    adapters: Mapping[str, Path | None],
+    group: list[PreparedCase],
+    make_engine: EngineFactory,
+    device: str,
 ) -> Iterator[Verdict]:
-    for name, folder in (("model", model), ("LoRA adapter", lora)):
+    for name, folder in (("model", model), ("LoRA adapter", adapters["lora"])):
         if folder is not None and not folder.is_dir():
             missing = MalformedCaseError(f"no {name} {folder}; put the recorded checkpoint there")
             yield from (_error_verdict(prepared.case, missing) for prepared in group)
@@ -109,7 +120,7 @@ def _replay_group(
             {
                 "model": {
                     "path": str(model),
-                    "lora": None if lora is None else str(lora),
+                    **{name: None if folder is None else str(folder) for name, folder in adapters.items()},
                     "device": device,
                     "dtype": "float32",
                     "max_num_seqs": min(MAX_IN_FLIGHT, len(group)),
@@ -140,12 +151,15 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
         if prepared.settings is None:
             if not isinstance(engine, LocalEngine):
                 raise TypeError(f"forward cases need a LocalEngine, got {type(engine).__name__}")
-            yield at, _verdict(prepared.case, partial(compare_logits, prepared.case, engine.runner))
+            compare = compare_canvas_forwards if engine.vocabulary.canvas_length else compare_logits
+            yield at, _verdict(prepared.case, partial(compare, prepared.case, engine.runner))
             continue
         try:
             session = engine.create_session(prepared.prompt, prepared.settings)
             if isinstance(session, DMaxSession):
                 session = PublishedDMaxSession(session)
+            elif isinstance(session, RenoisingSession):
+                session = RecordedRenoisingSession(session, prepared.case.row)
         except LopaError as error:
             verdict = _error_verdict(prepared.case, error)
             yield at, replace(verdict, by_design=_has_mask(prepared.prompt, error, engine.vocabulary))

@@ -8,7 +8,7 @@ uses it. A filter is also a flag of `ScoringKind`, since greedy rows are scored 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,6 +33,14 @@ CONSTRAINING = (*GUIDED, "bad_words")
 
 class GenerationSettings(StrictModel):
     """The settings of every decoder."""
+
+    recommended_by_checkpoints: ClassVar[tuple[str, ...]] = (
+        "temperature",
+        "top_p",
+        "top_k",
+        "repetition_penalty",
+    )
+    """Settings that a checkpoint may have a default for, in its `generation_config.json`."""
 
     decoder: str
     """Which decoder fills the canvas."""

@@ -24,6 +24,10 @@ class ModelSettings(StrictModel):
     lora: str | None = None
     """Folder or Hub name of a PEFT LoRA adapter, merged when loaded (D2F checkpoints are such adapters)."""
 
+    draft_adapter: str | None = None
+    """Folder of a PEFT LoRA adapter of the output projections of attention, which drafts go through and nothing else
+    (decoder self_speculation); or Hub name of a repository that has one in its folder linear_spec_lora."""
+
     load_format: Literal["safetensors", "dummy"] = "safetensors"
     """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
 
@@ -95,16 +99,18 @@ class ModelSettings(StrictModel):
 
     @model_validator(mode="after")
     def _no_adapter_on_random_weights(self) -> Self:
-        if self.load_format == "dummy" and self.lora is not None:
-            raise SettingsError(
-                f"lora {self.lora!r} with load_format dummy: random weights take no adapter; leave one out",
-                setting="lora",
-            )
+        for name in ("lora", "draft_adapter"):
+            if self.load_format == "dummy" and getattr(self, name) is not None:
+                raise SettingsError(
+                    f"{name} {getattr(self, name)!r} with load_format dummy: random weights take no adapter; leave one "
+                    "out",
+                    setting=name,
+                )
         return self
 
     @model_validator(mode="after")
     def _transformers_runs_models_as_they_are(self) -> Self:
-        for name in ("quantization", "compile"):
+        for name in ("quantization", "compile", "draft_adapter"):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if self.implementation == "transformers" and value != default:
                 raise SettingsError(

@@ -10,6 +10,23 @@ from lopa_ray.errors import PromptError, SettingName, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 
+def check_decoder(settings: GenerationSettings, vocabulary: Vocabulary, denoises_canvases: bool) -> None:
+    """Raises SettingsError for a decoder that fills masks and a model without a mask token, or the reverse."""
+    if denoises_canvases == bool(vocabulary.canvas_length):
+        return
+    if denoises_canvases:
+        raise SettingsError(
+            f"decoder: got {settings.decoder}, which is for models whose canvases begin as random tokens; this model "
+            "fills masks; use another decoder",
+            setting="decoder",
+        )
+    raise SettingsError(
+        f"decoder: got {settings.decoder}, which fills masks; this model has no mask token, and its canvases begin as "
+        "random tokens; use decoder renoising",
+        setting="decoder",
+    )
+
+
 def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary) -> None:
     """Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens."""
     if not prompt:
@@ -29,12 +46,17 @@ def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary) -> None:
 def check_stop_tokens(settings: GenerationSettings, vocabulary: Vocabulary) -> None:
     """Raises SettingsError for a stop token that is never generated."""
     for token in settings.stop_token_ids:
-        if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
-            raise SettingsError(
-                f"stop_token_ids: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
-                f"but for the mask token ({vocabulary.mask_token_id})",
-                setting="stop_token_ids",
-            )
+        check_generated(token, vocabulary, "stop_token_ids")
+
+
+def check_generated(token: int, vocabulary: Vocabulary, setting: str) -> None:
+    """Raises SettingsError, naming `setting`, for a token that is never generated."""
+    if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
+        raise SettingsError(
+            f"{setting}: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
+            f"but for the mask token ({vocabulary.mask_token_id})",
+            setting=setting,
+        )
 
 
 def check_constraint(

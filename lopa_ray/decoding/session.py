@@ -27,7 +27,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
-from lopa_ray.decoding.request_checks import check_constraint, check_prompt, check_stop_tokens
+from lopa_ray.decoding.request_checks import check_constraint, check_decoder, check_prompt, check_stop_tokens
 from lopa_ray.decoding.result import final_part, length_through_end
 from lopa_ray.errors import ProtocolError, ScoreError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
@@ -62,6 +62,9 @@ class DecodeSession(ABC):
     planned_attributes: ClassVar[tuple[str, ...]] = ("_pending_plan", "_branches")
     """All that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
 
+    denoises_canvases: ClassVar[bool] = False
+    """Whether the decoder is for models whose canvases begin as random tokens, and not for those that fill masks."""
+
     def __init__(
         self,
         prompt: Sequence[int],
@@ -73,9 +76,10 @@ class DecodeSession(ABC):
 
         Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens in
         the prompt (the published decoders fill those or hang on them; here they are refused),
-        and SettingsError for a constraint that no answer of this length can keep, or a stop token or a token of
-        `logit_bias` that is none.
+        and SettingsError for a decoder that is not for this kind of model, for a constraint that no answer of this
+        length can keep, or a stop token or a token of `logit_bias` that is none.
         """
+        check_decoder(settings, vocabulary, self.denoises_canvases)
         check_prompt(prompt, vocabulary)
         check_stop_tokens(settings, vocabulary)
         self.prompt = list(prompt)

@@ -14,7 +14,6 @@ from lopa_ray.config.yaml_files import read_config
 from lopa_ray.decoding.decoders import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import SettingsError
-from lopa_ray.model.generation_defaults import SAMPLING_DEFAULTS
 
 
 class Config(ExecutionConfig):
@@ -36,7 +35,7 @@ class Config(ExecutionConfig):
         """As `as_dict`, without the decode settings that a checkpoint may have defaults for, if they were not set."""
         values = self.as_dict()
         if self.model.generation_config == "auto":
-            for name in {*SAMPLING_DEFAULTS} - self.decode.model_fields_set:
+            for name in {*self.decode.recommended_by_checkpoints} - self.decode.model_fields_set:
                 values["decode"].pop(name, None)
         return values
 
@@ -50,8 +49,10 @@ class Config(ExecutionConfig):
         return {**values, "decode": self.decode.given("json")}
 
     def with_decode_defaults(self, defaults: Mapping[str, Any]) -> Self:
-        """The same, with `defaults` for decode settings that were not set. Raises SettingsError for a wrong value."""
-        unset = {name: value for name, value in defaults.items() if name not in self.decode.model_fields_set}
+        """The same, with those of a checkpoint's `defaults` that the decoder has a place for, for decode settings that
+        were not set. Raises SettingsError for a wrong value."""
+        open_settings = {*self.decode.recommended_by_checkpoints} - self.decode.model_fields_set
+        unset = {name: value for name, value in defaults.items() if name in open_settings}
         return self.replace(decode=self.decode.replace(**unset)) if unset else self
 
     @classmethod

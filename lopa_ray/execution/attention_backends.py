@@ -15,11 +15,12 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention, PackedAttention
 from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial, branches_of_a_step
+from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from lopa_ray.kernels.operators import triton_failure
 from lopa_ray.kernels.sdpa import sdpa
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import CanvasConfig, ModelConfig
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """Maximum absolute difference of a backend's result from attention in fp32, on normally distributed input, by dtype."""
@@ -65,6 +66,10 @@ def select_backend(
     `capacity` is the number of positions of a slot. Raises SettingsError if the backend does not run on the device, or
     if its results are wrong.
     """
+    if isinstance(config, CanvasConfig):
+        if name not in ("auto", "sdpa"):
+            raise config.refusal("model.attention", repr(name), "auto or sdpa; use auto")
+        return CanvasAttention(config.layers)
     if name == "auto":
         name = resolve_attention(device, config, dtype, capacity)
     backend = _first_that_works(name, device, config, dtype, capacity)

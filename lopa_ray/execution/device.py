@@ -79,6 +79,8 @@ class Device:
     """The backend of torch.compile."""
     compiles_kernels: bool
     """Whether its attention or operators are kernels that must be compiled, even without `model.compile`."""
+    multiplies_fp8: bool
+    """Whether there are such devices that multiply fp8. On others fp8 weights are unfolded when they are read."""
     unavailable_reason: Callable[[], str | None]
     """Returns why the device cannot be used in this process, or None if it can."""
     prepare: Callable[[], None]
@@ -113,6 +115,7 @@ DEVICES = {
         timed_attention=(),
         compile_backend="inductor",
         compiles_kernels=False,
+        multiplies_fp8=False,
         unavailable_reason=lambda: None,
         prepare=keep_freed_memory,
         tested=True,
@@ -128,6 +131,7 @@ DEVICES = {
         timed_attention=("triton", "flash_attn"),
         compile_backend="inductor",
         compiles_kernels=True,
+        multiplies_fp8=True,
         unavailable_reason=_cuda_unavailable_reason,
         prepare=_prepare_cuda,
         tested=False,
@@ -142,6 +146,7 @@ DEVICES = {
         timed_attention=(),
         compile_backend=npu.COMPILE_BACKEND,
         compiles_kernels=False,
+        multiplies_fp8=False,
         unavailable_reason=npu.unavailable_reason,
         prepare=lambda: None,
         tested=False,

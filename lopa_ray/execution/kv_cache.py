@@ -11,7 +11,8 @@ Contract:
 - `checksum` hashes a slot's committed K/V and boundary row. On an idle group all workers must have the same.
 - `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted logits it decides the position
   after that span. The hidden row is kept rather than its scores, so every later step can sample from it with its own
-  parameters.
+  parameters. For models that denoise canvases of A positions it is [D + A * D]: behind that row is the
+  self-conditioning of the canvas, from the step of the last commit.
 
 Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden size, P positions of the given
 spans.
@@ -82,7 +83,9 @@ class KVCache:
                 f"a KV cache of {num_slots} slots with {capacity} positions ({gib:.1f} GiB) does not fit; "
                 f"lower max_num_seqs or max_model_len ({str(error).splitlines()[0]})"
             ) from None
-        self.boundary = torch.zeros(num_slots, config.hidden_size, dtype=dtype, device=device)
+        width = config.hidden_size * (1 + config.canvas_length)
+        self.boundary = torch.zeros(num_slots, width, dtype=dtype, device=device)
+        self._hidden_size = config.hidden_size
         self.request_ids: list[int | None] = [None] * num_slots
         self.committed: list[Spans] = [()] * num_slots
         self.last_commit = [0] * num_slots
@@ -102,6 +105,11 @@ class KVCache:
                     f"slot {slot}: positions {span.start} to {span.stop} are not cached; cached: {self.committed[slot]}"
                 )
         self.committed[slot] = spans
+
+    @property
+    def last_rows(self) -> Tensor:
+        """The last hidden row of the first committed span of each slot, [S, D] in the cache's dtype."""
+        return self.boundary[:, : self._hidden_size]
 
     def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
         """Writable views of a slot's keys and values in one layer, [K, C, E] each in the cache's dtype."""
@@ -125,7 +133,8 @@ class KVCache:
         _, layers, two, heads, _, dim = self.data.shape
         width = self.boundary.shape[1]
         kv, boundaries = payload.tensor_split([payload.numel() - commits * width])
-        return StagedStep(kv.view(layers, two, -1, heads, dim), boundaries.view(commits, width))
+        positions = kv.numel() // (layers * two * heads * dim)
+        return StagedStep(kv.view(layers, two, positions, heads, dim), boundaries.view(commits, width))
 
     def write_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
         """Commit a payload, flat [values] in the cache's dtype: `copy_payload`, and mark the spans as committed."""
@@ -155,7 +164,8 @@ class KVCache:
             together = list(of_step)
             next_row = row + sum(len(commit.staged.rows) for commit in together)
             next_boundary = boundary + len(together)
-            commit_rows(self.data, step.kv, rows[row:next_row])
+            if next_row > row:
+                commit_rows(self.data, step.kv, rows[row:next_row])
             staged, slots = boundaries[boundary:next_boundary].unbind(1)
             self.boundary.index_copy_(0, slots, step.boundaries.index_select(0, staged))
             row, boundary = next_row, next_boundary

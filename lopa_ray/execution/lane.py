@@ -26,6 +26,10 @@ class Lane:
     """The request of the branch. None: the lane has no request, and no positions are scored."""
     index: int = -1
     """The index of the branch. -1: the lane only stages K/V."""
+    causal: bool = False
+    """See `Plan.causal`."""
+    draft_adapter: bool = False
+    """See `Plan.draft_adapter`."""
 
     @property
     def stop(self) -> int:
@@ -48,6 +52,16 @@ class Lane:
         return self.request is not None and self.request.plan.scores_decided
 
     @property
+    def encodes(self) -> bool:
+        """See `Plan.encodes`. Lanes without a request encode."""
+        return self.request is None or self.request.plan.encodes
+
+    @property
+    def conditioned_on(self) -> int:
+        """See `Plan.conditioned_on`."""
+        return 0 if self.request is None else self.request.plan.conditioned_on
+
+    @property
     def has_soft_inputs(self) -> bool:
         """Whether inputs are weighted; see `Plan.input_weights`."""
         return self.request is not None and bool(self.request.plan.input_weights)
@@ -64,7 +78,12 @@ class Lane:
         return weights
 
     def runs(self) -> list[tuple[int, int]]:
-        """For each segment, the number of its rows, and the end (exclusive) of the positions that they see."""
+        """For each run of rows that see the same positions, their number, and the end (exclusive) of these positions.
+
+        A run is a segment, or one row if the lane is causal: then a row's result depends on what it sees alone.
+        """
+        if self.causal:
+            return [(1, seen) for seen in range(self.start + 1, self.stop + 1)]
         if len(self.segments) == 1:
             return [(len(self.canvas), self.segments[0][1])]
         stops = [stop for stop, _ in self.segments]
@@ -85,7 +104,9 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
     def add(index: int, segments: tuple[Segment, ...], fills: tuple[Fill, ...], to_stage: Spans) -> None:
         segments = tuple(segment for segment in segments if segment[0] > scheduled.start)
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
-        lanes.append(Lane(scheduled.slot, scheduled.start, ids, segments, fills, to_stage, scheduled, index))
+        where = scheduled.slot, scheduled.start
+        lane = Lane(*where, ids, segments, fills, to_stage, scheduled, index, plan.causal, plan.draft_adapter)
+        lanes.append(lane)
 
     for index in scheduled.branch_indices:
         branch = plan.branches[index]

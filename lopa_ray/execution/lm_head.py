@@ -6,6 +6,7 @@ part of it), S slots, M top tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -20,6 +21,7 @@ from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.special_tokens import NO_MASK
 
 MAX_HEAD_ROWS = 512
 """Maximum number of rows per LM head call."""
@@ -48,14 +50,15 @@ class LMHead:
     """The LM head and the scoring of one model."""
 
     def __init__(self, model: MaskPredictor) -> None:
-        """The mask token and the padding of the vocabulary are banned: they are never chosen."""
+        """The mask token, if there is one, and the padding of the vocabulary are banned: they are never chosen."""
         config = model.config
         self._lm_head = model.lm_head
         self.max_rows = head_rows(-(-config.vocab_size // model.tp_group.size))
         """Maximum number of rows per call, the same on all shards."""
         self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
-        banned_tokens[config.mask_token_id] = True
+        if config.mask_token_id != NO_MASK:
+            banned_tokens[config.mask_token_id] = True
         if config.unpadded_vocab_size is not None:
             banned_tokens[config.unpadded_vocab_size :] = True
         self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
@@ -71,11 +74,18 @@ class LMHead:
         logits = self.logits(torch.cat((hidden, padding)))[: len(hidden)]
         return self._vocab_ops.gather_vocab(logits.float())
 
-    def score(self, groups: list[ScoringGroup], columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
+    def score(
+        self,
+        groups: list[ScoringGroup],
+        columns: StepColumns[Tensor],
+        rows: Tensor,
+        on_logits: Callable[[Tensor, Tensor], None] | None = None,
+    ) -> Tensor:
         """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
 
-        Returns one flat fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their
-        log-probabilities, [2, rows, M].
+        `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat
+        fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
+        [2, rows, M].
         """
         scores, tops = [], []
         allowed_tokens = self._unpack(columns.bitmasks)
@@ -85,6 +95,8 @@ class LMHead:
             for first in range(group.rows.start, group.rows.stop, self.max_rows):
                 chunk = slice(first, min(first + self.max_rows, group.rows.stop))
                 logits = self.logits(rows.index_select(0, columns.score_rows[chunk]))
+                if on_logits is not None:
+                    on_logits(logits, columns.score_numbers[chunk])
                 if group.kind.is_fused:
                     numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))

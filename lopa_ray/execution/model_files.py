@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.model_settings import DEMO_MODEL, ModelSettings
+from lopa_ray.model.checkpoint_config import DRAFT_FOLDER
 from lopa_ray.model.hub import HubName, download, pin
 
 DEMO = "demo"
@@ -24,6 +25,7 @@ def pin_model(config: ConfigT) -> ConfigT:
     pinned = model.replace(
         path=model.path if model.path == DEMO else pin(model.path),
         lora=None if model.lora is None else pin(model.lora),
+        draft_adapter=None if model.draft_adapter is None else pin(model.draft_adapter),
     )
     return config if pinned == model else config.replace(model=pinned)
 
@@ -41,19 +43,34 @@ def adapter_folder(model: ModelSettings) -> Path | None:
     return None if model.lora is None else _folder(model.lora, weights=True)
 
 
+def draft_adapter_folder(model: ModelSettings, *, weights: bool = False) -> Path | None:
+    """The draft adapter's folder on this machine, or None. `model` has pinned names.
+
+    Of a name on the Hub it is the folder `linear_spec_lora`. Weights on the Hub are downloaded only with `weights`.
+    Raises CheckpointError if a download fails.
+    """
+    source = model.draft_adapter
+    return None if source is None else _folder(source, weights=weights, subfolder=DRAFT_FOLDER)
+
+
 def is_on_hub(model: ModelSettings) -> bool:
-    """Whether the checkpoint or the adapter comes from the Hub. `model` has pinned names."""
-    return any(source is not None and _is_pinned(source) for source in (model.path, model.lora))
+    """Whether the checkpoint or an adapter comes from the Hub. `model` has pinned names."""
+    sources = (model.path, model.lora, model.draft_adapter)
+    return any(source is not None and _is_pinned(source) for source in sources)
 
 
 def download_weights(model: ModelSettings) -> None:
     """Download all files of a model with pinned names to this machine. Raises CheckpointError."""
     checkpoint_folder(model, weights=model.load_format != "dummy")
     adapter_folder(model)
+    draft_adapter_folder(model, weights=True)
 
 
-def _folder(source: str, *, weights: bool) -> Path:
-    return download(source, weights=weights) if _is_pinned(source) else Path(source).expanduser()
+def _folder(source: str, *, weights: bool, subfolder: str = "") -> Path:
+    """The folder of a path, or of a pinned name on the Hub: there `subfolder` of the repository."""
+    if _is_pinned(source):
+        return download(source, weights=weights, subfolder=subfolder)
+    return Path(source).expanduser()
 
 
 def _is_pinned(source: str) -> bool:

@@ -9,12 +9,13 @@ import torch
 
 from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder
+from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder, draft_adapter_folder
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.implementation import (
     build_model,
     check_positions,
+    fitted,
     random_weights,
     read_weights,
     shard_weights,
@@ -47,21 +48,28 @@ def load_weights(
         dtype=spec.dtype,
         device=device,
         lora=adapter_folder(model),
+        draft_adapter=draft_adapter_folder(model, weights=True),
         tp_group=tp_group,
     )
 
 
 def resolve_auto(spec: ModelSpec) -> ModelSpec:
-    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine.
+    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine, and fp8 by
+    floating weights if its device does not multiply fp8.
 
-    On devices whose backends are not timed it stays. Raises SettingsError.
+    On devices whose backends are not timed auto stays. Raises SettingsError.
     """
     if not spec.has_auto:
         return spec
     model = spec.config.model
     device = DEVICES[model.device]
-    device.torch_device()
+    torch_device = device.torch_device()
+    spec = replace(spec, model=fitted(spec.model, dtype=spec.dtype, device=torch_device))
+    if not spec.has_auto_attention:
+        return spec
     shard = spec.model.shard(spec.config.group.tensor_parallel_size)
+    if spec.model.canvas_length:
+        return replace(spec, config=spec.config.replace(model=model.replace(attention="sdpa")))
     name = resolve_attention(device, shard, spec.dtype, model.max_model_len)
     return replace(spec, config=spec.config.replace(model=model.replace(attention=name)))
 
@@ -89,7 +97,8 @@ def build_runner(
     runner = BranchRunner(
         loaded,
         max_num_seqs=model.max_num_seqs,
-        max_model_len=model.max_model_len,
+        # The last canvas of an answer is computed whole, even where less of it is asked for.
+        max_model_len=model.max_model_len + spec.model.canvas_length,
         attention=select_backend(
             model.attention, device, loaded.shard_config, spec.dtype, model.max_model_len
         ),
@@ -107,12 +116,13 @@ def warm_up(runner: BranchRunner) -> None:
     """
     for most in WARM_UP_ROWS:
         rows = min(most, runner.cache.capacity)
-        canvas = (runner.vocabulary.mask_token_id,) * rows
+        canvas, encodes = (_open_token(runner),) * rows, runner.vocabulary.canvas_length > 0
         cached = (range(1),)
         whole = Branch(((rows, rows),), range(rows), to_stage=cached)
         in_two = Branch(((rows - 1, rows - 1), (rows, rows)), range(rows))
-        first = Plan(1, 0, canvas, (whole,), ())
-        second = Plan(2, 1, canvas[1:], (in_two,), cached, commit=Commit(1, 0, cached, shared=False))
+        first = Plan(1, 0, canvas, (whole,), (), encodes=encodes, scores_decided=encodes)
+        commit = Commit(1, 0, cached, shared=False)
+        second = Plan(2, 1, canvas[1:], (in_two,), cached, commit=commit, scores_decided=encodes)
         for plan in (first, second):
             runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
         runner.reconcile({}, ())
@@ -123,13 +133,19 @@ def warm_up(runner: BranchRunner) -> None:
 
 def largest_step(runner: BranchRunner) -> StepPlan:
     """A prompt that fills the first slot, and `EXPECTED_BRANCHES` branches in every other slot."""
-    capacity, mask = runner.cache.capacity, runner.vocabulary.mask_token_id
+    capacity, token = runner.cache.capacity, _open_token(runner)
+    encodes = runner.vocabulary.canvas_length > 0
     requests = []
     for slot in range(len(runner.cache.request_ids)):
         rows = capacity if slot == 0 else min(EXPECTED_BRANCH_ROWS, capacity)
         scored = range(max(0, rows - EXPECTED_BRANCH_ROWS), rows)
         branch = Branch(((rows, rows),), scored, to_stage=(range(rows),))
         branches = (branch,) * (1 if slot == 0 else EXPECTED_BRANCHES)
-        plan = Plan(1, 0, (mask,) * rows, branches, ())
+        plan = Plan(1, 0, (token,) * rows, branches, (), encodes=encodes, scores_decided=encodes)
         requests.append(ScheduledRequest(slot, slot, plan, tuple(range(len(branches)))))
     return StepPlan(0, 1, tuple(requests))
+
+
+def _open_token(runner: BranchRunner) -> int:
+    """The mask token, or any token where the model denoises canvases: there all positions are scored."""
+    return 0 if runner.vocabulary.canvas_length else runner.vocabulary.mask_token_id

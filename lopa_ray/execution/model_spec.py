@@ -14,8 +14,8 @@ from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_files import checkpoint_folder, pin_model
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.execution.model_files import checkpoint_folder, draft_adapter_folder, pin_model
+from lopa_ray.model.checkpoint_config import draft_rank, load_config
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.special_tokens import MissingMaskTokenError
 from lopa_ray.text.tokenizer import Tokenizer
@@ -56,6 +56,11 @@ class ModelSpec:
                 raise CheckpointError(f"{error}, or set model.mask_token_id to one in 0..{last}") from None
             model = load_config(folder, settings.implementation, usable[0])
         model = model.with_quantization(settings.quantization)
+        if not DEVICES[settings.device].multiplies_fp8 or settings.dtype != "bfloat16":
+            model = model.unfolded()
+        adapter = draft_adapter_folder(settings)
+        if adapter is not None:
+            model = model.with_draft_adapter(draft_rank(adapter))
         return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
@@ -67,7 +72,13 @@ class ModelSpec:
 
     @property
     def has_auto(self) -> bool:
-        """Whether a setting, `model.attention`, is still auto and has to be measured; see `resolve_auto`."""
+        """Whether something depends on the worker's device: attention that has to be measured, or weights that stay in
+        fp8 where it multiplies that; see `resolve_auto`."""
+        return self.has_auto_attention or self.model.quantization == "fp8"
+
+    @property
+    def has_auto_attention(self) -> bool:
+        """Whether `model.attention` is still auto and has to be measured."""
         model = self.config.model
         return model.attention == "auto" and bool(DEVICES[model.device].timed_attention)
 
@@ -91,7 +102,7 @@ class ModelSpec:
         """Bytes of the K/V of all positions of all slots, over all shards."""
         settings = self.config.model
         per_position = math.prod(self.model.kv_shape) * self.dtype.itemsize
-        return settings.max_num_seqs * settings.max_model_len * per_position
+        return settings.max_num_seqs * (settings.max_model_len + self.model.canvas_length) * per_position
 
     @property
     def needs_warm_up(self) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 from lopa_ray.errors import CapacityError
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
+from lopa_ray.execution.self_conditioning import signal_rows, stage_signals
 from lopa_ray.execution.staging import PendingCommit
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.padding import bucket_rows
@@ -47,11 +48,14 @@ class PackingOptions:
     """Whether `row_scores` scores greedy rows. It needs logits over the whole vocabulary."""
     bucket: Callable[[int], int]
     """A function from a number of rows to the padded number of rows of the forward."""
+    canvas_length: int = 0
+    """See `Vocabulary.canvas_length`."""
 
 
-SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO, SCORES_DECIDED = LANE_COLUMNS = range(7)
+SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO, SCORES_DECIDED, SHIFT = LANE_COLUMNS = range(8)
 """Columns of the table of lanes: slot, position of the first row, index of that row, number of rows, the start and end
-of the positions to score, and whether these are scored where they are decided too."""
+of the positions to score, whether these are scored where they are decided too, and how far before a position the row is
+that decides it."""
 
 
 class Packing:
@@ -68,6 +72,7 @@ class Packing:
             (
                 *(lane.slot, lane.start, 0, len(lane.canvas)),
                 *((scored := lane.scored).start, scored.stop, lane.scores_decided),
+                1 if lane.causal else options.shift,
             )
             for lane in lanes
         ]
@@ -81,7 +86,7 @@ class Packing:
             for position, token in lane.fills:
                 if position >= lane.start:
                     ids[first + position - lane.start] = token
-        slot, start, first, rows, scored_from, scored_to, scores_decided = self._table.T
+        slot, start, first, rows, scored_from, scored_to, scores_decided, shift = self._table.T
         lane_of_row = np.repeat(np.arange(len(table)), rows[:-1])
         positions = np.arange(self.num_rows) + (start - first)[lane_of_row]
         runs = np.array([NO_RUN, *(run for lane in lanes for run in lane.runs())], np.int64)
@@ -104,8 +109,8 @@ class Packing:
             fuse_greedy=options.fuse_greedy,
             bucket=options.bucket,
         )
-        # With shifted logits the boundary row of the slot decides the first position of a lane.
-        deciding = scored - options.shift
+        # Where the row before a position decides it, that of a lane's first one is the boundary row of the slot.
+        deciding = scored - shift[scoring_lanes]
         deciding = np.where(
             deciding >= first[scoring_lanes], deciding, self.rows_bucket + slot[scoring_lanes]
         )
@@ -114,6 +119,8 @@ class Packing:
         self.columns: StepColumns[npt.NDArray[np.generic]] = StepColumns(
             ids=self._pad(ids),
             input_weights=self._input_weights(),
+            signal_rows=signal_rows(lanes, self.first_rows, self.rows_bucket, options.canvas_length),
+            draft_rows=self._draft_rows(),
             positions=self._pad(positions),
             stops=self._pad(stops),
             tiles=tiles,
@@ -122,6 +129,7 @@ class Packing:
             commit_boundaries=commit_boundaries,
             stage_rows=stage_rows,
             stage_boundaries=stage_boundaries,
+            stage_signals=stage_signals(lanes, self.rows_to_score, options.canvas_length),
             score_rows=self.rows_to_score.padded(deciding),
             score_numbers=self.rows_to_score.numbers,
             ending_ids=self.rows_to_score.ending_ids,
@@ -170,6 +178,15 @@ class Packing:
             if lane.has_soft_inputs:
                 weights[first : first + len(lane.canvas)] = lane.input_weights()
         return weights
+
+    def _draft_rows(self) -> npt.NDArray[np.float64]:
+        """See `StepColumns.draft_rows`."""
+        if not any(lane.draft_adapter for lane in self.lanes):
+            return NO_WEIGHTS
+        draft_rows = np.zeros(self.rows_bucket)
+        for lane, first in zip(self.lanes, self.first_rows, strict=False):
+            draft_rows[first : first + len(lane.canvas)] = lane.draft_adapter
+        return draft_rows
 
     def _check_capacity(self, positions: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
         reach = max(int(positions.max(initial=-1)) + 1, int(stops.max(initial=0)))

@@ -102,6 +102,16 @@ class RowsToScore:
             self.canvas_changes = self._logit_changes.of_canvases
             self.fill_changes = self._logit_changes.of_fills
 
+    @property
+    def size(self) -> int:
+        """The number N of rows, including padding."""
+        return self._size
+
+    def rows_of_lane(self, lane: int) -> npt.NDArray[np.int64]:
+        """The rows of a lane among the N, in order of their positions, int64 [rows of the lane]."""
+        rows: npt.NDArray[np.int64] = self._index[self._lane_of_row == lane]
+        return rows
+
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Reorder values of rows, int64 [rows], to the order of the N rows: int64 [N]. Padding gets 0."""
         padded = np.zeros(self._size, np.int64)
@@ -205,6 +215,11 @@ class RowsToScore:
             numbers[self._index, COLUMN.uniform] = keyed_uniforms(
                 seeds[self._params_of_row], np.array(keys, np.int64)[self._lane_of_row], self.positions
             )
+            for at, lane in enumerate(self._lanes):
+                if lane.branch is not None and lane.branch.draws:
+                    rows = np.flatnonzero(self._lane_of_row == at)
+                    draws = np.array(lane.branch.draws)[self.positions[rows] - lane.branch.scored.start]
+                    numbers[self._index[rows], COLUMN.uniform] = draws
         if len(self.bitmasks):
             numbers[self._index, COLUMN.bitmask] = self._set_of_row
         numbers[self._index, COLUMN.target] = self._target_of_row.clip(0)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention
+from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.commits import Commits
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
@@ -24,11 +25,13 @@ from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.payload_transfer import PayloadTransfer
 from lopa_ray.execution.prefix_store import PrefixStore
+from lopa_ray.execution.self_conditioning import SelfConditioning
 from lopa_ray.execution.staging import StagedLane, StagedStep, StagingBuffer
 from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
+from lopa_ray.model.canvas_model import CanvasModel
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
@@ -53,11 +56,15 @@ class BranchRunner:
     ) -> None:
         """The cache has `max_num_seqs` slots of `max_model_len` positions.
 
-        By default attention uses torch's scaled_dot_product_attention lane by lane. Raises CapacityError if the cache
+        By default attention uses torch's scaled_dot_product_attention lane by lane. A model that denoises canvases
+        computes the last one of an answer whole, which needs positions for it. Raises CapacityError if the cache
         does not fit in memory.
         """
         config = model.config
-        self.attention = attention or DEFAULT_ATTENTION
+        of_model = (
+            CanvasAttention(model.config.layers) if isinstance(model, CanvasModel) else DEFAULT_ATTENTION
+        )
+        self.attention = attention or of_model
         self.model = model
         self.device = model.embed.weight.device
         self.cache = KVCache(
@@ -69,8 +76,12 @@ class BranchRunner:
             config.eos_token_id,
             config.stop_token_ids,
             config.shifted,
+            config.canvas_length,
         )
         self._lm_head = LMHead(model)
+        self._self_conditioning = (
+            SelfConditioning(model, self.cache) if isinstance(model, CanvasModel) else None
+        )
         self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
@@ -80,6 +91,7 @@ class BranchRunner:
             shift=int(config.shifted),
             fuse_greedy=model.tp_group.size == 1,
             bucket=self.attention.bucket,
+            canvas_length=config.canvas_length,
         )
         self._probe = torch.zeros(1, device=self.device)  # there before memory can be short
         self._staging = StagingBuffer()
@@ -133,9 +145,23 @@ class BranchRunner:
     def _evaluate(self, packing: Packing, columns: StepColumns[Tensor]) -> Tensor:
         """Forward, stage and score; returns what `score` returns. It may be repeated after a lack of memory."""
         rows, kv = self.forward(packing, columns)
+        if self._self_conditioning is None:  # before scores need memory
+            self._stage(packing, columns, rows, kv)
+            return self.score(packing, columns, rows)
+        scores = self.score(packing, columns, rows)
+        self._stage(packing, columns, rows, kv)
+        return scores
+
+    def _stage(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None) -> None:
         if kv is not None:
-            self._staging.add_step(packing.lanes, packing.stage_ranges, StagedStep.gather(columns, rows, kv))
-        return self.score(packing, columns, rows)
+            self._staging.add_step(packing.lanes, packing.stage_ranges, self._gather(columns, rows, kv))
+
+    def _gather(self, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:
+        """See `StagedStep`; the arguments are what `forward` returns."""
+        staged = StagedStep.gather(columns, rows, kv)
+        if self._self_conditioning is None:
+            return staged
+        return staged.with_signals(self._self_conditioning.staged(columns))
 
     def _return_free_memory(self) -> None:
         """Return what torch's allocator keeps to the device, where it can be in larger pieces again."""
@@ -222,16 +248,22 @@ class BranchRunner:
             _, layers, two, heads, _, dim = self.cache.data.shape
             kv = self.cache.data.new_empty(layers, two, packing.rows_bucket, heads, dim)
         attention = self.attention.bind(self.cache, packing, columns)
-        weights = columns.input_weights if len(columns.input_weights) else None
-        hidden = self.model(columns.ids, columns.positions, attention, kv, weights)
-        return torch.cat((hidden, self.cache.boundary)), kv
+        if self._self_conditioning is not None:
+            self._self_conditioning.check(packing.lanes)
+            hidden = self._self_conditioning.forward(columns, attention, kv)
+        else:
+            weights = columns.input_weights if len(columns.input_weights) else None
+            draft_rows = columns.draft_rows if len(columns.draft_rows) else None
+            hidden = self.model(columns.ids, columns.positions, attention, kv, weights, draft_rows)
+        return torch.cat((hidden, self.cache.last_rows)), kv
 
     def score(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
         """See `LMHead.score`."""
         groups = packing.rows_to_score.groups
         if not groups:
             return torch.empty(0, dtype=torch.float64, device=self.device)
-        return self._lm_head.score(groups, columns, rows)
+        observe = self._self_conditioning.observe if self._self_conditioning is not None else None
+        return self._lm_head.score(groups, columns, rows, observe)
 
     # Research and state
 
@@ -244,24 +276,35 @@ class BranchRunner:
         segments: tuple[Segment, ...] | None = None,
         to_stage: Spans = (),
         slot: int = 0,
+        causal: bool = False,
+        draft_adapter: bool = False,
     ) -> Tensor:
         """Full logits of the span [start, start + len(ids)): fp32 [len(ids), V], one row per input, not shifted.
 
         The rows see the cached positions of the slot before the span, and the positions that `segments` allow (default:
-        all positions up to the end of the span). The K/V of `to_stage` are committed afterwards. If `start` is 0, the
-        slot is emptied first.
+        all positions up to the end of the span), or if `causal` is set those up to their own. With `draft_adapter` they
+        go through the model's draft adapter. The K/V of `to_stage` are committed afterwards. If `start` is 0, the slot
+        is emptied first.
         """
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)
         canvas = np.array(ids, np.int64)
-        lane = Lane(slot, start, canvas, segments or ((stop, stop),), to_stage=to_stage)
+        lane = Lane(
+            slot,
+            start,
+            canvas,
+            segments or ((stop, stop),),
+            to_stage=to_stage,
+            causal=causal,
+            draft_adapter=draft_adapter,
+        )
         packing = Packing([lane], [], self.packing_options)
         columns = packing.to_device(self.device)
         rows, kv = self.forward(packing, columns)
         hidden = rows[: len(ids)]
         if kv is not None:
-            staged = StagedLane(StagedStep.gather(columns, rows, kv), packing.stage_ranges[0], 0, start)
+            staged = StagedLane(self._gather(columns, rows, kv), packing.stage_ranges[0], 0, start)
             self.cache.write_payload(slot, to_stage, self.cache.gather_payload([(slot, to_stage, staged)]))
         most = self._lm_head.max_rows
         parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]

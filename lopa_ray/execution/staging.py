@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from lopa_ray.execution.lane import Lane
@@ -22,7 +23,8 @@ class StagedStep:
     kv: Tensor
     """[L, 2, P, K, E]: keys and values of the P staged rows."""
     boundaries: Tensor
-    """[Q, D]: the last hidden row of the first span of each staging lane; see `KVCache.boundary`."""
+    """[Q, D]: the last hidden row of the first span of each staging lane; see `KVCache.boundary`, also for what is
+    behind it with models that denoise canvases."""
 
     @classmethod
     def gather(cls, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> Self:
@@ -31,6 +33,10 @@ class StagedStep:
         Both have the model's dtype. One operation gathers all layers.
         """
         return cls(kv.index_select(2, columns.stage_rows), rows.index_select(0, columns.stage_boundaries))
+
+    def with_signals(self, signals: Tensor) -> Self:
+        """The same with the self-conditioning [Q, A * D] of each staging lane, in the model's dtype."""
+        return replace(self, boundaries=torch.cat((self.boundaries, signals), dim=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

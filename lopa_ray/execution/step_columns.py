@@ -32,6 +32,10 @@ class StepColumns(Generic[Column]):
     """[R]: token ids."""
     input_weights: Column
     """fp64 [R]: the weight of each row's token in its soft input (see `embed_softly`); [0] if all inputs are plain."""
+    signal_rows: Column
+    """[R]: see `signal_rows` of `lopa_ray.execution.self_conditioning`; [0] unless the model denoises canvases."""
+    draft_rows: Column
+    """fp64 [R]: 1 for rows that go through the draft adapter, 0 for others; [0] if no row does."""
     positions: Column
     """[R]: positions."""
     stops: Column
@@ -48,6 +52,8 @@ class StepColumns(Generic[Column]):
     """[P]: rows of the forward."""
     stage_boundaries: Column
     """[Q]: rows of the forward, or of slots."""
+    stage_signals: Column
+    """[Q x positions of a canvas]: see `stage_signals` of `lopa_ray.execution.self_conditioning`."""
     score_rows: Column
     """[N]: rows of the forward, or of slots."""
     score_numbers: Column

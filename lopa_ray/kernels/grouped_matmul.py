@@ -1,6 +1,6 @@
 """A product per expert over rows that are sorted by expert, in a number of launches that does not depend on theirs.
 
-Shape suffixes: S sorted rows, N experts, I inputs, O outputs.
+Shape suffixes: S sorted rows, N experts, I inputs, O outputs, G groups of inputs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lopa_ray.kernels.fp8 import unfold
 from lopa_ray.kernels.int8_matmul import int8_matmul
 from lopa_ray.kernels.operators import define
 from lopa_ray.kernels.padding import padded_rows
@@ -21,18 +22,21 @@ GROUPED_MM_MAJORS = (9, 10)
 copied to the host."""
 
 
-def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def grouped_matmul(
+    x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None = None, width: int = 0
+) -> Tensor:
     """x [S, I] times the transpose of each row's expert in weight [N, O, I] → [S, O].
 
     Rows of expert n are those from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. What is behind the last
     end is not computed, and may be anything. Floating x takes floating or int8 weights, which are converted, and gives
-    its own dtype; int8 x takes int8 and gives exact int32.
+    its own dtype; int8 x takes int8 and gives exact int32. fp8 weights have scales fp32 [N, O, G], each of `width`
+    inputs, and are unfolded in fp32 before they are converted.
     """
     if torch.is_grad_enabled():  # training: torch has to see the reference
-        return _reference(x, weight, ends)
+        return _reference(x, weight, ends, group_scale, width)
     if x.is_cuda and _has_grouped_mm(x, weight):
         return F.grouped_mm(x, weight.mT, offs=ends)
-    out: Tensor = _grouped_matmul(x, weight, ends)
+    out: Tensor = _grouped_matmul(x, weight, ends, group_scale, width)
     return out
 
 
@@ -46,15 +50,20 @@ def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
     return torch.cuda.get_device_properties(x.device).major in GROUPED_MM_MAJORS
 
 
-def _reference(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def _reference(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int) -> Tensor:
     stops = ends.tolist()
+
+    def of_expert(expert: int) -> Tensor:
+        own = weight[expert]
+        return own if group_scale is None else unfold(own, group_scale[expert], width)
+
     pieces = [
-        _matmul(x[start:stop], weight[expert])
+        _matmul(x[start:stop], of_expert(expert))
         for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
         if stop > start
     ]
     if stops[-1] < len(x):
-        pieces.append(_fake(x[stops[-1] :], weight, ends).zero_())
+        pieces.append(_fake(x[stops[-1] :], weight, ends, group_scale, width).zero_())
     return torch.cat(pieces)
 
 
@@ -66,11 +75,14 @@ def _matmul(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(padded.clone() if padded is x else padded, weight.to(x.dtype))[: x.shape[0]]
 
 
-def _fake(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def _fake(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int) -> Tensor:
     dtype = torch.int32 if x.dtype == torch.int8 else x.dtype
     return x.new_empty(x.shape[0], weight.shape[1], dtype=dtype)
 
 
 _grouped_matmul = define(
-    "grouped_matmul(Tensor x, Tensor weight, Tensor ends) -> Tensor", _reference, _fake, launches=1
+    "grouped_matmul(Tensor x, Tensor weight, Tensor ends, Tensor? group_scale, int width) -> Tensor",
+    _reference,
+    _fake,
+    launches=1,
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -14,13 +15,14 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint_config import CONFIG, load_config
 from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
-from lopa_ray.model.config import ModelConfig, Quantization
+from lopa_ray.model.config import ModelConfig, NativeConfig, WeightFormat
 from lopa_ray.model.families import family_of
 from lopa_ray.model.family import Family, published_rows
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.hub import download
 from lopa_ray.model.json_file import read_json
 from lopa_ray.model.lora import LoraAdapter
+from lopa_ray.model.stored_fp8 import WEIGHT_DTYPES, StoredFp8
 from lopa_ray.model.tensor_parallel import is_of_experts
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (
@@ -28,6 +30,8 @@ from lopa_ray.model.weights import (
     Weights,
     build_model,
     check_dtype,
+    fitted,
+    is_fp8_weight,
     meta_model,
     quantize_parameter,
     storage_dtype,
@@ -36,6 +40,8 @@ from lopa_ray.model.weights import (
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+_log = logging.getLogger("lopa.model")
+
 
 def read_weights(
     path: str | Path,
@@ -43,14 +49,15 @@ def read_weights(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     lora: str | Path | None = None,
-    quantization: Quantization = "none",
+    quantization: WeightFormat = "none",
     mask_token_id: int | None = None,
     experts: range | None = None,
 ) -> Weights:
     """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
-    `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them.
+    `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them, but floating
+    if it has them in fp8, which they stay with fp8 where no adapter changes them.
     `mask_token_id`: see `load_config`. `experts`: those to read; the others' tensors are not touched, and parameters
     that stack experts are as much shorter. None: all.
     Tensors are read one by one into their final place on `device`, so host memory stays near the size of the model.
@@ -59,18 +66,26 @@ def read_weights(
     folder = Path(path)
     config = load_config(folder, mask_token_id=mask_token_id)
     family = family_of(config)
-    published = meta_model(config, dtype)
-    model = meta_model(config.with_quantization(quantization), dtype)
+    published = meta_model(config.unfolded(), dtype)
+    target = config.with_quantization(quantization)
+    model = meta_model(target.unfolded() if quantization == "none" else target, dtype)
     tensor_files = find_tensors(folder)
-    expected = check_tensors(folder, tensor_files, published)
+    expected, stored = _check_all(folder, tensor_files, published, config)
     adapter = LoraAdapter.load(lora) if lora is not None else None
     if adapter is not None:
-        if config.quantization != "none":
+        if published.config.quantization != "none":
             raise CheckpointError(
                 f"{folder}: got the adapter {lora} for weights that are int8 already; adapters are merged into "
                 "floating weights: use the checkpoint that was quantised, with model.quantization"
             )
         adapter.check_shapes(expected)
+    if stored.scale_names and model.config.quantization == "none":
+        _log.warning(
+            "%s: weights in fp8 are unfolded to %s, which takes more memory; products of fp8 are computed on CUDA "
+            "devices of compute capability 8.9 or more, in bfloat16",
+            folder,
+            DTYPE_NAMES[dtype],
+        )
     for name, parameter in published.named_parameters():
         parts = published_rows(family, config, name, as_rows(name, parameter).shape[0])
         lead = parameter.shape[:1]
@@ -79,17 +94,27 @@ def read_weights(
             parts_per_expert = len(parts) // parameter.shape[0]
             parts = dict(list(parts.items())[parts_per_expert * own.start : parts_per_expert * own.stop])
             lead = torch.Size((len(own), parameter.shape[1]))
+        stays_fp8 = is_fp8_weight(model, name) and all(
+            part in stored and (adapter is None or not adapter.changes(part)) for part in parts
+        )
         # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
         fused: dict[str, Tensor] = {}
         stop = 0
-        dtypes = (torch.int8,) if parameter.dtype == torch.int8 else FLOAT_DTYPES
+        dtypes = WEIGHT_DTYPES if parts.keys() & stored.scale_names.keys() else FLOAT_DTYPES
+        if parameter.dtype == torch.int8:
+            dtypes = (torch.int8,)
         for part, tensor in tensor_files.read_tensors(parts, dtypes):
-            whole = tensor if adapter is None else adapter.merge(part, tensor)
             start, stop = stop, stop + parts[part]
-            for key, value in quantize_parameter(model, name, whole.to(device)):
+            if stays_fp8:
+                values = stored.kept(name, part, tensor)
+            else:
+                whole = stored.unfold(part, tensor) if part in stored else tensor
+                whole = whole if adapter is None else adapter.merge(part, whole)
+                values = quantize_parameter(model, name, whole.to(device))
+            for key, value in values:
                 if key not in fused:
-                    stored = storage_dtype(model, key, value, dtype)
-                    fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=stored, device=device)
+                    kept_as = storage_dtype(model, key, value, dtype)
+                    fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=kept_as, device=device)
                 as_rows(key, fused[key])[start:stop].copy_(value)
         yield from fused.items()
 
@@ -100,7 +125,7 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device | str,
     lora: str | Path | None = None,
-    quantization: Quantization = "none",
+    quantization: WeightFormat = "none",
 ) -> Transformer:
     """Load the checkpoint `path` in `dtype` on `device`, in eval mode, without gradients.
 
@@ -110,8 +135,8 @@ def load_model(
     """
     path = download(str(path), weights=True)
     lora = None if lora is None else download(str(lora), weights=True)
-    config = load_config(path).with_quantization(quantization)
-    weights = read_weights(path, dtype=dtype, device=device, lora=lora, quantization=quantization)
+    config = fitted(load_config(path).with_quantization(quantization), dtype=dtype, device=device)
+    weights = read_weights(path, dtype=dtype, device=device, lora=lora, quantization=config.quantization)
     return build_model(config, weights, dtype=dtype, device=device)
 
 
@@ -119,9 +144,15 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`.
 
     Writes config.json, generation_config.json and one model.safetensors with published names. The
-    weights are written beside and moved into place, so an interrupted save leaves the old ones whole.
+    weights are written beside and moved into place, so an interrupted save leaves the old ones whole. Raises
+    CheckpointError for a model with weights in fp8, and SettingsError for a dtype that is not supported.
     """
     check_dtype(dtype)
+    if model.config.quantization == "fp8":
+        raise CheckpointError(
+            f"{path}: got a model with weights in fp8, which are not saved; load it on the CPU, where they are "
+            "unfolded, or with quantization w8 or w8a8"
+        )
     folder, family = Path(path), family_of(model.config)
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
@@ -195,15 +226,32 @@ def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int
     return dict(shapes())
 
 
-def check_tensors(folder: Path, tensor_files: TensorFiles, model: Transformer) -> dict[str, tuple[int, ...]]:
+def _check_all(
+    folder: Path, tensor_files: TensorFiles, published: Transformer, config: NativeConfig
+) -> tuple[dict[str, tuple[int, ...]], StoredFp8]:
+    """What `check_tensors` returns, and which of these tensors are fp8. Raises `CheckpointError`."""
+    if config.fp8 is None:
+        expected = check_tensors(folder, tensor_files, published)
+        return expected, StoredFp8.none(tensor_files)
+    stored = StoredFp8.find(config.fp8, tensor_files, _published_shapes(published, family_of(config)))
+    return check_tensors(folder, tensor_files, published, beside=set(stored.beside())), stored
+
+
+def check_tensors(
+    folder: Path, tensor_files: TensorFiles, model: Transformer, beside: Collection[str] = ()
+) -> dict[str, tuple[int, ...]]:
     """The published tensors of `model` and their shapes.
 
-    Raises `CheckpointError` unless `tensor_files` has exactly these, bar what may be left aside.
+    Raises `CheckpointError` unless `tensor_files` has exactly these, bar what may be left aside or is `beside` them.
     """
     config, family = model.config, family_of(model.config)
     expected = _published_shapes(model, family)
     check_expected(folder, tensor_files, expected, config)
-    extra = [name for name in tensor_files.shapes if name not in expected and not family.ignores(name)]
+    extra = [
+        name
+        for name in tensor_files.shapes
+        if name not in expected and name not in beside and not family.ignores(name)
+    ]
     if config.tie_word_embeddings:
         (head,), (embed,) = family.published_names("lm_head.weight"), family.published_names("embed.weight")
         if head in extra:

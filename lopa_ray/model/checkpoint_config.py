@@ -10,11 +10,30 @@ from lopa_ray.model.config import Implementation, ModelConfig, NativeConfig
 from lopa_ray.model.families import FAMILIES, find_family
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.json_file import read_json
+from lopa_ray.model.size_limits import largest
 from lopa_ray.model.stored_quantization import refuse_gguf, with_modelopt_file
 from lopa_ray.model.transformers_config import parse_transformers_config
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
+DRAFT_FOLDER = "linear_spec_lora"
+"""Where repositories of Nemotron-Labs-Diffusion have their draft adapter."""
+
+
+def draft_rank(folder: Path) -> int:
+    """The rank of the draft adapter in `folder`, by its configuration. Raises CheckpointError."""
+    file = folder / ADAPTER_CONFIG
+    if not file.exists():
+        raise CheckpointError(
+            f"{folder}: got no {ADAPTER_CONFIG}; need the folder of a PEFT adapter for drafts, or a name on the Hub "
+            f"whose folder {DRAFT_FOLDER} has one"
+        )
+    rank, most = read_json(file).get("r"), largest("hidden_size")
+    if not isinstance(rank, int) or isinstance(rank, bool) or not 0 < rank <= most:
+        raise CheckpointError(
+            f"{file}: got r = {rank!r}; it must be an integer from 1 to {most}; correct the file"
+        )
+    return rank
 
 
 @overload

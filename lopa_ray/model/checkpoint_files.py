@@ -22,10 +22,14 @@ FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
-    """Which file has each tensor, and its shape. A file is open for one read at a time."""
+    """Which file has each tensor, its shape, and its type in safetensors' words.
+
+    A file is open for one read at a time.
+    """
 
     files: Mapping[str, Path]
     shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
 
     @staticmethod
     def scan(files: list[Path], index: Mapping[str, Path] | None = None) -> TensorFiles:
@@ -36,13 +40,16 @@ class TensorFiles:
         listed = index or {}
         file_of: dict[str, Path] = {}
         shapes: dict[str, tuple[int, ...]] = {}
+        dtypes: dict[str, str] = {}
         for file in files:
             if not file.is_file():
                 raise CheckpointError(f"{file}: no such file; the checkpoint needs it: download it again")
             try:
                 with safe_open(file, framework="pt") as handle:
                     names = [name for name in tuple(handle.keys()) if listed.get(name, file) == file]
-                    shapes_in_file = {name: tuple(handle.get_slice(name).get_shape()) for name in names}
+                    slices = {name: handle.get_slice(name) for name in names}
+                    shapes_in_file = {name: tuple(part.get_shape()) for name, part in slices.items()}
+                    dtypes |= {name: part.get_dtype() for name, part in slices.items()}
             except _UNREADABLE as error:
                 raise _damaged_file(file, error) from None
             for name in shapes_in_file.keys() & file_of.keys():
@@ -52,7 +59,7 @@ class TensorFiles:
                 )
             file_of |= dict.fromkeys(shapes_in_file, file)
             shapes |= shapes_in_file
-        return TensorFiles(file_of, shapes)
+        return TensorFiles(file_of, shapes, dtypes)
 
     def read_tensor(self, name: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Tensor:
         """Tensor `name` on the CPU in its stored shape (`shapes[name]`) and dtype, one of `dtypes`.

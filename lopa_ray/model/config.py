@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
+from lopa_ray.model.yarn import Yarn
 
 Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
 
+WeightFormat: TypeAlias = Literal["none", "w8", "w8a8", "fp8"]
+"""The format in which a model has its linear layers: one of `Quantization`, or fp8 as the checkpoint has it."""
+
 Implementation: TypeAlias = Literal["auto", "native", "transformers"]
 
-QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
+QUANTIZATION_CONFIGS: dict[WeightFormat, dict[str, Any]] = {
     "w8": {"quant_method": "lopa_ray_int8", "format": "w8"},
     "w8a8": {"quant_method": "lopa_ray_int8", "format": "w8a8"},
 }
 """`quantization_config` in the config.json of a checkpoint that was saved in int8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Scales:
+    """Which weights of an fp8 checkpoint share a scale: those of a tensor, of a row (channel), or of a block of both.
+
+    `block` are rows and columns of a block, of which the last ones may be smaller. `shards`: into how many the model is
+    cut of which this is one.
+    """
+
+    kind: Literal["tensor", "channel", "block"]
+    block: tuple[int, int] | None = None
+    shards: int = 1
+
+    def width(self, inputs: int, *, cut: bool = False) -> int:
+        """How many inputs of a row share a scale in a layer with so many inputs.
+
+        `cut`: these are a part of the whole layer's, of which each shard has one. Where shards begin within a block, a
+        scale is that of fewer inputs, so that all shards' parts have whole numbers of them.
+        """
+        whole = inputs * self.shards if cut else inputs
+        if self.block is None or whole <= self.block[1]:
+            return inputs
+        columns = self.block[1]
+        return columns if whole == inputs or inputs % columns == 0 else math.gcd(columns, inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +57,8 @@ class ModelShape:
     autoregressive shift of the model it was trained from); without it row p decides p.
     `stop_token_ids` end an answer like EOS.
     Ids from `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen.
+    `canvas_length` is the number of positions that a model without a mask token denoises together, from random tokens;
+    its `mask_token_id` is `NO_MASK`. 0: the model fills masks.
     """
 
     family: str
@@ -41,6 +73,7 @@ class ModelShape:
     eos_token_id: int
     stop_token_ids: tuple[int, ...] = ()
     unpadded_vocab_size: int | None = None
+    canvas_length: int = 0
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:
@@ -54,8 +87,10 @@ class NativeConfig(ModelShape):
 
     `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
     `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
+    `yarn`: how rotary frequencies are stretched and queries scaled; None: neither is done.
     `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
-    `quantization`: the format of the linear layers between embedding and LM head.
+    `draft_rank`: the rank of the draft adapter; 0: there is none.
+    `quantization`: the format of the linear layers between embedding and LM head. `fp8`: their scales if it is fp8.
     """
 
     implementation: ClassVar[Implementation] = "native"
@@ -70,12 +105,25 @@ class NativeConfig(ModelShape):
     max_position_embeddings: int
     qk_norm: bool = False
     partial_rotary_factor: float = 1.0
+    yarn: Yarn | None = None
     experts: ExpertsConfig | None = None
-    quantization: Quantization = "none"
+    draft_rank: int = 0
+    quantization: WeightFormat = "none"
+    fp8: Fp8Scales | None = None
 
-    def with_quantization(self, quantization: Quantization) -> Self:
+    def with_quantization(self, quantization: WeightFormat) -> Self:
         """The same model in that format; with none in the format that it has."""
-        return self if quantization == "none" else replace(self, quantization=quantization)
+        if quantization in ("none", self.quantization):
+            return self
+        return replace(self, quantization=quantization, fp8=None)
+
+    def unfolded(self) -> Self:
+        """The same model with floating weights in place of fp8."""
+        return replace(self, quantization="none", fp8=None) if self.quantization == "fp8" else self
+
+    def with_draft_adapter(self, rank: int) -> Self:
+        """The same model with a draft adapter of that rank."""
+        return replace(self, draft_rank=rank)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
         """The same model, whose shards have whole experts or parts of them as `parallel` says.
@@ -109,6 +157,7 @@ class NativeConfig(ModelShape):
             num_kv_heads=self.num_kv_heads // size,
             intermediate_size=self.intermediate_size // size,
             experts=experts,
+            fp8=self.fp8 and replace(self.fp8, shards=size),
         )
 
     @property
@@ -164,11 +213,19 @@ class TransformersConfig(ModelShape):
         """The width of the MLP, or the usual one where only transformers knows the family: its classes share no key."""
         return self.native.intermediate_size if self.native is not None else 4 * self.hidden_size
 
-    def with_quantization(self, quantization: Quantization) -> Self:
+    def with_quantization(self, quantization: WeightFormat) -> Self:
         """The same model; raises SettingsError for any format but none."""
         if quantization != "none":
             raise self.refusal("model.quantization", repr(quantization), "none; set it to none")
         return self
+
+    def unfolded(self) -> Self:
+        """The same model: its weights are floating."""
+        return self
+
+    def with_draft_adapter(self, rank: int) -> Self:
+        """Raises SettingsError."""
+        raise self.refusal("model.draft_adapter", "one", "none; leave it out")
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
         """The same model; raises SettingsError for true."""
@@ -187,6 +244,27 @@ class TransformersConfig(ModelShape):
         return SettingsError(
             f"{setting}: got {value} for a {self.family} model, which transformers runs; allowed there: {allowed}"
         )
+
+
+class LayerShape(NamedTuple):
+    """What the attention of one layer of a `CanvasConfig` has."""
+
+    kv_heads: int
+    head_dim: int
+    window: int | None
+    """How far it sees: a row of the encoder the last `window` positions, its own included, and a canvas the last
+    `window` - 1 positions before it. None: everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanvasConfig(TransformersConfig):
+    """The configuration of a model that denoises canvases of random tokens, by modules of the package transformers.
+
+    Rows of its encoder write K/V of prompt and finished canvases, and rows of its decoder denoise a canvas. Layers
+    differ in their `layers`; K/V of each fit `num_kv_heads` x `head_dim` values per position (see `fold_heads`).
+    """
+
+    layers: tuple[LayerShape, ...]
 
 
 ModelConfig: TypeAlias = NativeConfig | TransformersConfig

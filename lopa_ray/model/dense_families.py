@@ -173,3 +173,38 @@ LLADA = Family(
         "scale_logits": False,
     },
 )
+
+NEMOTRON = Family(
+    name="nemotron",
+    model_type="nemotron_labs_diffusion",
+    architecture="NemotronLabsDiffusionModel",
+    config_keys=QWEN_CONFIG_KEYS,
+    supported_values={
+        "hidden_act": ("silu",),
+        "attention_bias": (False, None),
+        "mlp_bias": (False, None),
+        "sliding_window": (None,),
+        "partial_rotary_factor": (1.0, None),
+        # The same weights under a causal mask, and under none.
+        "dlm_paradigm": ("bidirectional",),
+    },
+    published_modules={
+        own: tuple(name.replace("model.", "encoder.", 1) for name in published)
+        for own, published in QWEN_PUBLISHED_MODULES.items()
+    }
+    | {"lm_head": ("diffusion_head",)},
+    transformers_type="ministral3",
+    checked_against="recorded logits and decodes of its published code; transformers' Ministral 3",
+    shifted=False,
+    reads_yarn=True,
+    extra_config={
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "dlm_paradigm": "bidirectional",
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "mlp_bias": False,
+        "sliding_window": None,
+        "use_cache": False,
+    },
+)

@@ -4,7 +4,8 @@ Rows are sorted by expert, so that a projection of all experts is one operator. 
 on the number of experts nor on which of them are chosen, and the host need not know.
 
 Shape suffixes: R rows, S sorted rows (R · P), D hidden size, N experts, P experts per row, F their width, I inputs,
-O outputs. With tensor parallelism N is what this shard has of the experts, or F what it has of each.
+O outputs, G groups of inputs. With tensor parallelism N is what this shard has of the experts, or F what it has of
+each.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mlp import GatedMLP
-from lopa_ray.model.quantized import quantize_rows
+from lopa_ray.model.quantized import fp8_scales, quantize_rows
 from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, own_experts
 
@@ -88,6 +90,24 @@ class Int8ExpertLinear(nn.Module):
         return product.float().mul_(row_scale[:, None]).mul_(scale).to(x.dtype)
 
 
+class Fp8ExpertLinear(nn.Module):
+    """The same with fp8 weights, and scales fp32 [N, O, G], each of `width` inputs; see `Fp8Linear`."""
+
+    def __init__(self, count: int, in_features: int, out_features: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        shape = (count, out_features, in_features)
+        self.weight = nn.Parameter(torch.empty(shape, dtype=FP8), requires_grad=False)
+        self.group_scale: nn.Parameter | None = fp8_scales(shape, width)
+
+    def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
+        """Sorted rows x [S, I] → [S, O], in the dtype of x, with weights unfolded to it within the product.
+
+        What is behind the last end has no value.
+        """
+        return grouped_matmul(x, self.weight, rows.ends, self.group_scale, self.width)
+
+
 class Experts(nn.Module):
     """The chosen experts of each row: a gated MLP per expert.
 
@@ -108,10 +128,15 @@ class Experts(nn.Module):
         self._results_group = exact_group if self._lacks_some else SINGLE_SHARD
         products_group = SINGLE_SHARD if self._lacks_some else exact_group
         count, width, d = len(self._own), config.experts.columns, config.hidden_size
-        self.gate_up: ExpertLinear | Int8ExpertLinear
-        self.down: ExpertLinear | Int8ExpertLinear
+        self.gate_up: ExpertLinear | Int8ExpertLinear | Fp8ExpertLinear
+        self.down: ExpertLinear | Int8ExpertLinear | Fp8ExpertLinear
         if config.quantization == "none":
             self.gate_up, self.down = ExpertLinear(count, d, 2 * width), ExpertLinear(count, width, d)
+            return
+        if config.fp8 is not None:
+            self.gate_up = Fp8ExpertLinear(count, d, 2 * width, config.fp8.width(d))
+            cut_width = config.fp8.width(width, cut=not self._lacks_some)
+            self.down = Fp8ExpertLinear(count, width, d, cut_width)
             return
         self.gate_up = Int8ExpertLinear(count, d, 2 * width, int8_activations=int8_activations)
         self.down = Int8ExpertLinear(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.dense_families import DREAM, FAST_DLLM_V2, LLADA, SDAR
+from lopa_ray.model.dense_families import DREAM, FAST_DLLM_V2, LLADA, NEMOTRON, SDAR
 from lopa_ray.model.family import Family
 from lopa_ray.model.moe_families import LLADA2, SDAR_MOE
 from lopa_ray.model.special_tokens import Json
 
-FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2, SDAR_MOE, LLADA2)
+FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2, NEMOTRON, SDAR_MOE, LLADA2)
 
 
 def find_family(raw: Json, where: str) -> Family:

@@ -17,6 +17,7 @@ from lopa_ray.model.rope import flatten_rope
 from lopa_ray.model.size_limits import LARGEST_EXPERTS, largest
 from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 from lopa_ray.model.stored_quantization import read_quantization
+from lopa_ray.model.yarn import KEY as YARN_KEY, split_yarn
 
 _log = logging.getLogger("lopa.model")
 
@@ -36,6 +37,7 @@ class Family:
     Qwen's keys. `extra_config` is what a saved `config.json` says besides. `published_modules` maps an own module
     (`{i}` is the layer) to the published modules whose rows it stacks, in that order; where these have an `{e}`, all of
     them for each expert in turn.
+    `reads_yarn` says that rotary embeddings of the type yarn are computed, which are refused elsewhere.
     `router` is how rows are routed in layers with experts, None in a family of dense models; `expert_keys` maps fields
     of `ExpertsConfig` to their published keys. `eos_key` is the key that EOS has where there is no `eos_token_id`.
     `mask_token_id` is the mask token of the published code, where configurations do not name it.
@@ -54,6 +56,7 @@ class Family:
     shifted: bool
     qkv_bias: bool = False
     qk_norm: bool = False
+    reads_yarn: bool = False
     router: RouterKind | None = None
     expert_keys: Mapping[str, str] = field(default_factory=dict)
     eos_key: str = "eos_token_id"
@@ -88,7 +91,8 @@ class Family:
         feature that this project does not compute.
         """
         note_assumed_type(raw, self.model_type, self.architecture, where)
-        quantization = read_quantization(raw, where)
+        quantization, fp8 = read_quantization(raw, where)
+        raw, yarn = split_yarn(raw, where) if self.reads_yarn else (raw, None)
         raw = flatten_rope(raw, where)
         stated = {**self.config_defaults, **raw}
         for key, allowed in self.supported_values.items():
@@ -135,6 +139,7 @@ class Family:
             qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
             partial_rotary_factor=rotary_factor,
+            yarn=yarn,
             experts=self._experts(reader),
             tie_word_embeddings=reader.boolean("tie_word_embeddings"),
             shifted=self.shifted,
@@ -145,6 +150,7 @@ class Family:
             stop_token_ids=tokens.stops,
             max_position_embeddings=reader.positive_int("max_position_embeddings"),
             quantization=quantization,
+            fp8=fp8,
         )
 
     def _experts(self, reader: _ConfigReader) -> ExpertsConfig | None:
@@ -173,6 +179,8 @@ class Family:
         key = self.config_keys["head_dim"]
         if config.head_dim != self.config_defaults.get(key, config.hidden_size / config.num_heads):
             raw[key] = config.head_dim
+        if config.yarn is not None:
+            raw[YARN_KEY] = config.yarn.to_json(raw.pop(self.config_keys["rope_theta"]))
         if config.quantization != "none":
             raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
         return raw | {key: getattr(config, key) for key in TOKEN_ID_KEYS}
@@ -257,6 +265,16 @@ def fused_rows(config: NativeConfig, parameter: str) -> tuple[int, ...] | None:
     if config.experts is not None and owner in ("experts", "shared"):
         width = config.experts.columns if owner == "experts" else config.experts.shared_columns
     return (width, width)
+
+
+def row_inputs(config: NativeConfig, parameter: str) -> int:
+    """How many inputs a parameter of `o` or `down` has, of one expert if it stacks these."""
+    owner, module = parameter.split(".")[-3:-1]
+    if module == "o":
+        return config.num_heads * config.head_dim
+    columns = fused_rows(config, f"{owner}.gate_up.weight")
+    assert columns is not None
+    return columns[0]
 
 
 def published_rows(family: Family, config: NativeConfig, parameter: str, total: int) -> dict[str, int]:

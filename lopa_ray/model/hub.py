@@ -32,7 +32,7 @@ _TOKENIZER = (
 )
 _WEIGHTS = ("*.safetensors",)
 # A star matches slashes too. Folders have copies for other programs (`original`, `onnx`) or of other training steps.
-_NOT_AT_TOP_LEVEL = ("*/*",)
+_BELOW = "*/*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,12 @@ def pin(source: str) -> str:
     return source if name is None else str(_pin(name))
 
 
-def download(source: str, *, weights: bool) -> Path:
+def download(source: str, *, weights: bool, subfolder: str = "") -> Path:
     """The local folder of a name on the Hub; of a path that path, whether or not there is something.
 
     The folder has the repository's JSON and tokenizer files, and with `weights` its safetensors files; what the cache
-    does not have yet is downloaded. A pinned name that the cache has is served without a request. Files that were
+    does not have yet is downloaded. With `subfolder` these are the files in that folder of the repository, and the
+    result is that folder. A pinned name that the cache has is served without a request. Files that were
     downloaded before an interruption are kept. Raises `CheckpointError`, naming the repository and its revision, for
     whatever keeps it from being read.
     """
@@ -101,9 +102,12 @@ def download(source: str, *, weights: bool) -> Path:
     if name is None:
         return Path(os.path.expanduser(source))
     name = _pin(name)
-    patterns = [*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ())]
+    prefix = f"{subfolder}/" if subfolder else ""
+    patterns = [
+        prefix + pattern for pattern in (*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ()))
+    ]
     with named_failures(name.repository, name.revision):
-        return _find_cached(name, patterns) or _fetch(name, patterns)
+        return (_find_cached(name, patterns, prefix) or _fetch(name, patterns, prefix)) / prefix
 
 
 def _pin(name: HubName) -> HubName:
@@ -123,8 +127,8 @@ def _pin(name: HubName) -> HubName:
         return replace(name, revision=revision.resolved)
 
 
-def _find_cached(name: HubName, patterns: Sequence[str]) -> Path | None:
-    """The folder of a pinned name, if the cache is known to have all files that are asked for.
+def _find_cached(name: HubName, patterns: Sequence[str], prefix: str) -> Path | None:
+    """The snapshot of a pinned name, if the cache is known to have all files that are asked for.
 
     huggingface_hub would find them as well, but only after a request for the statistics that it sends.
     """
@@ -134,25 +138,26 @@ def _find_cached(name: HubName, patterns: Sequence[str]) -> Path | None:
     try:
         # Without the list of a commit's files a folder that has a part of them counts as complete.
         get_cached_repo_tree(name.repository, revision=name.revision)
-        return _snapshot(name, patterns, local_files_only=True)
+        return _snapshot(name, patterns, prefix, local_files_only=True)
     except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
         return None
 
 
-def _fetch(name: HubName, patterns: Sequence[str]) -> Path:
+def _fetch(name: HubName, patterns: Sequence[str], prefix: str) -> Path:
     from huggingface_hub import is_offline_mode
 
-    folder = _snapshot(name, patterns, local_files_only=is_offline_mode())
-    if not folder.is_dir():
+    folder = _snapshot(name, patterns, prefix, local_files_only=is_offline_mode())
+    if not (folder / prefix).is_dir():
         where = describe(name.repository, name.revision)
+        level = f"in its folder {prefix[:-1]}" if prefix else "at its top level"
         raise CheckpointError(
-            f"{where}: got no .json or .safetensors file at its top level; need a checkpoint or an adapter as "
+            f"{where}: got no .json or .safetensors file {level}; need a checkpoint or an adapter as "
             "Transformers and PEFT save them, not GGUF files: name another repository"
         )
     return folder
 
 
-def _snapshot(name: HubName, patterns: Sequence[str], *, local_files_only: bool) -> Path:
+def _snapshot(name: HubName, patterns: Sequence[str], prefix: str, *, local_files_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -160,7 +165,7 @@ def _snapshot(name: HubName, patterns: Sequence[str], *, local_files_only: bool)
             name.repository,
             revision=name.revision,
             allow_patterns=list(patterns),
-            ignore_patterns=list(_NOT_AT_TOP_LEVEL),
+            ignore_patterns=[prefix + _BELOW],
             library_name="lopa-ray",
             local_files_only=local_files_only,
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from lopa_ray.errors import SettingsError
-from lopa_ray.model import checkpoint, transformers_weights, weights as native_weights
-from lopa_ray.model.config import ModelConfig, TransformersConfig
+from lopa_ray.model import canvas_weights, checkpoint, transformers_weights, weights as native_weights
+from lopa_ray.model.config import CanvasConfig, ModelConfig, TransformersConfig
+from lopa_ray.model.draft_adapter import read_draft_adapter
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import (
     SINGLE_SHARD,
@@ -20,6 +22,13 @@ from lopa_ray.model.tensor_parallel import (
 from lopa_ray.model.weights import Weights
 
 
+def fitted(config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> ModelConfig:
+    """The same model as it is loaded on `device`: with floating weights in place of fp8 that it does not multiply."""
+    if isinstance(config, TransformersConfig):
+        return config
+    return native_weights.fitted(config, dtype=dtype, device=device)
+
+
 def read_weights(
     config: ModelConfig,
     path: str | Path,
@@ -27,15 +36,19 @@ def read_weights(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     lora: str | Path | None = None,
+    draft_adapter: Path | None = None,
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Weights:
     """The parameters of `config` from the checkpoint folder `path`, one by one, in the names of the model, or a shard's
     part of them. Experts that the shard has nothing of are not read.
 
     They are on `device`, or on the CPU where transformers runs the model: `build_model` moves them. `lora` names a
-    PEFT adapter folder that is merged (in fp32) into the published tensors.
+    PEFT adapter folder that is merged (in fp32) into the published tensors; `draft_adapter` is the folder of one
+    that is not (see `DraftAdapter`), for native models.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
+    if isinstance(config, CanvasConfig):
+        return canvas_weights.read_weights(config, path, dtype=dtype, lora=lora)
     if isinstance(config, TransformersConfig):
         return transformers_weights.read_weights(config, path, dtype=dtype, lora=lora)
     rank, size = tp_group.rank, tp_group.size
@@ -49,6 +62,8 @@ def read_weights(
         mask_token_id=config.mask_token_id,
         experts=experts,
     )
+    if draft_adapter is not None:
+        weights = chain(weights, read_draft_adapter(config, draft_adapter, dtype=dtype, device=device))
     if config.experts is None or not config.experts.are_whole(size):
         return native_weights.shard_weights(weights, config, rank, size)
     return (
@@ -65,6 +80,8 @@ def random_weights(
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Weights:
     """Random parameters, which the seed decides, where `read_weights` puts them; for benchmarks: only shapes matter."""
+    if isinstance(config, CanvasConfig):
+        return canvas_weights.random_weights(config, seed, dtype)
     if isinstance(config, TransformersConfig):
         return transformers_weights.random_weights(config, seed, dtype)
     weights = native_weights.random_weights(config, seed, dtype, device)
@@ -80,6 +97,8 @@ def shard_weights(weights: Weights, config: ModelConfig, tp_group: TensorParalle
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes that the parameters of a model take up."""
+    if isinstance(config, CanvasConfig):
+        return canvas_weights.weight_bytes(config, dtype)
     if isinstance(config, TransformersConfig):
         return transformers_weights.weight_bytes(config, dtype)
     return native_weights.weight_bytes(config, dtype)
@@ -102,6 +121,8 @@ def build_model(
     """
     if isinstance(config, TransformersConfig):
         config.shard(tp_group.size)
+        if isinstance(config, CanvasConfig):
+            return canvas_weights.build_model(config, weights, dtype=dtype, device=device)
         return transformers_weights.build_model(config, weights, dtype=dtype, device=device)
     return native_weights.build_model(config, weights, dtype=dtype, device=device, tp_group=tp_group)
 

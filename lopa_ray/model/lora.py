@@ -114,13 +114,23 @@ class LoraAdapter:
                     "lists it; download the adapter again"
                 )
 
+    def changes(self, name: str) -> bool:
+        """Whether the published tensor `name` has an update."""
+        module = name.removesuffix(".weight")
+        return name != module and module in self.scales
+
     def merge(self, name: str, weight: Tensor) -> Tensor:
         """The published tensor `name` [outputs, inputs] plus its update, in fp32; `weight` itself if it has none."""
-        module = name.removesuffix(".weight")
-        if name == module or module not in self.scales:
+        if not self.changes(name):
             return weight
-        a, b = (self.tensor_files.read_tensor(_lora_tensor(module, half)).float() for half in "AB")
+        module = name.removesuffix(".weight")
+        a, b = self.pair(module)
         return weight.float() + self.scales[module] * (b @ a)
+
+    def pair(self, module: str) -> tuple[Tensor, Tensor]:
+        """A [r, in] and B [out, r] of an adapted published module, in fp32."""
+        a, b = (self.tensor_files.read_tensor(_lora_tensor(module, half)).float() for half in "AB")
+        return a, b
 
 
 def _lora_tensor(module: str, half: str) -> str:

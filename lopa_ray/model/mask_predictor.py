@@ -55,11 +55,13 @@ class MaskPredictor(Protocol):
         attention: AttentionFn,
         kv: Tensor | None = None,
         input_weights: Tensor | None = None,
+        draft_rows: Tensor | None = None,
     ) -> Tensor:
         """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
         model's dtype.
 
         `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With `input_weights`,
-        floating [R], inputs are soft: see `embed_softly`.
+        floating [R], inputs are soft: see `embed_softly`. Rows with a 1 in `draft_rows`, floating [R], go through the
+        draft adapter, if the model has one.
         """
         ...

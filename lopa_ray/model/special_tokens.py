@@ -10,6 +10,9 @@ from lopa_ray.errors import CheckpointError
 
 Json: TypeAlias = Mapping[str, Any]
 
+NO_MASK = -1
+"""In place of the id of a mask token, for models that have none: no id of a vocabulary is equal to it."""
+
 TOKEN_ID_KEYS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
 
 _OTHER_KEYS = ("mask_token_id", "pad_token_id", "bos_token_id")

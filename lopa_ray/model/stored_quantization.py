@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import QUANTIZATION_CONFIGS, Quantization
+from lopa_ray.model.config import QUANTIZATION_CONFIGS, Fp8Scales, WeightFormat
+from lopa_ray.model.fp8_config import READABLE, parse_fp8
 from lopa_ray.model.json_file import read_json
 from lopa_ray.model.special_tokens import Json
 
@@ -36,7 +37,7 @@ _TITLES = {
     "torchao": "TorchAO",
 }
 
-_READ_ELSE = "this project's own int8 (lopa_ray_int8)"
+_READ_ELSE = f"{READABLE} and this project's own int8 (lopa_ray_int8)"
 
 _SUFFIX = re.compile(
     r"(?:[-_.](?:aqlm|auto-?round|awq|bnb|bitsandbytes|block|channel|dynamic|eetq|exl2|fp4|fp8|gguf|gptq|hqq|mxfp4|"
@@ -50,27 +51,37 @@ _IN_CACHE = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
-def read_quantization(raw: Json, where: str) -> Quantization:
-    """The format of the weights that config.json `raw` describes; raises `CheckpointError` for one that is not read."""
+def read_quantization(raw: Json, where: str) -> tuple[WeightFormat, Fp8Scales | None]:
+    """The format of the weights that config.json `raw` describes, and their scales if it is fp8.
+
+    Raises `CheckpointError` for one that is not read.
+    """
     stored = raw.get(KEY)
     if stored is None:
-        return "none"
+        return "none", None
     for name, value in QUANTIZATION_CONFIGS.items():
         if value == stored:
-            return name
-    raise refusal(raw, where)
+            return name, None
+    scales = parse_fp8(stored) if isinstance(stored, Mapping) else None
+    if isinstance(scales, Fp8Scales):
+        return "fp8", scales
+    raise refusal(raw, where, problem=scales)
 
 
-def refusal(raw: Json, where: str, *, native: bool = True) -> CheckpointError:
+def refusal(raw: Json, where: str, *, problem: str | None = None, native: bool = True) -> CheckpointError:
     """The error for config.json `raw` with weights in a format that is not read: what it is, and what to take instead.
 
-    `native`: whether this project's own transformer may run the model, for which there is `model.quantization`.
+    `problem`: the part of the format that is to blame. `native`: whether this project's own transformer may run the
+    model, for which there are fp8 and `model.quantization`.
     """
     ways = [f"use the unquantised (bfloat16) checkpoint{_named(unquantised_name(raw, where))}"]
     if native:
         ways.append("and to save memory quantise it when it is loaded, with model.quantization: w8a8 or w8")
+        ways.append("or use one in fp8")
     return CheckpointError(
-        f"{where}: got {KEY} {describe(raw.get(KEY))}; weights in that format are not read"
+        f"{where}: got {KEY} {describe(raw.get(KEY))}"
+        + (f" with {problem}" if problem else "")
+        + "; weights in that format are not read"
         + (f", only {_READ_ELSE}" if native else " for models that transformers runs")
         + f"; {', '.join(ways)}"
     )

@@ -11,7 +11,7 @@ Shape suffixes: R rows, I inputs, O outputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts_config import ExpertsConfig
-from lopa_ray.model.family import fused_rows
+from lopa_ray.model.family import fused_rows, row_inputs
 
 
 class TensorParallelGroup(Protocol):
@@ -119,7 +119,8 @@ def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: in
 
     The parameter is [outputs, inputs], or [outputs] for a bias; the part has its dtype. Cut are rows of `qkv` and
     `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Of experts that are not cut the
-    part has those of the shard. Int8 weights are cut with the scales of the whole.
+    part has those of the shard. Int8 weights are cut with the scales of the whole, and so are fp8 weights: scales of
+    groups of inputs are cut with these, each repeated where a shard begins within a group.
     """
     if size == 1:
         return parameter
@@ -128,7 +129,7 @@ def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: in
     module, attribute = name.split(".")[-2:]
     fused = fused_rows(config, name)
     # Counted from the end: before them come the experts, where a parameter stacks these.
-    row_dim = -2 if attribute == "weight" else -1
+    row_dim = -2 if attribute in ("weight", "group_scale") else -1
     if fused is not None:
         pieces = parameter.split(list(fused), dim=row_dim)
         return torch.cat([_shard_dim(piece, row_dim, rank, size) for piece in pieces], dim=row_dim)
@@ -136,6 +137,12 @@ def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: in
         return _shard_dim(parameter, row_dim, rank, size).clone()
     if module in ("o", "down") and attribute == "weight":
         return _shard_dim(parameter, -1, rank, size).clone(memory_format=torch.contiguous_format)
+    if module in ("o", "down") and attribute == "group_scale" and parameter.shape[-1] > 1:
+        assert config.fp8 is not None
+        inputs = row_inputs(config, name)
+        own = replace(config.fp8, shards=size).width(inputs // size, cut=True)
+        narrow = parameter.repeat_interleave(config.fp8.width(inputs) // own, dim=-1)[..., : inputs // own]
+        return _shard_dim(narrow, -1, rank, size).clone(memory_format=torch.contiguous_format)
     return parameter
 
 

@@ -15,13 +15,16 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from lopa_ray.kernels.fp8 import has_fp8_kernel
 from lopa_ray.kernels.int8_matmul import has_int8_kernel
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
+from lopa_ray.model.rotation import Rotation
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_range
 
@@ -47,14 +50,6 @@ class RMSNorm(nn.Module):
         return add_rms_norm(x, delta, self.weight, self.eps)
 
 
-def rope_table(rotary_dim: int, theta: float, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, fp32 [R, 1, T], of the rotary embedding at int positions [R]."""
-    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=positions.device) / rotary_dim
-    angles = positions[:, None].float() * (1.0 / theta**exponents)
-    angles = torch.cat((angles, angles), dim=-1)[:, None]
-    return angles.cos(), angles.sin()
-
-
 class Layer(nn.Module):
     """Attention and MLP with fused QKV and gate/up projections."""
 
@@ -70,6 +65,7 @@ class Layer(nn.Module):
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.o = row_parallel_linear(config, config.num_heads * e, d, tp_group)
+        self.draft = DraftAdapter(config, tp_group) if config.draft_rank else None
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.mlp: GatedMLP | MixtureOfExperts
         if config.is_dense(index):
@@ -82,21 +78,21 @@ class Layer(nn.Module):
         index: int,
         x: Tensor,
         delta: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        rotation: Rotation,
         attention: AttentionFn,
         kv: Tensor | None,
+        draft_rows: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D].
 
-        `cos` and `sin` [R, 1, E] are those of each row's position. `kv` [2, R, K, E], if given, receives keys and
-        values. All have the model's dtype.
+        `rotation` is that of the rows' positions. `kv` [2, R, K, E], if given, receives keys and values. All have the
+        model's dtype. `draft_rows`: see `Transformer.forward`.
         """
-        x, q, k, v = self.project_qkv(x, delta, cos, sin, kv)
-        return self.output_and_mlp(x, attention(index, q, k, v))
+        x, q, k, v = self.project_qkv(x, delta, rotation, kv)
+        return self.output_and_mlp(x, attention(index, q, k, v), draft_rows)
 
     def project_qkv(
-        self, x: Tensor, delta: Tensor, cos: Tensor, sin: Tensor, kv: Tensor | None
+        self, x: Tensor, delta: Tensor, rotation: Rotation, kv: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x + delta [R, D], and what attention takes of it: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
 
@@ -107,11 +103,22 @@ class Layer(nn.Module):
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
         k_weight = None if self.k_norm is None else self.k_norm.weight
-        return x, *rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
+        cos, sin, query_scale = rotation
+        q, k, v = rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
+        return x, q if query_scale is None else q * query_scale, k, v
 
-    def output_and_mlp(self, x: Tensor, attn_output: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype."""
-        x, normed = self.mlp_norm(x, self.o(attn_output.flatten(1)))
+    def output_and_mlp(
+        self, x: Tensor, attn_output: Tensor, draft_rows: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype.
+
+        Rows with a 1 in `draft_rows`, floating [R], are projected with the draft adapter, if there is one.
+        """
+        heads = attn_output.flatten(1)
+        projected = self.o(heads)
+        if self.draft is not None and draft_rows is not None:
+            projected = projected + self.draft(heads, draft_rows)
+        x, normed = self.mlp_norm(x, projected)
         return x, self.mlp(normed)
 
 
@@ -155,8 +162,9 @@ class Transformer(nn.Module):
         The same ones serve all layers and any number of rows. Attention stays outside: how many calls it takes,
         and over how many keys, differs from step to step.
         """
-        # A graph has the answer as a constant: trying the kernel is not part of a layer.
-        torch.compiler.assume_constant_result(has_int8_kernel.__wrapped__)  # type: ignore[no-untyped-call]  # torch has no types for it
+        # A graph has the answer as a constant: trying a kernel is not part of a layer.
+        for trial in (has_int8_kernel, has_fp8_kernel):
+            torch.compiler.assume_constant_result(trial.__wrapped__)  # type: ignore[no-untyped-call]  # torch has no types for it
         if self.tp_group.size > 1:
             # Collectives stay outside of graphs.
             for collective in ("all_reduce", "all_gather"):
@@ -173,18 +181,21 @@ class Transformer(nn.Module):
         attention: AttentionFn,
         kv: Tensor | None = None,
         input_weights: Tensor | None = None,
+        draft_rows: Tensor | None = None,
     ) -> Tensor:
         """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
         model's dtype.
 
         `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With `input_weights`,
-        floating [R], inputs are soft: see `embed_softly`.
+        floating [R], inputs are soft: see `embed_softly`. Rows with a 1 in `draft_rows`, floating [R], go through the
+        draft adapter, if the model has one.
         """
         x = embed_softly(self.embed, ids, input_weights, self.config.mask_token_id)
         delta = torch.zeros_like(x)
-        cos, sin = rope_table(self.config.rotary_dim, self.config.rope_theta, positions)
-        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+        rotation = Rotation.of(self.config, positions, x.dtype)
         for index, layer in enumerate(self.layers):
-            x, delta = layer(index, x, delta, cos, sin, attention, None if kv is None else kv[index])
+            x, delta = layer(
+                index, x, delta, rotation, attention, None if kv is None else kv[index], draft_rows
+            )
         hidden: Tensor = self.norm(x, delta)[1]
         return hidden

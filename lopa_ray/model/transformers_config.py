@@ -13,6 +13,7 @@ from typing import Any
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model import stored_quantization
+from lopa_ray.model.canvas_config import parse_canvas_config
 from lopa_ray.model.config import ModelShape, TransformersConfig
 from lopa_ray.model.families import FAMILIES, known_types
 from lopa_ray.model.family import note_assumed_type
@@ -100,6 +101,8 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
         raise CheckpointError(
             f"{where}: transformers cannot read it as {family.runs_as} ({error}); correct the file"
         ) from None
+    if family.denoises_canvases:
+        return parse_canvas_config(theirs, family.name, translated, generation, where)
     _refuse({key: getattr(theirs, key, None) for key in _COMPUTED_VALUES}, where)
     _refuse_other_attention(theirs, where)
     return _config_of_family(family, text, theirs, generation, where)

@@ -17,6 +17,7 @@ from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWE
 from lopa_ray.model.families import family_of
 from lopa_ray.model.family import Family, fused_rows, is_of_type
 from lopa_ray.model.special_tokens import Json
+from lopa_ray.model.yarn import Yarn
 
 RenameTensor = Callable[[str], Mapping[str, slice]]
 """From a published tensor's name to its names in transformers, with the rows that each of these has of it."""
@@ -54,6 +55,7 @@ class TransformersFamily:
     config.json to that class's own, where they differ; `config_defaults` holds what the published code assumes where
     a published key is absent or null, and `mask_token_id` is its mask token where configurations name none.
     `tensor_names` are regular expressions of published tensor names and what to replace them by, applied in order.
+    With `denoises_canvases` the model has no mask token, and its configuration is a `CanvasConfig`.
     """
 
     name: str
@@ -66,6 +68,7 @@ class TransformersFamily:
     config_keys: Mapping[str, str] = field(default_factory=dict)
     config_defaults: Mapping[str, object] = field(default_factory=dict)
     tensor_names: Mapping[str, str] = field(default_factory=dict)
+    denoises_canvases: bool = False
 
     def translate(self, raw: Json) -> dict[str, Any]:
         """The published config.json `raw` as the class of transformers reads it."""
@@ -80,7 +83,17 @@ class TransformersFamily:
         return name
 
 
-TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = ()
+TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (
+    TransformersFamily(
+        name="diffusion_gemma",
+        model_type="diffusion_gemma",
+        architecture="DiffusionGemmaForBlockDiffusion",
+        runs_as="diffusion_gemma",
+        checked_against="recorded forwards and decodes",
+        shifted=False,
+        denoises_canvases=True,
+    ),
+)
 
 
 def listed_family(raw: Json) -> TransformersFamily | None:
@@ -116,6 +129,13 @@ def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
         named |= {key: getattr(config.experts, name) for name, key in keys.items()}
         named |= {"norm_topk_prob": True, "use_qk_norm": config.qk_norm}
         named |= {"partial_rotary_factor": config.partial_rotary_factor}
+    if family.reads_yarn:
+        # Without parameters the class takes its own. These leave frequencies and queries as they are.
+        neutral = Yarn(1.0, config.max_position_embeddings, 32.0, 1.0, llama_4_scaling_beta=0.0)
+        named |= {
+            "rope_parameters": (config.yarn or neutral).to_json(config.rope_theta),
+            "sliding_window": None,
+        }
     return {"model_type": family.transformers_type, **named}
 
 

@@ -136,6 +136,7 @@ class TransformersModel(nn.Module):
         attention: AttentionFn,
         kv: Tensor | None = None,
         input_weights: Tensor | None = None,
+        draft_rows: Tensor | None = None,
     ) -> Tensor:
         """See `MaskPredictor.__call__`."""
         if input_weights is None:

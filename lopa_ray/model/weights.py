@@ -10,12 +10,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.experts import Int8ExpertLinear
-from lopa_ray.model.quantized import Int8Linear, probe_int8_kernels, quantize_rows
+from lopa_ray.kernels.fp8 import FP8, by_group, computes_fp8, has_fp8_kernel, quantize_groups
+from lopa_ray.model.config import Fp8Scales, NativeConfig
+from lopa_ray.model.experts import Fp8ExpertLinear, Int8ExpertLinear
+from lopa_ray.model.quantized import Fp8Linear, Int8Linear, probe_kernels, quantize_rows
 from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SingleShard, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
@@ -25,7 +27,10 @@ Weights: TypeAlias = Iterator[tuple[str, Tensor]]
 
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 INIT_STD = 0.02
+TRIAL_SIZE = 512
+"""Inputs and outputs of the layer by which it is found out whether a device has products of fp8."""
 INT8_LAYERS = (Int8Linear, Int8ExpertLinear)
+FP8_LAYERS = (Fp8Linear, Fp8ExpertLinear)
 
 
 def build_model(
@@ -49,8 +54,21 @@ def build_model(
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
-    probe_int8_kernels(model)
+    probe_kernels(model)
     return model.eval()
+
+
+def fitted(config: NativeConfig, *, dtype: torch.dtype, device: torch.device | str) -> NativeConfig:
+    """The same model as it is loaded on `device`: with floating weights in place of fp8 that it does not multiply."""
+    if config.fp8 is None or _has_fp8_products(config.fp8, dtype, torch.device(device)):
+        return config
+    return config.unfolded()
+
+
+def _has_fp8_products(scales: Fp8Scales, dtype: torch.dtype, device: torch.device) -> bool:
+    if device.type != "cuda" or dtype != torch.bfloat16 or not computes_fp8(device):
+        return False
+    return has_fp8_kernel(device.type, TRIAL_SIZE, TRIAL_SIZE, scales.width(TRIAL_SIZE))
 
 
 def shard_weights(weights: Weights, config: NativeConfig, rank: int, size: int) -> Weights:
@@ -77,7 +95,7 @@ def random_weights(
             value = torch.empty(parameter.shape, dtype=torch.float32, device=device)
             value = value.normal_(std=INIT_STD, generator=generator)
             value = value.to(storage_dtype(model, name, parameter, dtype))
-        yield from quantize_parameter(model, name, value)
+        yield from _quantize_to_fp8(model, name, value)
 
 
 def random_model(
@@ -104,7 +122,10 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 
 def weight_bytes(config: NativeConfig, dtype: torch.dtype, shards: int = 1) -> int:
-    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first."""
+    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first.
+
+    Layers that an fp8 checkpoint has not converted count as if they were.
+    """
     model = meta_model(config, dtype, SingleShard(0, shards))
     return sum(
         p.numel() * storage_dtype(model, name, p, dtype).itemsize for name, p in model.named_parameters()
@@ -112,13 +133,16 @@ def weight_bytes(config: NativeConfig, dtype: torch.dtype, shards: int = 1) -> i
 
 
 def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, except for the weights [O, I] of int8 layers (int8 once quantised, fp32 until then and for their scales)
-    and for routers, which are fp32."""
+    """`dtype`, except for the weights [O, I] of int8 layers (int8 once quantised, fp32 until then and for their
+    scales), for fp8 weights and their scales, and for routers, which are fp32."""
     owner, _, attribute = name.rpartition(".")
     module = model.get_submodule(owner)
     if isinstance(module, INT8_LAYERS) and attribute != "bias":
         return torch.int8 if value.dtype == torch.int8 else torch.float32
-    return torch.float32 if isinstance(module, Router) else dtype
+    if isinstance(module, FP8_LAYERS) and value.dtype == FP8:
+        return FP8
+    is_wide = isinstance(module, Router) or attribute == "group_scale"
+    return torch.float32 if is_wide else dtype
 
 
 def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
@@ -138,6 +162,34 @@ def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
     yield name, value
 
 
+def is_fp8_weight(model: Transformer, name: str) -> bool:
+    """Whether the parameter `name` of `model` is the weight of a layer that may have it in fp8."""
+    owner, _, attribute = name.rpartition(".")
+    return attribute == "weight" and isinstance(model.get_submodule(owner), FP8_LAYERS)
+
+
+def _quantize_to_fp8(model: Transformer, name: str, value: Tensor) -> Weights:
+    """Yield one parameter as `quantize_parameter` does, but a floating weight [..., O, I] of an fp8 layer as its
+    scales, fp32 [..., O, G], and fp8."""
+    if not is_fp8_weight(model, name):
+        yield from quantize_parameter(model, name, value)
+        return
+    owner = name.removesuffix(".weight")
+    layer = model.get_submodule(owner)
+    assert isinstance(layer, FP8_LAYERS)
+    width = layer.width
+    shape, rows = value.shape, value.flatten(0, -2)
+    rows = F.pad(rows, (0, -rows.shape[1] % width))
+    quantized, scale = quantize_groups(rows, width)
+    yield f"{owner}.group_scale", scale.unflatten(0, shape[:-1]).contiguous()
+    yield name, quantized[:, : shape[-1]].reshape(shape)
+
+
 def _set_parameter(model: Transformer, name: str, value: Tensor) -> None:
     owner, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(owner), attribute, nn.Parameter(value, requires_grad=False))
+    module = model.get_submodule(owner)
+    if isinstance(module, FP8_LAYERS) and attribute == "weight" and value.dtype != FP8:
+        module.group_scale = None
+    if isinstance(module, Fp8Linear) and attribute == "group_scale":
+        value = by_group(value)
+    setattr(module, attribute, nn.Parameter(value, requires_grad=False))

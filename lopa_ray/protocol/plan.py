@@ -37,7 +37,8 @@ class Branch:
     fill_weights: tuple[float, ...] = ()
     """The weight of each token of `fills`, where the plan has `input_weights`; else empty."""
     to_stage: Spans = ()
-    """Input positions whose K/V the branch stages, for a commit in the next step."""
+    """Input positions whose K/V the branch stages, for a commit in the next step. With a model that denoises canvases
+    the branch also stages the self-conditioning of its canvas; of a step that stages nothing else the span is empty."""
     bitmask_ids: tuple[int, ...] = ()
     """Under a constraint: for each position of `scored` the index in `Plan.token_bitmasks` of the tokens that it may
     get (-1 if it is not scored). Without one: empty."""
@@ -45,6 +46,8 @@ class Branch:
     """Penalties and biases; None: logits stay what they are."""
     draw_key: int = 0
     """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
+    draws: tuple[float, ...] = ()
+    """For each position of `scored` the number from 0 to 1 that its token is drawn by, in place of `draw_key`."""
 
     @property
     def stop(self) -> int:
@@ -83,6 +86,11 @@ class Plan:
     input_weights: tuple[float, ...] = ()
     """Soft inputs: for each position of `canvas` the weight, from 0 to 1, of its token's embedding in the input; the
     rest is the mask token's (see `embed_softly`). 1: the plain embedding. Empty: all inputs are plain."""
+    causal: bool = False
+    """Each row sees nothing behind itself, whatever the segments say, and decides the position behind it, as in a model
+    whose logits are shifted. Otherwise the segments say what rows see, and the model which position a row decides."""
+    draft_adapter: bool = False
+    """The rows go through the model's draft adapter, if it has one; see `lopa_ray.model.draft_adapter`."""
     stage_shared: bool = False
     """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None
@@ -95,6 +103,16 @@ class Plan:
     targets: tuple[int, ...] = ()
     """The token whose probability is asked for, for each position of `Branch.scored`; then no token is chosen, and
     nothing else of how one would be counts. Empty: tokens are chosen."""
+    encodes: bool = False
+    """Whether rows are the encoder's of a model that denoises canvases: a row sees no position behind its own."""
+    conditioned_on: int = 0
+    """The step whose logits condition this step's canvas (self-conditioning); its commit has brought them to the slot.
+    0: none."""
+
+    @property
+    def denoises(self) -> bool:
+        """Whether the step is a call on a canvas of random tokens, whose logits condition the next call."""
+        return bool(self.branches[0].draws)
 
     @property
     def num_rows(self) -> int:

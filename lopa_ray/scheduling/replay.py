@@ -31,7 +31,7 @@ class Replay:
     def record(self, plan: Plan, outcome: StepOutcome) -> None:
         """Record a step."""
         # A replayed step is dropped if the new step reads nothing that it cached.
-        while self._steps and not _reads(plan, self._steps[-1][1]):
+        while self._steps and not _depends(plan, self._steps[-1][1]):
             self._commit = self._steps.pop()[0].commit
         if outcome.commit is not None or plan.cached:
             # Its commit is that of the last step that staged K/V.
@@ -59,7 +59,9 @@ def _replayed_commit(scheduled: ScheduledRequest) -> Commit | None:
 
 
 def _filling(plan: Plan) -> Plan:
-    """The part of a plan that fills a cache."""
+    """The part of a plan that fills a cache: all of a step on a canvas, whose logits condition the next one."""
+    if plan.denoises:
+        return plan
     return replace(
         plan,
         branches=tuple(
@@ -72,9 +74,13 @@ def _filling(plan: Plan) -> Plan:
     )
 
 
-def _reads(plan: Plan, commit: Commit | None) -> bool:
-    """Whether a step reads any of what a commit has brought into the cache."""
-    spans = () if commit is None else commit.spans
-    return any(
-        cached.start < span.stop and span.start < cached.stop for cached in plan.cached for span in spans
+def _depends(plan: Plan, commit: Commit | None) -> bool:
+    """Whether a step reads any of what a commit has brought into the cache, or is conditioned on the step that it is
+    of. A chain of steps that are each conditioned on the one before stays whole, since only its end is looked at."""
+    if commit is None:
+        return False
+    return plan.conditioned_on == commit.step or any(
+        cached.start < span.stop and span.start < cached.stop
+        for cached in plan.cached
+        for span in commit.spans
     )

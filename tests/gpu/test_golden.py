@@ -35,8 +35,17 @@ FILES = {
     "mbd/mbd_llada21_cases": 30,
     "mbd/mbd_sdar_cases": 34,
     "dmax/dmax_generate_cases": 33,
+    "nemotron/nemotron_forward_cases": 11,
+    "nemotron/nemotron_generate_cases": 45,
+    "nemotron/nemotron_spec_cases": 16,
 }
 """Cases that pass on the CPU; `tests/unit/lab/conformance/test_golden.py` says why the others are not supported."""
+
+CANVAS_FILES = {
+    "diffusion_gemma/diffusion_gemma_generate_cases": 35,
+    "diffusion_gemma/diffusion_gemma_forward_cases": 6,
+}
+"""Those of a model that transformers runs, with torch's attention and in one piece."""
 
 
 def engine_with(attention: str, config: Config) -> LocalEngine:

@@ -193,6 +193,8 @@ FILES = ("lopa_cases", "lora_cases", "d2f_llada_cases", "dream_generate_cases", 
         "mbd/mbd_llada21_cases",
         "mbd/mbd_sdar_cases",
         "dmax/dmax_generate_cases",
+        "nemotron/nemotron_generate_cases",
+        "nemotron/nemotron_spec_cases",
     ],
 )
 def test_all_recorded_cases(name: str) -> None:

@@ -19,6 +19,7 @@ from lopa_ray.kernels.triton import (
     commit_rows,
     dequantize,
     grouped_matmul,
+    quantize_groups,
     quantize_rows,
     rotate_qkv,
     row_scores,
@@ -32,7 +33,11 @@ SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
 """Bytes that a block may have, by kind of GPU."""
 
 
-def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]]:
+FP8_ARCH = 89
+"""The first kind of GPU with numbers of fp8."""
+
+
+def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]]:
     """Operator, kernel, types of arguments, constants and options of everything that a model may launch."""
     for dtype, x in POINTERS.items():
         for dim in (64, 96, 128, 256) if dtype == torch.bfloat16 else (128,):
@@ -69,10 +74,18 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
             constants = {"HAS_BIAS": bias, "BLOCK": dequantize.BLOCK}
             yield "dequantize", dequantize._dequantize, types, constants, {}
         for weight in (x, "*i8"):
-            types = {"x": x, "weight": weight, "ends": "*i32", "out": x}
+            types = {"x": x, "weight": weight, "ends": "*i32", "group_scale": "*i32", "out": x}
             types |= dict.fromkeys(("experts", "inputs", "outputs"), "i32")
             constants = grouped_matmul.constants(128, exact=False)
             yield "grouped_matmul", grouped_matmul._grouped_matmul, types, constants, {}
+        for width in (128, 96, grouped_matmul.ANY_WIDTH) if arch >= FP8_ARCH else ():
+            in_fp8 = types | {"weight": "*fp8e4nv", "group_scale": "*fp32"}
+            constants = grouped_matmul.constants(128, exact=False, width=width)
+            yield "grouped_matmul", grouped_matmul._grouped_matmul, in_fp8, constants, {}
+            in_fp8 = {"x": x, "out": "*fp8e4nv", "scales": "*fp32"}
+            in_fp8 |= dict.fromkeys(("rows", "size", "width"), "i32")
+            constants = quantize_groups.constants(width)
+            yield "quantize_groups", quantize_groups._quantize_groups, in_fp8, constants, {}
         types |= {"x": "*i8", "weight": "*i8", "out": "*i32"}
         constants = grouped_matmul.constants(128, exact=True)
         yield "grouped_matmul", grouped_matmul._grouped_matmul, types, constants, {}
@@ -99,7 +112,7 @@ def compile_kernel(
 def main(archs: list[int]) -> None:
     for arch in archs:
         compiled = []
-        for operator, kernel, types, constants, options in variants():
+        for operator, kernel, types, constants, options in variants(arch):
             binary = compile_kernel(arch, kernel, types, constants, options)
             assert binary.asm["cubin"], operator
             assert binary.metadata.shared <= SHARED_MEMORY[arch], (
@@ -108,7 +121,8 @@ def main(archs: list[int]) -> None:
                 binary.metadata.shared,
             )
             compiled.append(operator)
-        assert set(compiled) == set(LAUNCHES), set(LAUNCHES) - set(compiled)
+        wanted = set(LAUNCHES) - ({"quantize_groups"} if arch < FP8_ARCH else set())
+        assert set(compiled) == wanted, wanted - set(compiled)
         print(f"sm_{arch}: {len(compiled)} kernels")
 
 

@@ -20,6 +20,7 @@ from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.kernels import (
     commit_rows,
+    fp8,
     grouped_matmul,
     int8,
     rms_norm,
@@ -139,6 +140,26 @@ def check_quantize_rows(draw: random.Random, dtype: torch.dtype) -> None:
     assert torch.equal(quantized[whole], wanted[whole])
 
 
+def check_quantize_groups(draw: random.Random, dtype: torch.dtype) -> None:
+    width = draw.choice([16, 128, 1500])
+    shape = draw.randint(2, 9), width * draw.choice([1, 3])
+    x = (torch.randn(shape) * draw.choice([1e-3, 1, 100])).to(dtype)
+    x[0] = 0
+    if draw.random() < 0.3:
+        x[-1, draw.randrange(x.shape[1])] = torch.nan
+    quantized, scale = launch("quantize_groups", x, width)
+    wanted, wanted_scale = fp8.quantize_groups(x, width)
+    torch.testing.assert_close(scale.t(), wanted_scale, atol=0, rtol=0, equal_nan=True)
+    # The interpreter rounds halves up, cuts off below the smallest normal number, and loses the carry of a number that
+    # rounds up to a power of two: it then gives half of that.
+    whole = ~scale.t().isnan().repeat_interleave(width, dim=1)
+    result, wanted = quantized.float()[whole], wanted.float()[whole]
+    result = torch.where(result * 2 == wanted, wanted, result)
+    exact = (x.float() / wanted_scale.repeat_interleave(width, dim=1))[whole]
+    assert bool(((result - exact).abs() <= exact.abs() / 16 + 2**-9).all())
+    assert (result == wanted).float().mean() > 0.8
+
+
 def check_dequantize(draw: random.Random, dtype: torch.dtype) -> None:
     rows, size = draw.randint(1, 9), draw.choice([16, 1000, 2500])
     product = torch.randint(-(2**20), 2**20, (rows, size), dtype=torch.int32)
@@ -158,8 +179,9 @@ def check_grouped_matmul(draw: random.Random, dtype: torch.dtype) -> None:
     x = torch.randn(stop + behind, inputs).to(dtype)
     weight = (torch.randn(experts, outputs, inputs) / inputs**0.5).to(dtype)
 
-    def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        products = launch("grouped_matmul", x, weight, ends), grouped_matmul.grouped_matmul(x, weight, ends)
+    def both(x: Tensor, weight: Tensor, scale: Tensor | None = None, width: int = 0) -> tuple[Tensor, Tensor]:
+        given = (x, weight, ends, scale, width)
+        products = launch("grouped_matmul", *given), grouped_matmul.grouped_matmul(*given)
         assert products[0].shape == products[1].shape
         return products[0][:stop], products[1][:stop]
 
@@ -169,6 +191,10 @@ def check_grouped_matmul(draw: random.Random, dtype: torch.dtype) -> None:
     product, wanted = both(torch.randint(-127, 128, x.shape, dtype=torch.int8), ints)
     assert product.dtype == wanted.dtype == torch.int32
     assert torch.equal(product, wanted)
+    width = draw.choice([inputs, 64, 128, 24])
+    in_fp8 = (torch.randn(weight.shape) * 50).to(fp8.FP8)
+    scale = (1 + torch.rand(experts, outputs, -(-inputs // width))) / 50 / inputs**0.5
+    close(*both(x, in_fp8, scale, width), dtype)
 
 
 def any_lane(draw: random.Random) -> Lane:

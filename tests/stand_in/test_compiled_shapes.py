@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,15 +14,16 @@ pytest.importorskip("triton", reason="Triton is not installed; it is made for Li
 from lopa_lab.bench.launch_counter import META, LaunchCounter
 from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
 from lopa_lab.bench.step_plans import step_of
+from lopa_ray.kernels import fp8
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.triton import row_scores, slot_attention
 from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantized import probe_int8_kernels
+from lopa_ray.model.quantized import probe_kernels
 from support.cubins import Resources
 from support.deviceless_triton import compiled_kernels, deviceless_triton, launcher_of
 from support.empty_models import empty_model
-from support.fake_steps import runner_of, two_plans
+from support.fake_steps import FP8_SCALES, runner_of, two_plans
 
 PUBLISHED = tuple(shape for shape in SHAPES if shape != "dream-27m")
 
@@ -33,6 +35,7 @@ LIMITS = {
     "commit_rows": (40, 8),
     "dequantize": (40, 8),
     "grouped_matmul": (80, 4),
+    "quantize_groups": (40, 8),
     "quantize_rows": (40, 8),
     "rotate_qkv": (48, 8),
     "row_scores": (168, 1),
@@ -52,7 +55,7 @@ def config_of(shape: str) -> NativeConfig:
 def run_steps(config: NativeConfig, dtype: torch.dtype = torch.bfloat16) -> None:
     """Two steps of a model without numbers, in which everything is launched that its steps launch."""
     model = empty_model(config, dtype, META)
-    probe_int8_kernels(model)
+    probe_kernels(model)
     runner = runner_of(model)
     for plan in two_plans(config.mask_token_id, 2, 16):
         with LaunchCounter():
@@ -63,6 +66,13 @@ def run_int8_steps(config: NativeConfig) -> None:
     """The same with int8 weights, and activations, in two layers: kernels of layers do not depend on their number."""
     for quantization in ("w8", "w8a8"):
         run_steps(replace(config.with_quantization(quantization), num_layers=2))
+
+
+def run_fp8_steps(config: NativeConfig) -> None:
+    """The same with fp8 weights, as if torch had products of them for all sizes."""
+    with patch.object(fp8, "has_fp8_kernel", lambda *_: True):
+        for scales in FP8_SCALES:
+            run_steps(replace(config, quantization="fp8", fp8=scales, num_layers=2))
 
 
 def resources() -> dict[str, list[Resources]]:
@@ -93,11 +103,13 @@ def arch(request: pytest.FixtureRequest) -> Iterator[int]:
 def test_published_shapes(arch: int, shape: str) -> None:
     run_steps(config_of(shape))
     run_int8_steps(config_of(shape))
+    run_fp8_steps(config_of(shape))
     check(resources(), LIMITS)
 
 
 def test_all_operators_are_compiled(arch: int) -> None:
     run_int8_steps(config_of("llada2.0-mini"))
+    run_fp8_steps(config_of("llada2.0-mini"))
     assert {operator for operator, kernels in compiled_kernels().items() if kernels} == set(LAUNCHES)
 
 

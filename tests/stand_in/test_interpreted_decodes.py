@@ -28,6 +28,7 @@ SPARSE = "add_rms_norm, commit_rows, grouped_matmul, rotate_qkv, row_scores, sil
         ("llada2/llada21_generate_cases.jsonl", SPARSE),
         ("mbd/mbd_llada21_cases.jsonl", SPARSE),
         ("dmax/dmax_generate_cases.jsonl", SPARSE),
+        ("nemotron/nemotron_generate_cases.jsonl", DENSE),
     ],
 )
 def test_a_decode_is_as_recorded(file: str, kernels: str) -> None:

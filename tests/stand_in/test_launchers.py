@@ -36,11 +36,13 @@ from support.deviceless_triton import (
 from support.empty_models import empty_model
 from support.fake_steps import (
     CAPACITY,
+    FP8_SCALES,
     PREFIX,
     SLOTS,
     STAGED,
     FakeShards,
     config_of,
+    fp8_config_of,
     in_segments,
     runner_of,
     two_plans,
@@ -164,6 +166,17 @@ def test_no_step_of_a_shard_does_either(family: str, quantization: Any, variants
     assert variants.by_kernel - compiled == {}
 
 
+@pytest.mark.parametrize("family", ["dream", "llada2"])
+def test_no_step_in_fp8_does_either(family: str, variants: Variants) -> None:
+    config = fp8_config_of(family, FP8_SCALES[0])
+    runner = runner_of(empty_model(config, torch.bfloat16, torch.device("cpu")))
+    warm_up(runner)
+    compiled = variants.by_kernel
+    assert compiled["_quantize_groups"] <= 2, "for inputs that fill a block, and for fewer"
+    run_any_steps(runner)
+    assert variants.by_kernel - compiled == {}
+
+
 def test_a_variant_more_is_found(variants: Variants) -> None:
     """Triton compiles anew for another alignment, for a size of 1, and for another dtype."""
     x = torch.zeros(5, 64, dtype=torch.bfloat16)
@@ -186,6 +199,7 @@ MOST_LAUNCHES = {
     "sdar_moe": (24, 24, 42),
     "llada2": (24, 24, 52),
     "fast_dllm_v2": (13, 13, 29),
+    "nemotron": (18, 18, 42),
 }
 """Family → Triton kernels of a step of its tiny model, by format: none, w8, w8a8."""
 
@@ -220,7 +234,8 @@ def arguments_of(operator: str) -> tuple[Any, ...]:
         "add_rms_norm": (x, x, torch.zeros(WIDTH), 1e-6),
         "commit_rows": (slots, torch.zeros(2, 2, 8, KV_HEADS, DIM), table),
         "dequantize": (x.to(torch.int32), scales, torch.zeros(WIDTH), None, torch.float32),
-        "grouped_matmul": (x, torch.zeros(EXPERTS, 32, WIDTH), torch.zeros(EXPERTS, dtype=torch.int32)),
+        "grouped_matmul": (x, torch.zeros(EXPERTS, 32, WIDTH), table[:, 0].to(torch.int32), None, 0),
+        "quantize_groups": (x, WIDTH),
         "quantize_rows": (x,),
         "rotate_qkv": (wide, HEADS, angle, angle, None, None, 1e-6, kv),
         "row_scores": (x, torch.zeros(ROWS, 9, dtype=torch.float64), table[:, :0], torch.zeros(WIDTH) > 0),

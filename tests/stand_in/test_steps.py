@@ -13,10 +13,19 @@ from lopa_ray.execution import flash_attention
 from lopa_ray.execution.attention import LaneAttention
 from lopa_ray.execution.flash_attention import FlashAttention, LaneTable
 from lopa_ray.kernels.sdpa import sdpa
+from lopa_ray.model.config import Fp8Scales
 from lopa_ray.model.families import FAMILIES
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.fake_cuda import AMPERE
-from support.fake_steps import PREFIX, FakeShards, StepSetup, config_of, in_segments
+from support.fake_steps import (
+    FP8_SCALES,
+    PREFIX,
+    FakeShards,
+    StepSetup,
+    config_of,
+    fp8_config_of,
+    in_segments,
+)
 
 ALL_FAMILIES = [family.name for family in FAMILIES]
 EXPERTS = ("sdar_moe", "llada2")
@@ -40,6 +49,7 @@ MOST_LAUNCHES = {
     "sdar_moe": 117,
     "llada2": 117,
     "fast_dllm_v2": 42,
+    "nemotron": 70,  # YaRN computes frequencies and a scale of queries
 }
 """Family → kernels of a step of its tiny model in bf16, with commits, staging and greedy scores."""
 
@@ -68,6 +78,46 @@ def test_dtypes(family: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_weight_formats(family: str, quantization: Any) -> None:
     assert StepSetup(config_of(family, quantization)).log().faults == []
+
+
+FP8_LAUNCHES = ("aten._scaled_mm.default", "lopa_ray.quantize_groups.default")
+
+
+@pytest.mark.parametrize("scales", FP8_SCALES, ids=lambda scales: scales.kind)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_fp8_weights(family: str, scales: Fp8Scales) -> None:
+    """A linear layer quantises its rows by one kernel, multiplies by one, and adds a bias by one."""
+    config = fp8_config_of(family, scales)
+    log = StepSetup(config).log()
+    assert log.faults == []
+    floating = StepSetup(config.unfolded()).log().launches
+    dense = config.num_layers if config.experts is None else config.experts.dense_layers
+    shared = 0 if config.experts is None else config.num_layers - dense
+    layers = (
+        2 * config.num_layers + 2 * dense + (2 * shared if config.experts and config.experts.shared else 0)
+    )
+    assert [log.launches[name] for name in FP8_LAUNCHES] == [layers, layers]
+    biases = config.num_layers if config.qkv_bias else 0
+    assert log.total <= floating.total() + layers + biases
+
+
+@pytest.mark.parametrize("scales", FP8_SCALES, ids=lambda scales: scales.kind)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_shards_of_fp8_weights(family: str, scales: Fp8Scales) -> None:
+    shards = FakeShards()
+    log = StepSetup(fp8_config_of(family, scales), tp_group=shards).log()
+    assert log.faults == []
+    assert shards.waits == 2
+    assert all(log.launches[name] for name in FP8_LAUNCHES)
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_in_fp8_are_multiplied_by_one_kernel(family: str) -> None:
+    log = StepSetup(fp8_config_of(family, FP8_SCALES[1])).log()
+    config = config_of(family)
+    assert config.experts is not None
+    sparse = config.num_layers - config.experts.dense_layers
+    assert log.launches["lopa_ray.grouped_matmul.default"] == 2 * sparse
 
 
 @pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])

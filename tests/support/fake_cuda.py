@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lopa_ray.kernels.fp8 import has_fp8_kernel
 from lopa_ray.kernels.int8_matmul import has_int8_kernel
 from support.fake_cuda_calls import ByDispatcher
 
@@ -49,9 +50,12 @@ def fake_cuda(major: int = HOPPER) -> Iterator[None]:
         "get_device_capability": lambda *_: (major, 0),
         "_lazy_init": lambda: None,
     }
-    has_int8_kernel.cache_clear()
+    trials = (has_int8_kernel, has_fp8_kernel)
+    for trial in trials:
+        trial.cache_clear()
     try:
         with patch.multiple(torch.cuda, **answers), mode, ByDispatcher():
             yield
     finally:
-        has_int8_kernel.cache_clear()
+        for trial in trials:
+            trial.cache_clear()

@@ -49,10 +49,12 @@ def _steps(session: DecodeSession, model: FakeModel) -> Iterator[SessionStep]:
 
 
 def may_decide_nothing(settings: GenerationSettings, plan: Plan) -> bool:
-    """A schedule may plan such a call, and a chance may bring it about; and a block may only be cached or edited."""
+    """A schedule may plan such a call, and a chance may bring it about; a block may only be cached or edited; and a
+    draft decides nothing."""
     return (
         isinstance(settings, VanillaSettings)
         or getattr(settings, "fill", None) == "schedule"
         or not plan.branches[0].scored
+        or plan.draft_adapter
         or (plan.scores_decided and VOCABULARY.mask_token_id not in plan.canvas)
     )

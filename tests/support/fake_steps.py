@@ -12,9 +12,9 @@ from lopa_lab.bench.step_plans import plan_of, step_of
 from lopa_ray.execution.attention import AttentionBackend, PackedAttention
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.config import NativeConfig, Quantization
+from lopa_ray.model.config import Fp8Scales, NativeConfig, Quantization
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.quantized import probe_int8_kernels
+from lopa_ray.model.quantized import probe_kernels
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.plan import Plan, StepPlan
 from support.device_log import DeviceLog
@@ -27,6 +27,9 @@ PREFIX, CAPACITY, SLOTS, STAGED = 512, 768, 8, 8
 """Cached positions before the first step, positions and number of slots, and positions that a step stages."""
 
 VOCAB = 1000
+
+FP8_SCALES = (Fp8Scales(kind="channel"), Fp8Scales(kind="block", block=(128, 128)))
+"""Of a checkpoint in fp8: a scale per row, and per block."""
 
 PACKED = PackedAttention()
 
@@ -61,6 +64,14 @@ def config_of(family: str, quantization: Quantization = "none") -> NativeConfig:
     return replace(tiny, family=family, **ids).with_quantization(quantization)
 
 
+def fp8_config_of(family: str, scales: Fp8Scales) -> NativeConfig:
+    """The same in fp8, with sizes for which torch has products of it in blocks."""
+    config = config_of(family)
+    experts = config.experts and replace(config.experts, width=256)
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "experts": experts}
+    return replace(config, quantization="fp8", fp8=scales, **sizes)
+
+
 @dataclass(frozen=True, slots=True)
 class StepSetup:
     """A model on a fake CUDA device, and how its steps run."""
@@ -75,7 +86,7 @@ class StepSetup:
         """A runner of it, to be called in `fake_cuda`. Trials of kernels, which wait, have been made."""
         model = empty_model(self.config, self.dtype, CUDA, self.tp_group)
         with DeviceLog():
-            probe_int8_kernels(model)
+            probe_kernels(model)
         return runner_of(model, self.attention)
 
     def log(

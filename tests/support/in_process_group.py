@@ -33,7 +33,7 @@ def report_bytes(report: BranchReport) -> ReportBytes:
 
 def reference_reports(model: MaskPredictor, session: DecodeSession) -> list[list[ReportBytes]]:
     """Decode a session on a runner of its own; returns the bytes of each step's reports."""
-    runner = BranchRunner(model, max_num_seqs=1, max_model_len=session.max_len)
+    runner = BranchRunner(model, max_num_seqs=1, max_model_len=session.max_len + model.config.canvas_length)
     steps = []
     while not session.finished:
         plan = session.plan()

@@ -10,6 +10,8 @@ from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.edits import PENALTIES as REFUSED_PENALTIES
 from support.fake_model import VOCABULARY, FakeModel
@@ -190,7 +192,25 @@ def any_dmax(draw: st.DrawFn) -> DMaxSettings:
     return DMaxSettings(**draw(settings_with_edits()))
 
 
+@st.composite
+def any_nemotron(draw: st.DrawFn) -> NemotronSettings:
+    """By threshold and one position per call, behind a causal context and a full one. Without a thinking budget."""
+    common = draw(common_settings()) | draw(lookahead_settings())
+    common["confidence_threshold"] = draw(st.one_of(st.none(), PROBABILITIES))
+    return NemotronSettings(causal_context=draw(st.booleans()), **common)
+
+
+@st.composite
+def any_self_speculation(draw: st.DrawFn) -> SelfSpeculationSettings:
+    """Drafts of one call and of several."""
+    common = draw(common_settings())
+    common["confidence_threshold"] = draw(st.one_of(st.just(0.0), PROBABILITIES))
+    return SelfSpeculationSettings(
+        **{name: value for name, value in common.items() if name not in REFUSED_PENALTIES}
+    )
+
+
 BLOCKWISE_SETTINGS = st.one_of(
-    any_vanilla(), any_fast_dllm(), any_block_diffusion(), any_editing(), any_dmax()
+    any_vanilla(), any_fast_dllm(), any_block_diffusion(), any_editing(), any_dmax(), any_nemotron()
 )
-ANY_SETTINGS = st.one_of(any_lopa_or_d2f(), any_multi_block(), BLOCKWISE_SETTINGS)
+ANY_SETTINGS = st.one_of(any_lopa_or_d2f(), any_multi_block(), any_self_speculation(), BLOCKWISE_SETTINGS)

@@ -14,23 +14,32 @@ from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.canvas_model import CanvasModel
+from lopa_ray.model.canvas_weights import build_model, read_weights
 from lopa_ray.model.checkpoint import load_model
-from lopa_ray.model.config import Quantization
+from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.config import CanvasConfig, Quantization
 from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.transformer import Transformer
 from support.paths import MODELS
 
 TINY_MODEL = MODELS / "dream-tiny-4l"
 
+CANVAS_MODEL = MODELS / "diffusion-gemma-tiny-3l"
+"""Has no mask token; its canvases have 16 positions."""
+
 TINY_MODELS = {
     "dream": "dream-tiny-2l",
     "llada": "llada-tiny-3l",
     "sdar": "sdar-tiny-3l",
     "fast_dllm_v2": "dream-tiny-2l",
+    "nemotron": "nemotron-tiny-3l",
     "sdar_moe": "sdar-moe-tiny-3l",
     "llada2": "llada2-tiny-3l",
 }
@@ -90,6 +99,12 @@ SETTINGS: dict[str, GenerationSettings] = {
     "multi_block": MultiBlockSettings(
         max_new_tokens=40, block_size=8, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
     ),
+    "nemotron": NemotronSettings(
+        max_new_tokens=40, block_size=8, confidence_threshold=0.5, num_branches=3, stop_at_eos=False
+    ),
+    "self_speculation": SelfSpeculationSettings(
+        max_new_tokens=24, block_size=8, confidence_threshold=0.4, temperature=0.8, seed=2
+    ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
     "verified": LopaSettings(
         max_new_tokens=64, num_branches=6, block_size=16, lookahead="verified", stop_at_eos=False
@@ -100,6 +115,14 @@ SETTINGS: dict[str, GenerationSettings] = {
 def load_tiny_model(name: str = "dream-tiny-2l", quantization: Quantization = "none") -> Transformer:
     """One of the recorded models, on the CPU."""
     return load_model(MODELS / name, dtype=torch.float32, device="cpu", quantization=quantization)
+
+
+def load_canvas_model() -> CanvasModel:
+    """The recorded model without a mask token, on the CPU."""
+    config = load_config(CANVAS_MODEL, "transformers")
+    assert isinstance(config, CanvasConfig)
+    weights = read_weights(config, CANVAS_MODEL, dtype=torch.float32)
+    return build_model(config, weights, dtype=torch.float32, device="cpu")
 
 
 @cache

@@ -24,6 +24,9 @@ LOPA_RAY = {
         "FastDllmSettings",
         "LopaSettings",
         "MultiBlockSettings",
+        "NemotronSettings",
+        "SelfSpeculationSettings",
+        "RenoisingSettings",
         "VanillaSettings",
     ),
     *(

@@ -13,6 +13,9 @@ from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSession, FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSession, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSession, MultiBlockSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSession, NemotronSettings
+from lopa_ray.decoding.decoders.renoising import RenoisingSession, RenoisingSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSession, SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -26,7 +29,7 @@ class Decoder(NamedTuple):
     """What a value of the setting `decoder` stands for."""
 
     settings: type[GenerationSettings]
-    session: type[FillingSession[Any]]
+    session: type[DecodeSession]
 
 
 DECODERS = {
@@ -38,6 +41,9 @@ DECODERS = {
     "editing": Decoder(EditingSettings, EditingSession),
     "dmax": Decoder(DMaxSettings, DMaxSession),
     "multi_block": Decoder(MultiBlockSettings, MultiBlockSession),
+    "nemotron": Decoder(NemotronSettings, NemotronSession),
+    "self_speculation": Decoder(SelfSpeculationSettings, SelfSpeculationSession),
+    "renoising": Decoder(RenoisingSettings, RenoisingSession),
 }
 """The value of the setting `decoder` → its settings and its session."""
 
@@ -51,7 +57,9 @@ def new_session(
     """The session of the decoder that the settings name. Raises what `DecodeSession` raises."""
     session = DECODERS[settings.decoder].session
     if isinstance(settings, LookaheadSettings) and settings.is_verified:
-        return VerifiedSession(session(prompt, settings.of_one_branch(), vocabulary, constraint), settings)
+        inner = session(prompt, settings.of_one_branch(), vocabulary, constraint)
+        assert isinstance(inner, FillingSession)
+        return VerifiedSession(inner, settings)
     return session(prompt, settings, vocabulary, constraint)
 
 

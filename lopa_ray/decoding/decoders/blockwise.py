@@ -27,6 +27,8 @@ class Window:
     cached: Spans = ()
     to_stage: Spans = ()
     stage_shared: bool = False
+    causal: bool = False
+    draft_adapter: bool = False
 
 
 class BlockwiseSession(FillingSession[list[int]]):
@@ -103,6 +105,8 @@ class BlockwiseSession(FillingSession[list[int]]):
                 for branch in self._branches
             ),
             cached=window.cached,
+            causal=window.causal,
+            draft_adapter=window.draft_adapter,
             stage_shared=window.stage_shared,
             commit=self._commit,
             sampling_params=self.sampling_params,

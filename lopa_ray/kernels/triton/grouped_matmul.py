@@ -21,6 +21,7 @@ def _grouped_matmul(
     x,
     weight,
     ends,
+    group_scale,
     out,
     experts,
     inputs,
@@ -30,6 +31,7 @@ def _grouped_matmul(
     OUTPUT_BLOCK: tl.constexpr,
     INPUT_BLOCK: tl.constexpr,
     EXACT: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     tile = tl.program_id(0)
     ids = tl.arange(0, EXPERT_BLOCK)
@@ -56,8 +58,21 @@ def _grouped_matmul(
             right = tl.load(
                 weight + weight_row * inputs + index[:, None],
                 mask=is_column & (index < inputs)[:, None],
-                other=0,
+                other=0.0,  # an integer cannot become fp8
             )
+            if WIDTH:
+                groups = tl.cdiv(inputs, WIDTH)
+                if WIDTH % INPUT_BLOCK == 0:
+                    scale = tl.load(
+                        group_scale + weight_row * groups + at // WIDTH, mask=is_column, other=0.0
+                    )
+                else:
+                    scale = tl.load(
+                        group_scale + weight_row * groups + (index // WIDTH)[:, None],
+                        mask=is_column & (index < inputs)[:, None],
+                        other=0.0,
+                    )
+                right = right.to(tl.float32) * scale
             if EXACT:
                 total += tl.dot(left, right, out_dtype=tl.int32)
             else:
@@ -67,27 +82,45 @@ def _grouped_matmul(
         )
 
 
-def constants(experts: int, *, exact: bool) -> dict[str, int]:
-    """The constants that the kernel is compiled with, for so many experts."""
+ANY_WIDTH = 2**30
+"""The width of groups where rows have one scale each: so the kernel is the same for any number of inputs."""
+
+
+def constants(experts: int, *, exact: bool, width: int = 0) -> dict[str, int]:
+    """The constants that the kernel is compiled with, for so many experts. `width`: inputs per scale; 0: no scales."""
     return {
         "EXPERT_BLOCK": triton.next_power_of_2(experts),
         "ROW_BLOCK": ROW_BLOCK,
         "OUTPUT_BLOCK": OUTPUT_BLOCK,
         "INPUT_BLOCK": INPUT_BLOCK,
         "EXACT": exact,
+        "WIDTH": width,
     }
 
 
-def launch(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def launch(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int) -> Tensor:
     """See `lopa_ray.kernels.grouped_matmul`."""
     x, weight = x.contiguous(), weight.contiguous()
     rows, inputs = x.shape
     experts, outputs, _ = weight.shape
     exact = x.dtype == torch.int8
     out = x.new_empty(rows, outputs, dtype=torch.int32 if exact else x.dtype)
+    scales = ends if group_scale is None else group_scale.contiguous()
+    if group_scale is None:
+        width = 0
+    elif group_scale.shape[2] == 1:
+        width = ANY_WIDTH
     # Each expert has at most one tile that is not full.
     tiles = rows // ROW_BLOCK + min(experts, rows)
     _grouped_matmul[(tiles, triton.cdiv(outputs, OUTPUT_BLOCK))](
-        x, weight, ends, out, experts, inputs, outputs, **constants(experts, exact=exact)
+        x,
+        weight,
+        ends,
+        scales,
+        out,
+        experts,
+        inputs,
+        outputs,
+        **constants(experts, exact=exact, width=width),
     )
     return out

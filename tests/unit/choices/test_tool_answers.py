@@ -46,6 +46,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "block_diffusion": {"decoder": "block_diffusion"},
     "editing": {"decoder": "editing", "block_size": 8, "editing_threshold": 0.0},
     "dmax": {"decoder": "dmax", "block_size": 8},
+    "nemotron": {"decoder": "nemotron", "block_size": 8},
     "multi_block": {"decoder": "multi_block", "block_size": 8, "editing_threshold": 0.0},
 }
 CHAT = ({"role": "user", "content": "1 + 2"},)
@@ -205,7 +206,7 @@ def test_a_schema_that_cannot_be_kept_is_refused(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "temperature"), list(zip(DECODERS, (1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0), strict=True))
+    ("decoder", "temperature"), list(zip(DECODERS, (1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0), strict=True))
 )
 def test_strict_functions_are_called_as_their_schemas_say(
     either: Model, decoder: str, temperature: float

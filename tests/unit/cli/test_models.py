@@ -74,6 +74,7 @@ def test_published_checkpoints_are_those_of_presets_and_of_the_page() -> None:
         ("JetLM/SDAR-30B-A3B-Chat", "sdar-30b-a3b"),
         ("inclusionAI/LLaDA2.1-mini", "llada2.0-mini"),
         ("inclusionAI/LLaDA2.1-flash", "llada2.0-flash"),
+        ("nvidia/Nemotron-Labs-Diffusion-8B", "nemotron-labs-diffusion-8b"),
     ],
 )
 def test_published_weights_are_those_of_the_shape(name: str, shape: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult
@@ -40,6 +41,7 @@ BASES: dict[str, tuple[str, LookaheadSettings]] = {
     ),
     "LLaDA2.1": ("llada21-tiny-3l", EditingSettings(block_size=16, **WHOLE)),
     "DMax": ("llada21-tiny-3l", DMaxSettings(block_size=16, confidence_threshold=0.9, **WHOLE)),
+    "Nemotron": ("nemotron-tiny-3l", NemotronSettings(block_size=16, **WHOLE)),
     "SDAR, fused": ("sdar-tiny-3l", BlockDiffusionSettings(fuse_store=True, **WHOLE)),
 }
 

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Plan
@@ -108,7 +109,9 @@ def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model
 
         for index, report in enumerate(step.reports):
             ids = plan.input_ids(plan.branches[index])
-            of_masks = [ids[p - plan.start] == MASK for p in report.positions.tolist()]
+            # Drafts stand where the canvas is masked.
+            drafts = isinstance(wanted, SelfSpeculationSettings)
+            of_masks = [drafts or ids[p - plan.start] == MASK for p in report.positions.tolist()]
             scores = sorted(report.scores[np.array(of_masks, bool)].tolist())
             if lopa.branch_confidence.startswith("bottom"):
                 scores = scores[: max(1, int(len(scores) * float(lopa.branch_confidence[7:-1])))]

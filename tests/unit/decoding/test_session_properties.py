@@ -222,7 +222,9 @@ def test_prompts_that_cannot_be_decoded_are_refused():
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_nothing_to_generate_is_finished_at_once(name):
-    session = create_session([1], DECODERS[name].settings(max_new_tokens=0))
+    decoder = DECODERS[name]
+    vocabulary = replace(VOCABULARY, canvas_length=4 if decoder.session.denoises_canvases else 0)
+    session = decoder.session([1], decoder.settings(max_new_tokens=0), vocabulary)
     assert (session.finished, session.finish_reason, session.generated) == (True, "length", [])
     with pytest.raises(ProtocolError, match="finished"):
         session.plan()

@@ -15,6 +15,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSettings
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
@@ -45,7 +46,7 @@ def any_verified(draw: st.DrawFn) -> LookaheadSettings:
         ANY_SETTINGS.filter(
             lambda wanted: (
                 isinstance(wanted, LookaheadSettings)
-                and not isinstance(wanted, EditedBlocksSettings)
+                and not isinstance(wanted, EditedBlocksSettings | NemotronSettings)
                 and getattr(wanted, "editing_threshold", None) is None
             )
         )

@@ -15,6 +15,7 @@ from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
@@ -54,6 +55,8 @@ DECODERS: dict[str, GenerationSettings] = {
     "editing": EditingSettings(
         max_new_tokens=48, block_size=16, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3
     ),
+    "nemotron": NemotronSettings(max_new_tokens=48, block_size=8, confidence_threshold=0.5, num_branches=3),
+    "nemotron, autoregressive": NemotronSettings(max_new_tokens=48, block_size=1),
     "multi_block": MultiBlockSettings(max_new_tokens=48, block_size=8, num_branches=3),
     "multi_block, edited": MultiBlockSettings(
         max_new_tokens=48, block_size=8, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3

@@ -56,6 +56,9 @@ FILES = {
     "mbd/mbd_llada21_cases": 2,
     "mbd/mbd_sdar_cases": 2,
     "dmax/dmax_generate_cases": 3,
+    "nemotron/nemotron_forward_cases": 4,
+    "nemotron/nemotron_generate_cases": 3,
+    "nemotron/nemotron_spec_cases": 4,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 

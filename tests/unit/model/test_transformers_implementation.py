@@ -70,10 +70,20 @@ def test_logits_agree(folder: Path) -> None:
     for step in steps:
         expected, got = (runner.logits(**step) for runner in (native, other))
         assert expected.std() > 0.5
-        torch.testing.assert_close(got, expected, atol=2e-5, rtol=0)
+        # Rounding grows with the logits: those of most families have a deviation of about 5.
+        torch.testing.assert_close(got, expected, atol=5e-6 * max(4.0, expected.std().item()), rtol=0)
     # What was staged is the same too.
     keys, values = (runner.cache.layer_views(0, 1)[0][:, :24] for runner in (native, other))
     torch.testing.assert_close(keys, values, atol=1e-5, rtol=0)
+
+
+def test_without_yarn_the_class_takes_none_of_its_own(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(MODELS / TINY_MODELS["nemotron"], tmp_path / "model"))
+    edit_json(folder / "config.json", rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+    expected, got = (runner.logits(IDS) for runner in both(folder))
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
+    with_yarn, _ = both(MODELS / TINY_MODELS["nemotron"])
+    assert (with_yarn.logits(IDS) - expected).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("folder", DENSE_FAMILIES, indirect=True)

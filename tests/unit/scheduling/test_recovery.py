@@ -20,11 +20,14 @@ from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.renoising import RenoisingSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import StepReport
@@ -39,12 +42,14 @@ from support.in_process_group import (
     reference_reports,
     report_bytes,
 )
-from support.tiny_model import load_tiny_model
+from support.tiny_model import load_canvas_model, load_tiny_model
 
 MODEL = load_tiny_model()
 
 EXPERTS = ("sdar-moe-tiny-3l", "llada2-tiny-3l")
 """Models of block diffusion, whose blocks `blocks_in_flight` counts from position 0 as they do."""
+
+MAX_LEN = 72
 
 FULL = {"max_new_tokens": 24, "block_size": 4, "confidence_threshold": 0.6, "stop_at_eos": False}
 
@@ -74,6 +79,11 @@ KINDS: dict[str, GenerationSettings] = {
         **FULL | {"block_size": 8}, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
     ),
     "dmax": DMaxSettings(**FULL | {"block_size": 8}, num_branches=3),
+    "nemotron": NemotronSettings(**FULL | {"block_size": 8}, num_branches=3),
+    "nemotron_full_context": NemotronSettings(**FULL, causal_context=False, num_branches=3),
+    "self_speculation": SelfSpeculationSettings(
+        max_new_tokens=16, block_size=4, confidence_threshold=0.3, temperature=0.9, seed=4
+    ),
     "sub_blocks": BlockDiffusionSettings(
         max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
     ),
@@ -99,6 +109,17 @@ KINDS: dict[str, GenerationSettings] = {
 }
 
 
+CANVASES: dict[str, GenerationSettings] = {
+    "canvases": RenoisingSettings(max_new_tokens=32, max_denoising_steps=7, entropy_bound=1.0, seed=4),
+    "early_stops": RenoisingSettings(
+        max_new_tokens=48, max_denoising_steps=9, entropy_bound=2.0, confidence_threshold=0.3, ignore_eos=True
+    ),
+}
+"""Of a model without a mask token, whose steps are each conditioned on the one before."""
+
+ALL_KINDS = {**KINDS, **CANVASES}
+
+
 class BrokenTransfer(InProcessTransfer):
     """A peer dies while it sends."""
 
@@ -112,8 +133,10 @@ class BrokenTransfer(InProcessTransfer):
 class Chaos(InProcessGroup):
     """Loses workers at random in the middle of steps, and takes new ones in at random."""
 
-    def __init__(self, model: Transformer, draw: random.Random, workers: int, stored: int) -> None:
-        super().__init__(model, workers, max_num_seqs=3, max_model_len=48, prefix_index=PrefixIndex(stored))
+    def __init__(self, model: MaskPredictor, draw: random.Random, workers: int, stored: int) -> None:
+        super().__init__(
+            model, workers, max_num_seqs=3, max_model_len=MAX_LEN, prefix_index=PrefixIndex(stored)
+        )
         self.model = model
         self.stored = stored
         self.draw = draw
@@ -138,7 +161,9 @@ class Chaos(InProcessGroup):
     def begin_anew(self, workers: int) -> dict[int, int]:
         """Lose everything but the journals; returns the requests' numbers, before and after."""
         self.counts["groups lost"] += 1
-        self.runners = [BranchRunner(self.model, max_num_seqs=3, max_model_len=48) for _ in range(workers)]
+        self.runners = [
+            BranchRunner(self.model, max_num_seqs=3, max_model_len=MAX_LEN) for _ in range(workers)
+        ]
         self.counts["prefixes"] += self.scheduler.prefix_index.hit_requests
         self.scheduler = Scheduler(3, prefix_index=PrefixIndex(self.stored))
         numbers = {}
@@ -172,7 +197,7 @@ class Chaos(InProcessGroup):
         survivors = [runner for rank, runner in enumerate(self.runners) if rank not in lost]
         self.draw.shuffle(survivors)
         for _ in range(joining):
-            newcomer = BranchRunner(self.model, max_num_seqs=3, max_model_len=48)
+            newcomer = BranchRunner(self.model, max_num_seqs=3, max_model_len=MAX_LEN)
             newcomer.import_slots(survivors[0].export_slots(self.scheduler.request_by_slot))
             survivors.append(newcomer)
         recovery = self.regroup(survivors)
@@ -183,7 +208,7 @@ class Chaos(InProcessGroup):
 
 
 def run(
-    seed: int, kinds: list[str], requests: int, stored: int = 0, model: Transformer = MODEL
+    seed: int, kinds: list[str], requests: int, stored: int = 0, model: MaskPredictor = MODEL
 ) -> Counter[str]:
     """Decode with losses and newcomers at random; compare each report with the same request alone.
 
@@ -195,7 +220,7 @@ def run(
     canvases: dict[int, list[int]] = {}
     for number in range(requests):
         alike = [8] * 9 + [draw.randrange(3)] * 5 if stored else []
-        prompt, settings = [*alike, 5, 6, number % 50 if not stored else 7], KINDS[draw.choice(kinds)]
+        prompt, settings = [*alike, 5, 6, number % 50 if not stored else 7], ALL_KINDS[draw.choice(kinds)]
         alone = group.create_session(prompt, settings)
         steps = reference_reports(model, alone)
         request = group.submit(group.create_session(prompt, settings))
@@ -286,6 +311,9 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
         "multi_block",
         "multi_block_edits",
         "dmax",
+        "nemotron",
+        "nemotron_full_context",
+        "self_speculation",
         "sub_blocks",
         "no_cache",
         "blocks_in_flight",
@@ -301,18 +329,31 @@ def test_blocks_in_flight_of_experts_change_no_bit_whoever_is_lost(name: str, st
     assert (counts["prefixes"] > 1) == (stored > 0)
 
 
+@pytest.mark.parametrize("stored", [0, 40])
+def test_self_conditioning_changes_no_bit_whoever_is_lost(
+    stored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signals reach other workers by commits; newcomers copy them; new groups compute the calls on a canvas again."""
+    monkeypatch.setattr("lopa_ray.decoding.decoders.renoising.ENCODED_ROWS", 8)
+    counts = run(3, [*CANVASES], 25, stored, load_canvas_model())
+    assert min(counts[key] for key in ("lost", "groups lost", "replayed", "moved")) > 2
+    assert counts["staged again, two phases"] > 2 and counts["staged again, one phase"] > 2
+    assert (counts["prefixes"] > 1) == (stored > 0)
+
+
 @pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize(
-    "kinds",
+    ("seed", "kinds"),
     [
-        ["single_phase", "two_phase_causal"],
-        ["block_diffusion", "sub_blocks"],
-        ["dmax"],
-        ["multi_block", "multi_block_edits"],
+        (7, ["single_phase", "two_phase_causal"]),
+        (7, ["block_diffusion", "sub_blocks"]),
+        (7, ["dmax"]),
+        (9, ["nemotron", "nemotron_full_context", "self_speculation"]),
+        (7, ["multi_block", "multi_block_edits"]),
     ],
 )
-def test_stored_prefixes_change_no_bit_whoever_is_lost(kinds: list[str]) -> None:
-    counts = run(7, kinds, 60, stored=40)
+def test_stored_prefixes_change_no_bit_whoever_is_lost(seed: int, kinds: list[str]) -> None:
+    counts = run(seed, kinds, 60, stored=40)
     assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
 
 

@@ -62,6 +62,11 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("mbd/mbd_llada21_cases", 30, {}),
         ("mbd/mbd_sdar_cases", 34, {}),
         ("dmax/dmax_generate_cases", 33, {"dmax_edge-10": "is the mask token"}),
+        ("diffusion_gemma/diffusion_gemma_generate_cases", 35, {}),
+        ("diffusion_gemma/diffusion_gemma_forward_cases", 6, {}),
+        ("nemotron/nemotron_forward_cases", 11, {}),
+        ("nemotron/nemotron_generate_cases", 45, {}),
+        ("nemotron/nemotron_spec_cases", 16, {}),
         ("localleap/localleap_llada_cases", 28, {"localleap_llada_edge-04": "is the mask token"}),
         ("localleap/localleap_dream_cases", 29, {"localleap_dream_edge-12": "is the mask token"}),
         # A branch that crashes as published, and one of two repairs of it.
@@ -104,6 +109,7 @@ def test_recorded_cases(name, passed, refused):
         ("mbd/mbd_llada21_cases", 9),
         ("mbd/mbd_sdar_cases", 9),
         ("dmax/dmax_generate_cases", 9),
+        ("nemotron/nemotron_generate_cases", 9),
     ],
 )
 def test_recorded_cases_run_by_transformers(name, every):

@@ -1,0 +1,183 @@
+"""Nemotron-Labs-Diffusion's `generate` (arXiv 2607.05722): a block at a time, after a context that is stored causally.
+
+Blocks follow the prompt, wherever it ends. A call that fills a block sees all of it and the cache, and stores nothing.
+The prompt, and each block without masks, enters the cache by a call of its own under a causal mask, whose last row
+decides the next block's first token, its seed. Blocks of one position have no other token: that is plain autoregressive
+decoding. With `causal_context` false the storing calls see all that they feed, and blocks have no seed.
+
+One branch gives the published tokens. A seed that ends the answer ends it at once; the published code makes one more
+call. The last block is cut so that `max_new_tokens` is exact, and is not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from lopa_ray.constraints.constraint import Constraint, ConstraintState
+from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
+from lopa_ray.decoding.decoders.blockwise import Window
+from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold
+from lopa_ray.decoding.request_checks import check_generated
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.vocabulary import Vocabulary
+
+
+class NemotronSettings(BlockCausalSettings):
+    """Nemotron-Labs-Diffusion (arXiv 2607.05722): blocks one after the other behind a causal context, each from the
+    token that its context predicts. With block_size 1 it decodes autoregressively."""
+
+    decoder: Literal["nemotron"] = "nemotron"
+
+    block_size: int = Field(default=32, ge=1)
+    """Positions per block, counted from the end of the prompt. 1: plain autoregressive decoding."""
+
+    confidence_threshold: float | None = Field(default=0.9, ge=0.0, le=1.0)
+    """Masked positions with at least this probability are filled, and the best-ranked one in any case. None: that one
+    alone, as many passes as there are masks."""
+
+    causal_context: bool = True
+    """Prompt and finished blocks are stored by a causal pass, which also decides the next block's first token. false:
+    by a pass without a mask, which decides nothing."""
+
+    max_thinking_tokens: int | None = Field(default=None, ge=0)
+    """Thinking budget: a block that reaches beyond so many tokens gets `end_think_token_id` where the budget ends,
+    unless a block before it has that token. None: no budget."""
+
+    end_think_token_id: int | None = Field(default=None, ge=0)
+    """The token that ends thinking, for `max_thinking_tokens`."""
+
+    @model_validator(mode="after")
+    def _no_drafts_of_states(self) -> Self:
+        if self.lookahead == "verified":
+            raise SettingsError(
+                f"lookahead verified with decoder {self.decoder}: drafts of later steps would need K/V of blocks that "
+                "only a causal pass stores; use lookahead lopa, leave lookahead out, or use decoder self_speculation",
+                setting="lookahead",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _budget_is_whole(self) -> Self:
+        given = [
+            name for name in ("max_thinking_tokens", "end_think_token_id") if getattr(self, name) is not None
+        ]
+        if len(given) == 1:
+            raise SettingsError(
+                f"{given[0]} {getattr(self, given[0])} without the other half of a thinking budget; set both "
+                "max_thinking_tokens and end_think_token_id, or none",
+                setting=given[0],
+            )
+        if given and self.constraint_setting is not None:
+            raise SettingsError(
+                f"max_thinking_tokens {self.max_thinking_tokens} with {self.constraint_setting}: the token that ends "
+                "thinking is put in whatever the answer has to match; leave one of them out",
+                setting="max_thinking_tokens",
+            )
+        return self
+
+
+class NemotronSession(BlockCausalSession):
+    """One request of Nemotron-Labs-Diffusion's decoder."""
+
+    settings: NemotronSettings
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        settings: NemotronSettings,
+        vocabulary: Vocabulary,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """Raises what `DecodeSession` raises, and SettingsError for an `end_think_token_id` that is no token."""
+        if settings.end_think_token_id is not None:
+            check_generated(settings.end_think_token_id, vocabulary, "end_think_token_id")
+        super().__init__(prompt, settings, vocabulary, constraint)
+        if settings.min_tokens and settings.end_think_token_id in self.end_token_ids:
+            raise SettingsError(
+                f"min_tokens {settings.min_tokens} with end_think_token_id {settings.end_think_token_id}, which ends "
+                "the answer and is put in wherever the budget ends; leave one of them out",
+                setting="min_tokens",
+            )
+
+    @property
+    def draw_key(self) -> int:
+        """Blocks of one position draw by position alone, so that their tokens are those of self-speculation."""
+        key = super().draw_key
+        return min(key, 1) if self.settings.block_size == 1 else key
+
+    @cached_property
+    def sampling_params(self) -> SamplingParams:
+        """Confidences are those of the plain softmax, at whichever temperature tokens are drawn."""
+        params = super().sampling_params
+        return replace(params, confidence_temperature=1.0) if self.settings.temperature > 0 else params
+
+    @property
+    def step_limit(self) -> int:
+        """Every call decides a position or stores a block."""
+        return 2 * self.settings.max_new_tokens + 1
+
+    def _block_at(self, position: int) -> range:
+        first, size = len(self.prompt), self.settings.block_size
+        if position < first:
+            return range(first)
+        start = position - (position - first) % size
+        return range(start, min(start + size, self.max_len))
+
+    @property
+    def _stores(self) -> bool:
+        """Whether the coming call stores what is in front of the current block."""
+        return self._cached_end < self._block.start
+
+    def _window(self) -> Window:
+        start, block, causal = self._cached_end, self._block, self.settings.causal_context
+        if not self._stores:
+            return super()._window()
+        has_seed = causal and self._end_of_thinking != block.start
+        # The seed's own row is fed for its score alone: the row in front of it decides.
+        span = range(start, block.start + has_seed)
+        return Window(
+            span,
+            self._segments(span),
+            range(block.start, span.stop),
+            cached=(range(start),) if start else (),
+            to_stage=(range(start, block.start),),
+            stage_shared=True,
+            causal=causal,
+        )
+
+    @property
+    def _end_of_thinking(self) -> int | None:
+        """Where the current block gets the token that ends thinking; None: nowhere."""
+        first, block, most = len(self.prompt), self._block, self.settings.max_thinking_tokens
+        if most is None or block.stop - first <= most:
+            return None
+        if self.settings.end_think_token_id in self._ids[first : block.start]:
+            return None
+        return max(block.start, first + most)
+
+    def choose(
+        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
+    ) -> list[Decision]:
+        """See `FillingSession.choose`; before the first call on a block also what the thinking budget puts in."""
+        decisions, position, token = (
+            super().choose(scores, constraint_state),
+            self._end_of_thinking,
+            self.settings.end_think_token_id,
+        )
+        if self._stores and position is not None and token is not None:
+            decisions.append(Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=()))
+        return decisions
+
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+        threshold = self.settings.confidence_threshold
+        if threshold is None:
+            return rank_by_score(scores)[:1]
+        return select_above_threshold(scores, threshold)

@@ -1,0 +1,295 @@
+"""DiffusionGemma's decoder: canvases of random tokens, of which each call keeps what is certain and redraws the rest.
+
+It is the loop of `generate` in transformers' `DiffusionGemmaForBlockDiffusion` with its entropy-bound sampler. A call
+draws a token for each position of the canvas. Positions are accepted in ascending order of entropy, as long as the
+entropies of those before add up to no more than a bound; all others get new random tokens, also those that were
+accepted before. The answer is what the last call finds most likely, and not what is drawn.
+
+No position is ever masked, and a call replaces any token of its canvas. So there are no empty positions that a fork of
+LoPA could fill ahead, and none that a constraint could be kept at; settings for these are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
+from lopa_ray.decoding.noise import Noise, SeededNoise
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BranchReport
+
+ENCODED_ROWS = 256
+"""Positions that rows of the encoder are cut by: prompts share stored K/V by so many, and attention is computed so."""
+
+_DRAWN = "tokens are drawn at the temperatures from t_max to t_min"
+_MOST_LIKELY = "the answer is what the model finds most likely, which it does not change"
+_REPLACED = "every token of a canvas may be replaced until its last call, so it can be kept at none"
+
+_WITHOUT_USE: dict[str, str] = {
+    **dict.fromkeys(("temperature", "top_p", "top_k"), _DRAWN),
+    **dict.fromkeys(
+        ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"), _MOST_LIKELY
+    ),
+    "ranking": "positions are ranked by entropy",
+    **dict.fromkeys(("min_tokens", *GUIDED, "bad_words"), _REPLACED),
+}
+"""Settings that this decoder has no place for, and why."""
+
+
+class RenoisingSettings(GenerationSettings):
+    """DiffusionGemma: canvases of random tokens, denoised one after the other."""
+
+    recommended_by_checkpoints: ClassVar[tuple[str, ...]] = (
+        "max_denoising_steps",
+        "entropy_bound",
+        "t_min",
+        "t_max",
+        "stability_threshold",
+        "confidence_threshold",
+    )
+
+    decoder: Literal["renoising"] = "renoising"
+
+    max_denoising_steps: int = Field(default=48, ge=1, le=2**16)
+    """Most calls on a canvas."""
+
+    entropy_bound: float = Field(default=0.1, ge=0.0)
+    """A call accepts its most certain positions as long as the entropies before (in nats) add up to no more."""
+
+    t_min: float = Field(default=0.4, ge=0.0)
+    """The temperature falls evenly from `t_max` in a canvas's first call and would reach this one after the last."""
+
+    t_max: float = Field(default=0.8, gt=0.0)
+    """Temperature of a canvas's first call."""
+
+    stability_threshold: int = Field(default=1, ge=0)
+    """A canvas is final if this many calls before found the same tokens most likely, and the model is certain."""
+
+    confidence_threshold: float = Field(default=0.005, ge=0.0)
+    """The model is certain of a canvas if its mean entropy (in nats) is below this."""
+
+    @model_validator(mode="after")
+    def _has_no_use_for(self) -> Self:
+        for name, reason in _WITHOUT_USE.items():
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if value != default and not (name == "top_p" and value == 1.0):
+                raise SettingsError(
+                    f"{name}: got {value!r} with decoder renoising: {reason}; leave {name} out", setting=name
+                )
+        return self
+
+
+class RenoisingSession(DecodeSession):
+    """One request under DiffusionGemma's decoder.
+
+    A step is a call of the encoder, on what it has not read of prompt and finished canvases, or one of the decoder, on
+    the canvas. Each of the latter is conditioned on the one before it on the same canvas.
+    """
+
+    settings: RenoisingSettings
+
+    denoises_canvases = True
+
+    immutable_attributes: ClassVar[tuple[str, ...]] = (*DecodeSession.immutable_attributes, "noise")
+
+    def _begin(self) -> None:
+        self.noise: Noise = SeededNoise(self.settings.seed, self.vocabulary.size)
+        self._answer: list[int] = []
+        """Tokens of finished canvases."""
+        self._encoded = 0
+        """Positions that the encoder has read."""
+        self._canvas: tuple[int, ...] = ()
+        """The current canvas as the next call gets it; empty before its first call."""
+        self._likely: list[tuple[int, ...]] = []
+        """The most likely tokens in each call on the current canvas."""
+        self._calls = 0
+        """Calls of the decoder, on all canvases."""
+        self._commit: Commit | None = None
+
+    @property
+    def _span(self) -> range:
+        """Positions of the current canvas."""
+        start = len(self.prompt) + len(self._answer)
+        return range(start, start + self.vocabulary.canvas_length)
+
+    @property
+    def _num_canvases(self) -> int:
+        return -(-self.settings.max_new_tokens // self.vocabulary.canvas_length)
+
+    @property
+    def generated(self) -> list[int]:
+        """Finished canvases, and of the current one what is most likely. No mask is among them."""
+        current = self._likely[-1] if self._likely else ()
+        return [*self._answer, *current][: self.settings.max_new_tokens]
+
+    @property
+    def editable(self) -> range:
+        """The current canvas."""
+        return range(self._span.start, min(self._span.stop, self.max_len)) if self._likely else range(0)
+
+    @property
+    def exhausted(self) -> bool:
+        """All canvases are finished."""
+        return len(self._answer) >= self.settings.max_new_tokens
+
+    @property
+    def step_limit(self) -> int:
+        """Each canvas has its calls, and one of the encoder before them."""
+        return self._num_canvases * (self.settings.max_denoising_steps + 1)
+
+    @cached_property
+    def sampling_params(self) -> SamplingParams:
+        """How tokens are drawn, but for the temperature. The most likely token is the first of the top tokens."""
+        return SamplingParams(ranking="neg_entropy", top_logprobs=max(1, self.settings.top_logprobs))
+
+    # Plans
+
+    def _plan(self, num_branches: int) -> Plan:
+        known = (*self.prompt, *self._answer)
+        return self._encoder_plan(known) if self._encoded < len(known) else self._decoder_plan()
+
+    def _encoder_plan(self, known: Sequence[int]) -> Plan:
+        start, stop = self._encoded, len(known)
+        ends = (*range(start - start % ENCODED_ROWS + ENCODED_ROWS, stop, ENCODED_ROWS), stop)
+        branch = Branch(tuple((end, end) for end in ends), range(stop, stop), to_stage=(range(start, stop),))
+        return Plan(
+            step=self.steps + 1,
+            start=start,
+            canvas=tuple(known[start:]),
+            branches=(branch,),
+            cached=(range(start),) if start else (),
+            stage_shared=True,
+            commit=self._commit,
+            sampling_params=self.sampling_params,
+            encodes=True,
+        )
+
+    def _decoder_plan(self) -> Plan:
+        span = self._span
+        branch = Branch(
+            ((span.stop, span.stop),),
+            scored=span,
+            to_stage=(range(span.start, span.start),),
+            draws=self.noise.draws(self._calls + 1, span),
+        )
+        return Plan(
+            step=self.steps + 1,
+            start=span.start,
+            canvas=self._canvas or self.noise.first_canvas(span),
+            branches=(branch,),
+            cached=(range(span.start),),
+            commit=self._commit,
+            sampling_params=replace(self.sampling_params, temperature=self._temperature),
+            scores_decided=True,
+            encodes=False,
+            conditioned_on=self.steps if self._likely else 0,
+        )
+
+    @property
+    def _temperature(self) -> float:
+        s = self.settings
+        left = s.max_denoising_steps - len(self._likely)
+        return s.t_min + (s.t_max - s.t_min) * left / s.max_denoising_steps
+
+    # Reports
+
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        (report,), to_stage = reports, plan.branches[0].to_stage
+        self._commit = Commit(plan.step, 0, to_stage, plan.stage_shared)
+        rule_steps: tuple[RuleStep, ...] = ()
+        confidence = 0.0
+        if plan.encodes:
+            self._encoded = plan.start + len(plan.canvas)
+        else:
+            confidence = report.scores.mean().item()
+            rule_steps = (RuleStep(0, tuple(self._denoise(report))),)
+        return StepOutcome(
+            step=plan.step,
+            winner=0,
+            confidences=(confidence,),
+            adopted=(),
+            rule_steps=rule_steps,
+            canvas=tuple(self.generated),
+            blocks=self._block_views(),
+            commit=self._commit,
+            editable=self.editable,
+        )
+
+    def _denoise(self, report: BranchReport) -> list[Decision]:
+        """Take in a call on the canvas. Returns the positions whose most likely token has changed."""
+        span = self._span
+        self._calls += 1
+        likely = tuple(report.top_tokens[:, 0].tolist())
+        before = self._likely[-1] if self._likely else (-1,) * len(span)
+        changed = [
+            at
+            for at, (token, last) in enumerate(zip(likely, before, strict=True))
+            if token != last and span[at] < self.max_len
+        ]
+        entropies = -report.scores
+        is_final = self._is_final(likely, entropies)
+        self._likely = [*self._likely, likely]
+        if is_final:
+            # The signal of a canvas's last call conditions none.
+            self._answer, self._canvas, self._likely = [*self._answer, *likely], (), []
+            self._commit = None
+        else:
+            canvas = list(self.noise.new_tokens(self._calls, span))
+            for at in accepted(entropies, self.settings.entropy_bound):
+                canvas[at] = report.tokens.item(at)
+            self._canvas = tuple(canvas)
+        return [_decision(report, at, self.settings.top_logprobs) for at in changed]
+
+    def _is_final(self, likely: tuple[int, ...], entropies: Any) -> bool:
+        s = self.settings
+        if len(self._likely) + 1 == s.max_denoising_steps:
+            return True
+        last = self._likely[len(self._likely) - s.stability_threshold :] if s.stability_threshold else []
+        is_stable = len(self._likely) >= s.stability_threshold and all(other == likely for other in last)
+        return is_stable and bool(entropies.mean() < s.confidence_threshold)
+
+    def _block_views(self) -> tuple[BlockView, ...]:
+        first, length = len(self.prompt), self.vocabulary.canvas_length
+        views = [
+            BlockView(
+                at, min(at + length, self.max_len), "in_cache" if at < self._encoded else "to_cache", 0, True
+            )
+            for at in range(first, self._span.start, length)
+        ]
+        if self._likely:
+            views.append(BlockView(self._span.start, min(self._span.stop, self.max_len), "active", 0, False))
+        return tuple(views)
+
+
+def accepted(entropies: Any, bound: float) -> list[int]:
+    """The positions that a call accepts, most certain first; the first one always. `entropies` fp64 [positions]."""
+    order = np.argsort(entropies, kind="stable")
+    before = np.cumsum(entropies[order]) - entropies[order]
+    positions: list[int] = order[(before <= bound) | (np.arange(len(order)) == 0)].tolist()
+    return positions
+
+
+def _decision(report: BranchReport, at: int, top: int) -> Decision:
+    """The most likely token of a position. Its probability is that of the draw if it was drawn, else without
+    temperature."""
+    token, logprob = report.top_tokens.item(at, 0), report.top_logprobs.item(at, 0)
+    was_drawn = report.tokens.item(at) == token
+    return Decision(
+        position=report.positions.item(at),
+        token=token,
+        probability=report.probabilities.item(at) if was_drawn else float(np.exp(logprob)),
+        logprob=logprob,
+        top_logprobs=tuple(
+            zip(report.top_tokens[at, :top].tolist(), report.top_logprobs[at, :top].tolist(), strict=True)
+        ),
+    )

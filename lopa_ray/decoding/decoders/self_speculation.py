@@ -1,0 +1,154 @@
+"""Self-speculation of Nemotron-Labs-Diffusion (arXiv 2607.05722, `linear_spec_generate`): a model verifies its drafts.
+
+A block is the last token and masks behind it. One or more calls without a mask draft these, through the model's draft
+adapter if it has one. Then one causal call, without the adapter, gives each position the token that follows from all in
+front of it. Tokens are taken up to the first that differs from its draft, and that one too. So they are those of plain
+autoregressive decoding, also where they are drawn: a draw depends on seed and position alone. Drafts change the number
+of calls, and are no part of the canvas.
+
+The verifying call stores K/V of the whole block, of which later calls read those of the tokens that were taken. Blocks
+are cut so that `max_new_tokens` is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.constraints.constraint import ConstraintState
+from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.edits import PENALTIES
+from lopa_ray.decoding.filling_rules import select_above_threshold
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.outcome import BlockView, Decision
+from lopa_ray.protocol.plan import Branch, Plan
+
+
+class SelfSpeculationSettings(GenerationSettings):
+    """Self-speculation (Nemotron-Labs-Diffusion, arXiv 2607.05722): drafts of a block without a mask, verified by one
+    causal pass. The tokens are those of autoregressive decoding."""
+
+    recommended_by_checkpoints: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "top_k")
+
+    decoder: Literal["self_speculation"] = "self_speculation"
+
+    block_size: int = Field(default=32, ge=1)
+    """Most tokens that a verifying pass takes: drafts of all but one of them, and the one that follows."""
+
+    confidence_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
+    """A drafting pass drafts masked positions with at least this probability, and the best-ranked one in any case.
+    0: all in one pass."""
+
+    @model_validator(mode="after")
+    def _drafts_can_be_verified(self) -> Self:
+        """A token is verified behind drafts that may be wrong, with rules that depend on tokens alone."""
+        fields = type(self).model_fields
+        given = [name for name in PENALTIES if getattr(self, name) != fields[name].default]
+        name = self.constraint_setting or next(iter(given), None)
+        if name is not None:
+            raise SettingsError(
+                f"{name} {getattr(self, name)!r} with decoder {self.decoder}: one pass verifies all drafts of a block, "
+                f"and what {name} means for one of them depends on those in front of it; leave {name} out, or use "
+                "decoder nemotron, with block_size 1 for the same tokens without it",
+                setting=name,
+            )
+        return self
+
+
+class SelfSpeculationSession(BlockwiseSession):
+    """One request under self-speculation. Its block has the positions that the next verifying call may decide."""
+
+    settings: SelfSpeculationSettings
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._cached_end = 0
+        """End of the K/V that later calls read: all in front of the last token, behind the first call."""
+        self._drafts: dict[int, int] = {}
+        """Position → drafted token, of the current block."""
+        # The first call verifies nothing: it stores the prompt, and decides the token behind it.
+        self._block = self._block[:1]
+
+    def _block_at(self, position: int) -> range:
+        return range(position, min(position + self.settings.block_size, self.max_len))
+
+    @property
+    def draw_key(self) -> int:
+        """The same for all calls, so that drawn tokens depend on what is in front of them alone."""
+        return 1 if self.settings.temperature > 0 else 0
+
+    @property
+    def generated(self) -> list[int]:
+        """Ids after the prompt that were taken. Masks behind them are no part of the canvas, as drafts are none."""
+        return self._ids[len(self.prompt) : self._block.start]
+
+    @property
+    def exhausted(self) -> bool:
+        """The answer has ended, or there is no room."""
+        return not self._block
+
+    @property
+    def step_limit(self) -> int:
+        """A verifying call decides a token, and each call before it drafts one of a block."""
+        return self.settings.max_new_tokens * self.settings.block_size + 1
+
+    @property
+    def _drafts_more(self) -> bool:
+        """Whether the coming call drafts: a token of the block, but for the last, has no draft."""
+        return len(self._drafts) < len(self._block) - 1
+
+    def _window(self) -> Window:
+        start, block = self._cached_end, self._block
+        cached, last = (range(start),) if start else (), block.stop - 1
+        if self._drafts_more:
+            span = range(start, last)
+            return Window(span, ((last, last),), range(block.start, last), cached, draft_adapter=True)
+        span, stored = range(start, block.stop), range(start, last)
+        # The last row is fed for its score alone: the row in front of it decides.
+        segments = ((last, last), (block.stop, block.stop))
+        return Window(span, segments, block, cached, (stored,), stage_shared=True, causal=True)
+
+    def _plan(self, num_branches: int) -> Plan:
+        """Drafts are in the input, and a verifying call scores them as if they were masks."""
+        plan = super()._plan(num_branches)
+        canvas = tuple(self._drafts.get(p, token) for p, token in enumerate(plan.canvas, plan.start))
+        return replace(plan, canvas=canvas, scores_decided=plan.causal)
+
+    def choose(
+        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
+    ) -> list[Decision]:
+        """Nothing by a call that drafts; else all tokens up to the first that differs from its draft, or ends the
+        answer."""
+        if self._drafts_more:
+            drafted = (scores[p].decision.fill for p in self._filling_rule(scores))
+            self._drafts = {**self._drafts, **dict(drafted)}
+            return []
+        taken: list[Decision] = []
+        for position in self._block:
+            decision = scores[position].decision
+            taken.append(decision)
+            if self._drafts.get(position) != decision.token or decision.token in self.end_token_ids:
+                break
+        return taken
+
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+        return select_above_threshold(scores, self.settings.confidence_threshold)
+
+    def _end_step(self, branch: Branch) -> None:
+        """Behind a verifying call the next block begins; its first input is the last token that was taken."""
+        if branch.to_stage:
+            masked = self._masked_positions(self._block)
+            end = masked[0] if masked else self._block.stop
+            self._cached_end, self._drafts = end - 1, {}
+            has_ended = self._ids[end - 1] in self.end_token_ids
+            self._block = range(end, end) if has_ended else self._block_at(end)
+
+    def block_views(self) -> tuple[BlockView, ...]:
+        """The prompt, and the tokens that were taken."""
+        first, end = len(self.prompt), self._block.start
+        views = (BlockView(0, first, "in_cache", 0, True), BlockView(first, end, "in_cache", 0, True))
+        return views if first < end else views[:1]

@@ -1,0 +1,149 @@
+"""Products of fp8 weights (float8_e4m3fn), whose rows have a scale for each group of inputs.
+
+Shape suffixes: R rows, I inputs, O outputs, G groups of inputs. A group has the same number of inputs in all rows; only
+the last one may be shorter.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lopa_ray.kernels.operators import define, is_differentiable
+from lopa_ray.kernels.padding import padded_rows
+
+FP8 = torch.float8_e4m3fn
+FP8_MAX = 448.0
+
+CUDA_CAPABILITY = (8, 9)
+"""The first compute capability with products of fp8."""
+
+KERNEL_GROUP = 128
+"""Inputs of a group, where a row has several, in torch's product (its recipe BlockWise1x128)."""
+
+_TRIAL_ROWS = 32
+
+_log = logging.getLogger("lopa.quantized")
+
+
+def unfold(weight: Tensor, group_scale: Tensor, width: int) -> Tensor:
+    """fp8 weights [..., O, I] times their scales [..., O, G], each of `width` inputs → fp32 [..., O, I]."""
+    if group_scale.shape[-1] == 1:
+        return weight.float() * group_scale
+    whole = group_scale.repeat_interleave(width, dim=-1)[..., : weight.shape[-1]]
+    return weight.float() * whole
+
+
+def quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Floating x [R, I] → fp8 [R, I] and scales fp32 [R, G]: the largest magnitude of each `width` inputs ÷ 448.
+
+    I is a multiple of `width`. NaN makes its group NaN. Scales of several groups are laid out group by group, which is
+    what torch's product takes.
+    """
+    operator = _reference if is_differentiable() else _quantize_groups
+    quantized, scale = operator(x, width)
+    return quantized, _of_rows(scale)
+
+
+def _of_rows(scale: Tensor) -> Tensor:
+    """Contiguous scales [G, R] as [R, G], by a view. A dimension of one has the stride that torch's product demands."""
+    return scale.view(-1, 1) if scale.shape[0] == 1 else scale.t()
+
+
+def by_group(scale: Tensor) -> Tensor:
+    """The same scales, fp32 [..., R, G], whose rows follow one another in memory, group by group."""
+    return scale.mT.contiguous().mT
+
+
+def fp8_linear(x: Tensor, weight: Tensor, group_scale: Tensor, width: int, bias: Tensor | None) -> Tensor:
+    """x [R, I] times the transpose of fp8 weights [O, I] with scales fp32 [R, G], plus a bias [O] → [R, O], in the
+    dtype of x.
+
+    bf16 is multiplied in fp8 by torch's product, if it has one for the device and these sizes: each group of a row of
+    x is scaled by itself. Else weights are unfolded in each call.
+    """
+    if x.dtype != torch.bfloat16 or not has_fp8_kernel(x.device.type, *weight.shape, width):
+        return F.linear(x, unfold(weight, group_scale, width).to(x.dtype), bias)
+    rows = x.shape[0]
+    padded = padded_rows(rows)
+    if padded > rows:
+        x = F.pad(x, (0, 0, 0, padded - rows))
+    out = _scaled_matmul(*quantize_groups(x, width), weight, group_scale)[:rows]
+    return out if bias is None else out + bias
+
+
+def _scaled_matmul(a: Tensor, a_scale: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
+    """fp8 [R, I] with scales [R, G] times the transpose of fp8 [O, I] with scales [O, G] → bf16 [R, O]."""
+    # torch tells its recipes by the shapes of scales: RowWise for one group, BlockWise1x128 for more.
+    return torch._scaled_mm(
+        a, weight.t(), scale_a=a_scale, scale_b=weight_scale.t(), out_dtype=torch.bfloat16
+    )
+
+
+@cache
+def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int) -> bool:
+    """Whether torch's product of fp8 runs on that kind of device for weights [O, I] with scales of `width` inputs.
+
+    Tried once per shape: which sizes and recipes there are depends on the device and on the version of CUDA.
+    """
+    if width != in_features and (width != KERNEL_GROUP or in_features % width):
+        return False
+    try:
+        works, reason = _try_kernel(torch.device(device), out_features, in_features, width), "it is wrong"
+    except (RuntimeError, ValueError) as error:
+        works, reason = False, next(iter(str(error).splitlines()), "")
+    if not works:
+        _log.warning(
+            "no fp8 product on %s for weights [%d, %d] with scales of %d inputs: %s",
+            device,
+            out_features,
+            in_features,
+            width,
+            reason,
+        )
+    return works
+
+
+def _try_kernel(device: torch.device, out_features: int, in_features: int, width: int) -> bool:
+    """Whether the product is that of unfolded factors, but for the rounding of bf16. Scales differ by row and group."""
+
+    def numbers(rows: int) -> tuple[Tensor, Tensor]:
+        x = torch.arange(rows * in_features, dtype=torch.float32, device=device).remainder_(97).sub_(48)
+        groups = torch.arange(in_features, device=device) // width
+        spread = 1 + torch.arange(rows, device=device)[:, None] % 7 + groups % 5
+        quantized, scale = _reference(x.view(rows, in_features) * spread, width)
+        return quantized, _of_rows(scale)
+
+    factors = numbers(_TRIAL_ROWS), numbers(out_features)
+    product = _scaled_matmul(*factors[0], *factors[1]).float()
+    wanted = unfold(*factors[0], width) @ unfold(*factors[1], width).t()
+    return bool((product - wanted).norm() <= 0.02 * wanted.norm())
+
+
+def computes_fp8(device: torch.device) -> bool:
+    """Whether torch multiplies fp8 on that CUDA device: by its compute capability."""
+    return torch.cuda.get_device_capability(device) >= CUDA_CAPABILITY
+
+
+def _reference(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """As `quantize_groups`, with scales [G, R]."""
+    groups = x.float().unflatten(-1, (-1, width))
+    # The lower bound avoids a division by zero for zeros alone.
+    scale = (groups.abs().amax(dim=-1) / FP8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
+    # A quotient that rounds up beyond 448 would become NaN.
+    quantized = (groups / scale[..., None]).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
+    return quantized.flatten(-2), scale.t().contiguous()
+
+
+def _fake(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    scale = x.new_empty(x.shape[1] // width, x.shape[0], dtype=torch.float32)
+    return torch.empty_like(x, dtype=FP8), scale
+
+
+_quantize_groups = define(
+    "quantize_groups(Tensor x, int width) -> (Tensor, Tensor)", _reference, _fake, launches=1
+)

@@ -1,0 +1,37 @@
+"""Weights that the workers of a node share: the same tensors behind the object store, in every format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors import worker_model
+from actors.worker_model import from_chunks, to_chunks
+from lopa_ray.model.checkpoint import read_weights
+from lopa_ray.model.weights import Weights
+from support.fp8_checkpoints import LAYOUTS, save_fp8
+
+
+@pytest.mark.parametrize("quantization", ["none", "w8a8", "fp8"])
+def test_chunks_give_back_the_weights(
+    quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, _ = save_fp8("llada2-tiny-3l", LAYOUTS["odd_blocks"], tmp_path)
+
+    def weights() -> Weights:
+        return read_weights(stored, dtype=torch.bfloat16, quantization=quantization)
+
+    monkeypatch.setattr(worker_model, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(worker_model.ray, "get", lambda chunk: chunk)
+    chunks = list(to_chunks(weights()))
+    assert len(chunks) > 3
+    shared, wanted = dict(from_chunks(chunks)), dict(weights())
+    assert shared.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert shared[name].dtype == tensor.dtype and shared[name].shape == tensor.shape
+        assert torch.equal(shared[name].float(), tensor.float())
+    dtypes = {tensor.dtype for name, tensor in shared.items() if name.endswith("gate_up.weight")}
+    in_format = {"none": torch.bfloat16, "w8a8": torch.int8, "fp8": torch.float8_e4m3fn}[quantization]
+    assert in_format in dtypes

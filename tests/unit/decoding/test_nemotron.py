@@ -1,0 +1,91 @@
+"""Nemotron-Labs-Diffusion's decoders: what their settings refuse, and that drafts change no token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+from support.paths import MODELS
+
+PROMPTS = [[1, 2, 3], [*range(20, 60)], [9] * 17]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    torch.set_num_threads(1)
+    with LocalEngine.from_pretrained(MODELS / "nemotron-tiny-3l", max_model_len=128) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}])
+@pytest.mark.parametrize("block_size", [2, 7, 16])
+def test_self_speculation_gives_the_tokens_of_autoregressive_decoding(
+    engine: LocalEngine, sampling: dict[str, Any], block_size: int
+) -> None:
+    for seed in range(3):
+        plain = NemotronSettings(max_new_tokens=24, block_size=1, seed=seed, **sampling)
+        drafted = SelfSpeculationSettings(max_new_tokens=24, block_size=block_size, seed=seed, **sampling)
+        expected, got = ([r.token_ids for r in engine.generate(PROMPTS, s)] for s in (plain, drafted))
+        assert got == expected
+        if sampling:
+            other_seed = engine.generate(PROMPTS, plain.replace(seed=seed + 9))
+            assert [r.token_ids for r in other_seed] != expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"max_thinking_tokens": 3}, "max_thinking_tokens"),
+        ({"end_think_token_id": 3}, "end_think_token_id"),
+        ({"lookahead": "verified"}, "lookahead"),
+        ({"max_thinking_tokens": 3, "end_think_token_id": 7, "guided_regex": "a"}, "max_thinking_tokens"),
+    ],
+)
+def test_refused_settings_of_blocks(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError, match=named) as refused:
+        NemotronSettings(**settings)
+    assert refused.value.setting == named
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"repetition_penalty": 1.1},
+        {"frequency_penalty": 0.5},
+        {"presence_penalty": 0.5},
+        {"guided_regex": "a"},
+        {"bad_words": ("a",)},
+    ],
+)
+def test_what_depends_on_earlier_tokens_is_refused_with_drafts(settings: dict[str, Any]) -> None:
+    (named,) = settings
+    with pytest.raises(SettingsError, match=f"{named} .* use decoder nemotron") as refused:
+        SelfSpeculationSettings(**settings)
+    assert refused.value.setting == named
+
+
+def test_a_budget_whose_token_ends_the_answer_and_a_least_length_exclude_each_other(
+    engine: LocalEngine,
+) -> None:
+    eos = engine.vocabulary.eos_token_id
+    budget = {"max_new_tokens": 16, "block_size": 8, "max_thinking_tokens": 2}
+    wanted = NemotronSettings(**budget, end_think_token_id=eos, min_tokens=8)
+    with pytest.raises(SettingsError, match="min_tokens 8 with end_think_token_id") as refused:
+        engine.create_session(PROMPTS[0], wanted)
+    assert refused.value.setting == "min_tokens"
+    (ended,) = engine.generate(PROMPTS[:1], wanted.replace(min_tokens=0))
+    assert ended.tokens <= 3
+    engine.create_session(PROMPTS[0], wanted.replace(end_think_token_id=7))
+
+
+def test_an_end_of_thinking_that_is_no_token_is_refused(engine: LocalEngine) -> None:
+    settings = NemotronSettings(max_new_tokens=16, max_thinking_tokens=2, end_think_token_id=5000)
+    with pytest.raises(SettingsError, match="end_think_token_id: got 5000"):
+        engine.create_session(PROMPTS[0], settings)

@@ -1,0 +1,105 @@
+"""Rows of Nemotron-Labs-Diffusion that end in another place than the recorded ones, made from those."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lopa_lab.conformance.cases import Case, Verdict
+from lopa_lab.conformance.replay import replay
+from lopa_ray.engine.local import LocalEngine
+from support.paths import GOLDEN
+
+Row = dict[str, Any]
+
+
+def rows(name: str, kind: str) -> list[Row]:
+    lines = (GOLDEN / "nemotron" / f"nemotron_{name}_cases.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+
+
+def verdict_of(row: Row) -> Verdict:
+    torch.set_num_threads(1)
+    case = Case(Path("cases.jsonl"), 1, row["id"], row["kind"], row, row["model"], row.get("lora"))
+    (verdict,) = replay([case], GOLDEN / "models", LocalEngine.from_config)
+    return verdict
+
+
+def cut(row: Row, length: int, eos: int) -> Row:
+    """The row with an answer of `length` tokens that `eos` ends. The published code stores the block behind the call
+    that gives the end."""
+    row = copy.deepcopy(row)
+    row["settings"]["eos_token_id"] = eos
+    for key in ("tokens", "fill_step", "fill_conf"):
+        row[key] = row[key][:length]
+    windows, size = row["windows"], row["settings"]["block_length"]
+    block = len(row["prompt"]) + (length - 1) // size * size
+    stored = next(
+        call for call, window in enumerate(windows, 1) if window[3] and window[0] + window[1] == block
+    )
+    last = max(stored, *row["fill_step"])
+    end = next(call for call in range(last, len(windows)) if windows[call][3])
+    row["windows"] = [*windows[:last], windows[end]]
+    row["nfe"] = last
+    return row
+
+
+def in_blocks_of_one(row: Row) -> Row:
+    """A row of `ar_generate` as one of `generate` with blocks of one position: that stores the last one too."""
+    row = copy.deepcopy(row)
+    row["kind"], row["settings"]["block_length"] = "nld_stop", 1
+    row["nfe"] = len(row["windows"])
+    start, length, *_ = row["windows"][-1]
+    row["windows"] = [*row["windows"], [start + length, 1, "c", 1]]
+    return row
+
+
+@pytest.mark.parametrize("row", rows("spec", "nld_ar"), ids=lambda row: row["id"])
+def test_blocks_of_one_position(row: Row) -> None:
+    assert verdict_of(in_blocks_of_one(row)).status == "passed"
+
+
+@pytest.mark.parametrize("row", rows("spec", "nld_ar"), ids=lambda row: row["id"])
+def test_blocks_of_one_position_that_end(row: Row) -> None:
+    tokens = row["tokens"]
+    at = max(at for at in range(len(tokens)) if tokens[at] not in tokens[:at])
+    row = in_blocks_of_one(row)
+    row["settings"]["eos_token_id"] = tokens[at]
+    for key in ("tokens", "fill_step", "fill_conf"):
+        row[key] = row[key][: at + 1]
+    row["windows"], row["nfe"] = row["windows"][: at + 2], at + 1
+    assert verdict_of(row).status == "passed"
+    row["windows"], row["nfe"] = row["windows"][: at + 1], at
+    assert verdict_of(row).status == "error"
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in rows("generate", "nld_budget") if row["fill_step"][0]], ids=lambda row: row["id"]
+)
+def test_the_end_of_thinking_ends_the_answer(row: Row) -> None:
+    """It is the id of EOS too, and is put in by the call that stores what is in front of its block."""
+    end_token = row["settings"]["end_think_token_id"]
+    at = row["fill_step"].index(0)
+    assert row["tokens"][at] == end_token and end_token not in row["tokens"][:at]
+    # Earlier calls of that block go on there until everything in front of the end is filled.
+    assert verdict_of(cut(row, at + 1, end_token)).status == "passed"
+
+
+@pytest.mark.parametrize("row", rows("spec", "nld_spec"), ids=lambda row: row["id"])
+def test_tokens_taken_behind_the_end_are_at_most_a_block(row: Row) -> None:
+    tokens = row["tokens"]
+    at = max(at for at in range(len(tokens) - 1) if tokens[at] not in tokens[:at])
+    row["settings"]["eos_token_id"] = tokens[at]
+    calls = row["nfe"] = row["fill_step"][at]
+    row["windows"] = row["windows"][:calls]
+    row["accepted"] = row["accepted"][: sum(window[2] == "c" for window in row["windows"][1:])]
+    for key in ("tokens", "fill_step", "fill_conf"):
+        row[key] = row[key][: at + 1]
+    assert verdict_of(row).status == "passed"
+    row["accepted"][-1:] = [row["settings"]["block_length"] + 1]
+    assert verdict_of(row).status == "differs"
