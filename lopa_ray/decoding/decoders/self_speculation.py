@@ -50,10 +50,13 @@ class SelfSpeculationSettings(GenerationSettings):
         given = [name for name in PENALTIES if getattr(self, name) != fields[name].default]
         name = self.constraint_setting or next(iter(given), None)
         if name is not None:
+            value = "" if name in GUIDED else f" {getattr(self, name)!r}"  # a constraint's text may be long
             raise SettingsError(
-                f"{name} {getattr(self, name)!r} with decoder {self.decoder}: one pass verifies all drafts of a block, "
-                f"and what {name} means for one of them depends on those in front of it; leave {name} out, or use "
-                "decoder nemotron, with block_size 1 for the same tokens without it",
+                SettingName(name),
+                f"{value} with decoder {self.decoder}: one pass verifies all drafts of a block, and what this means for "
+                "one of them depends on those in front of it; leave ",
+                SettingName(name),
+                " out, or use decoder nemotron, with block_size 1 for the same tokens without it",
                 setting=name,
             )
         return self
