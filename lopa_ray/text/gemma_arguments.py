@@ -1,6 +1,7 @@
 """Arguments of function calls as Gemma 4 writes them: `{city:<|"|>Paris<|"|>,days:[1,2],metric:true}`.
 
-Source: Google, "Gemma 4 prompt formatting". Keys are bare. Strings stand between two tokens `<|"|>` and have no escapes.
+Source: Google, "Gemma 4 prompt formatting". Keys are bare. Strings stand between two tokens `<|"|>`, without
+escapes.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ _BARE = re.compile(r"[^,:{}\[\]]*")
 
 
 def write_arguments(value: Any) -> str:
-    """A value of JSON as Gemma writes it."""
+    """A value of JSON as Gemma writes it. A key that could not be read without quotes has them."""
     match value:
         case str():
             return f"{QUOTE}{value}{QUOTE}"
         case Mapping():
-            return "{" + ",".join(f"{key}:{write_arguments(item)}" for key, item in value.items()) + "}"
+            items = (f"{_written_key(key)}:{write_arguments(item)}" for key, item in value.items())
+            return "{" + ",".join(items) + "}"
         case list() | tuple():
             return "[" + ",".join(map(write_arguments, value)) + "]"
         case _:
@@ -34,7 +36,7 @@ def write_arguments(value: Any) -> str:
 def read_arguments(text: str) -> dict[str, Any]:
     """The object that `text` is, with any white space between its parts.
 
-    Keys and strings may also be quoted as in JSON, and a value that is no word, number or quoted text is a string, since
+    Keys and strings may also be quoted as in JSON, and a value that is no word, number or quoted text is a string:
     models write both. Raises ValueError for any other text, and RecursionError for one that is nested too deeply.
     """
     reader = _Reader(text)
@@ -106,6 +108,11 @@ class _Reader:
         if self.next() != character:
             raise ValueError(f"{character!r} is missing at character {self._at}")
         self._at += 1
+
+
+def _written_key(key: str) -> str:
+    is_bare = key == key.strip() != "" and _BARE.fullmatch(key) and not key.startswith((QUOTE, '"'))
+    return key if is_bare else write_arguments(key)
 
 
 def _bare_value(text: str) -> Any:

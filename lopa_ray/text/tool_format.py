@@ -129,9 +129,7 @@ HERMES = ToolFormat(
 TOOL_FORMATS: dict[str, ToolFormat] = {
     "hermes": HERMES,
     "mistral": ToolFormat("[TOOL_CALLS]", "[ARGS]", "", "[TOOL_CALLS]", "", False),
-    "gemma4": GemmaToolFormat(
-        "<|tool_call>call:", "", "<tool_call|>", "<|tool_call>", "<tool_call|>", False
-    ),
+    "gemma4": GemmaToolFormat("<|tool_call>call:", "", "<tool_call|>", "<|tool_call>", "<tool_call|>", False),
 }
 """Name of vLLM's parser → format."""
 

@@ -84,10 +84,8 @@ class RenoisingSettings(GenerationSettings):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if value != default and not (name == "top_p" and value == 1.0):
                 got = "" if name in GUIDED else f"got {value!r} "  # a constraint's text may be long
-                raise SettingsError(
-                    *(SettingName(name), f": {got}with decoder renoising: {reason}; leave ", SettingName(name), " out"),
-                    setting=name,
-                )
+                why = f": {got}with decoder renoising: {reason}; leave "
+                raise SettingsError(SettingName(name), why, SettingName(name), " out", setting=name)
         return self
 
 
