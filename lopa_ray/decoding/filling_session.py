@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 
@@ -165,27 +165,27 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """Whether K/V of decided blocks depend on no token behind the block, whenever they are computed."""
         return False
 
-    def keeps_window(self, fills: Sequence[Fill]) -> bool:
-        """Whether the step after the planned one surely differs from it in tokens alone, if that fills these.
+    def answer_in_window(self, fills: Sequence[Fill]) -> tuple[int, ...] | None:
+        """The answer with these tokens, if a step in that state surely differs from the planned one in tokens alone.
 
-        Draws, penalties and constraints are no such steps.
+        None where it may differ in more: as with draws, penalties and constraints.
         """
         plan = self.plan()
         is_plain = not (plan.token_bitmasks or self.logit_changes or self.settings.temperature)
         if not is_plain or plan.branches[0].to_stage or not self._keeps_blocks(fills):
-            return False
-        answer = self.generated
+            return None
+        answer, first = list(self.generated), len(self.prompt)
         for position, token in fills:
-            answer[position - len(self.prompt)] = token
-        return not self._is_decided(answer)
+            answer[position - first] = token
+        return None if self._is_decided(answer) else tuple(answer)
 
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         """Whether no block begins or ends in the planned step, if that fills these."""
         return False
 
-    def threshold_blocks(self) -> list[RuleBlock] | None:
+    def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock] | None:
         """The planned canvas's masked positions by block, where a threshold of probability decides what is filled; None
-        where another rule does."""
+        where another rule does. `beyond`: tokens that the canvas is to have besides, in the same window."""
         return None
 
     def scored_masks(self) -> list[int]:

@@ -91,7 +91,7 @@ class ObservedVerifiedSession(VerifiedSession):
         return plan
 
     def _observe(self, draft: Draft) -> PendingExample | None:
-        source, blocks = self._states.nearest(draft.fills), draft.session.threshold_blocks()
+        source, blocks = self._states.nearest(draft.fills), draft.base.threshold_blocks(draft.beyond)
         if source is None or not blocks:
             return None
         report = report_features(source, self._threshold)

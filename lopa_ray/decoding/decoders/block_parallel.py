@@ -7,7 +7,7 @@ top is the same for all: forks anywhere in the active blocks compete with the an
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -209,9 +209,12 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
             return False
         return not (self._has_room(canvas) and self._may_grow(canvas.with_fills(tuple(fills))))
 
-    def threshold_blocks(self) -> list[RuleBlock]:
+    def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock]:
         """The active blocks."""
         canvas = self._branches[0].canvas
+        if beyond:
+            canvas = canvas.with_fills(tuple(beyond))
+            canvas.mark_complete(self._complete_threshold)
         return [
             RuleBlock(canvas.masked_positions(block), block.complete)
             for block in canvas.active

@@ -7,7 +7,7 @@ lookahead on top is the same for all: forks within the current block compete wit
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from lopa_ray.constraints.constraint import TokenBitmasks
@@ -142,12 +142,13 @@ class BlockwiseSession(FillingSession[list[int]]):
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         return self._calls > 0 and len(self.scored_masks()) > len(fills)
 
-    def threshold_blocks(self) -> list[RuleBlock] | None:
+    def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock] | None:
         """The masked positions that the coming call scores."""
         if not self._fills_by_threshold:
             return None
         ids, mask = self._branches[0].canvas, self.vocabulary.mask_token_id
-        positions = [p for p in self.plan().branches[0].scored if ids[p] == mask]
+        filled = {position for position, _ in beyond}
+        positions = [p for p in self.plan().branches[0].scored if ids[p] == mask and p not in filled]
         return [RuleBlock(positions, complete=True)] if positions else []
 
     @property

@@ -43,6 +43,10 @@ class Draft:
     plan: Plan
     """The plan of one branch in this state, or one that differs from it in tokens and its number alone."""
     key: StateKey
+    base: FillingSession[Any]
+    """A session whose planned step has the same window."""
+    beyond: tuple[Fill, ...]
+    """Tokens that the state has beyond that of `base`."""
     make_session: Callable[[], FillingSession[Any]]
     """Makes a session in this state, where `planned` is not set."""
     planned: FillingSession[Any] | None = None
@@ -51,7 +55,9 @@ class Draft:
     @classmethod
     def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:
         """The draft of a session's state."""
-        return cls(fills, probability, session.plan(), state_key(session), lambda: session, session)
+        return cls(
+            fills, probability, session.plan(), state_key(session), session, (), lambda: session, session
+        )
 
     @property
     def session(self) -> FillingSession[Any]:
@@ -69,10 +75,14 @@ class Draft:
         Where the window stays as it is, it is described without a session. Should that be wrong, no plan of the rule
         agrees with it, and its branch is of no use.
         """
+        base, beyond = self.base, (*self.beyond, *fills)
+        answer = base.answer_in_window(beyond)
+        if answer is not None:
+            key = StateKey(answer, *self.key[1:])
+            return Draft(
+                all_fills, probability, self.plan, key, base, beyond, lambda: self.session.after(fills)
+            )
         session = self.session
-        if session.keeps_window(fills):
-            key = self.key.with_fills(fills, len(session.prompt))
-            return Draft(all_fills, probability, self.plan, key, lambda: session.after(fills))
         if not session.allows(fills):
             return None
         following = _scoring_state(session.after(fills))
@@ -130,16 +140,15 @@ class DraftTree:
 
     def _fill_sets(self, draft: Draft, states: EvaluatedStates, most: int) -> list[FillSet]:
         """What the rule may fill in a state, with probabilities: the `most` most probable sets."""
-        session = draft.session
         evaluated = states.get(draft.key)
         if evaluated is not None:
-            return [(1.0, tuple(decision.fill for decision in session.peek(evaluated.scores)))]
+            return [(1.0, tuple(decision.fill for decision in draft.session.peek(evaluated.scores)))]
         source = states.nearest(draft.fills)
         if source is None:
             return []
-        blocks = session.threshold_blocks()
+        blocks = draft.base.threshold_blocks(draft.beyond)
         if blocks is None or self._model is None or self._threshold is None:
-            return self._stale_fill_sets(session, source)
+            return self._stale_fill_sets(draft.session, source)
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
         return self._model.fill_sets(blocks, source, beyond, self._threshold, most)
 
@@ -159,7 +168,7 @@ def can_follow(draft: Draft) -> bool:
     What a step stages is in no other branch's view, so nothing that would read it can follow, unless its rows may be
     computed along.
     """
-    return draft.session.exact_cache or not draft.plan.branches[0].to_stage
+    return draft.base.exact_cache or not draft.plan.branches[0].to_stage
 
 
 def fits(current: Draft, draft: Draft) -> bool:
@@ -167,7 +176,7 @@ def fits(current: Draft, draft: Draft) -> bool:
     plan, draft_plan = current.plan, draft.plan
     if plan is draft_plan:
         return True
-    if current.session.exact_cache:
+    if current.base.exact_cache:
         return draft_plan.start >= plan.start
     same_cache = (draft_plan.start, draft_plan.cached) == (plan.start, plan.cached)
     return same_cache and draft_plan.commit is None

@@ -30,13 +30,6 @@ class StateKey(NamedTuple):
     logit_changes: LogitChanges | None
     draw_key: int
 
-    def with_fills(self, fills: Iterable[Fill], prompt_len: int) -> StateKey:
-        """The key of a state that has these tokens besides, and the same window."""
-        generated = list(self.generated)
-        for position, token in fills:
-            generated[position - prompt_len] = token
-        return StateKey(tuple(generated), *self[1:])
-
 
 def state_key(session: FillingSession[Any]) -> StateKey:
     """The key of a session's planned step of one branch."""

@@ -39,8 +39,11 @@ FEATURES = (
 OUTPUTS = ("passes the threshold", "is the fallback", "keeps its token")
 """Logits of each position; of the second the softmax over a block counts."""
 
-LEAST_PROBABILITY = 0.01
+LEAST_ODDS = 0.01
 """A position that passes with less is not in any fill set, other than as a fallback."""
+
+MOST_ODDS = 1e4
+"""With higher odds positions pass alike."""
 
 MOST_FALLBACKS = 4
 """Positions that are looked at as the fallback of a block."""
@@ -67,8 +70,8 @@ class ReportFeatures(NamedTuple):
     row_of: dict[int, int]
     """Position → row of the report."""
     positions: npt.NDArray[np.int32]
-    logits: Floats
-    scores: Floats
+    logits_and_scores: Floats
+    """[2, rows]"""
     tokens: list[int]
 
 
@@ -79,7 +82,8 @@ class FillModel:
         """`parameters` has the arrays of `lopa_lab.experiments.run.fit_fill_model`, as lists."""
         arrays = {name: np.array(values, np.float32) for name, values in parameters.items()}
         self._hidden, self._hidden_bias = arrays["hidden"], arrays["hidden_bias"]  # [F, H], [H]
-        self._output, self._output_bias = arrays["output"], arrays["output_bias"]  # [H, 3], [3]
+        self._output = np.ascontiguousarray(arrays["output"].T)  # [3, H]
+        self._output_bias = arrays["output_bias"][:, None]  # [3, 1]
         self._mean, self._max = arrays["block_mean"], arrays["block_max"]  # [H] each
         self._count, self._block_bias = (float(value) for value in arrays["block"])
 
@@ -105,22 +109,24 @@ class FillModel:
         """
         report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
-        known = [row for position in positions if (row := report.row_of.get(position)) is not None]
-        if not positions or len(known) < len(positions):
+        known = list(map(report.row_of.get, positions))
+        if not positions or None in known:
             return []
-        rows = np.array(known)
-        units = features(blocks, report, rows, beyond) @ self._hidden + self._hidden_bias
+        rows = np.array(known, np.intp)
+        units = features(blocks, report, rows, beyond).dot(self._hidden)
+        units += self._hidden_bias
         units /= 1 + np.exp(-units)
-        outputs = units @ self._output + self._output_bias
-        exponentials = np.exp(np.minimum(outputs, MAX_LOGIT))
-        probabilities = exponentials / (1 + exponentials)
+        outputs = self._output.dot(units.T)  # [3, N], so that columns are contiguous
+        outputs += self._output_bias
+        odds, weights, keeps = np.exp(np.minimum(outputs, MAX_LOGIT, out=outputs))
+        keeps /= 1 + keeps
         sets: list[IndexSet] = []
         first = 0
         for block in blocks:
             span = slice(first, first := first + len(block.positions))
             any_passes = self._any_passes(units[span])
-            passes, weights, keeps = probabilities[span, 0], exponentials[span, 1], probabilities[span, 2]
-            of_block = _block_sets(span.start, passes, weights, keeps, any_passes, block.complete, most)
+            columns = odds[span], weights[span], keeps[span]
+            of_block = _block_sets(span.start, *columns, any_passes, block.complete, most)
             sets = _joined(sets, of_block, most) if first > len(block.positions) else of_block
         return [
             (probability, tuple((positions[at], report.tokens[known[at]]) for at in chosen))
@@ -130,9 +136,10 @@ class FillModel:
 
     def _any_passes(self, units: Floats) -> float:
         """The probability that any position of a block passes, from its hidden units [positions, H] float32."""
-        mean, most = np.add.reduce(units) / len(units), np.maximum.reduce(units)
+        mean = float(self._mean.dot(np.add.reduce(units))) / len(units)
         logit = (
-            float(self._mean @ mean + self._max @ most)
+            mean
+            + float(self._max.dot(np.maximum.reduce(units)))
             + self._count * math.log1p(len(units))
             + self._block_bias
         )
@@ -149,8 +156,7 @@ def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
         state.cached_features = ReportFeatures(
             {position: row for row, position in enumerate(report.positions.tolist())},
             report.positions,
-            logits.astype(np.float32),
-            report.scores.astype(np.float32),
+            np.array((logits, report.scores), np.float32),
             report.tokens.tolist(),
         )
     features: ReportFeatures = state.cached_features
@@ -161,31 +167,37 @@ def features(
     blocks: Sequence[RuleBlock], report: ReportFeatures, rows: npt.NDArray[np.int64], beyond: Iterable[int]
 ) -> Floats:
     """The features of all masked positions of a state, float32 [N, F]; see `FEATURES`. `rows`: theirs in the report."""
-    table = np.zeros((len(rows), len(FEATURES)), np.float32)
-    logits, scores = report.logits.take(rows), report.scores.take(rows)
-    table[:, 0], table[:, 1] = logits, scores
+    table = np.zeros((len(FEATURES), len(rows)), np.float32)  # rows are faster to write than columns
+    table[:2] = report.logits_and_scores.take(rows, 1)
     tokens_beyond = np.fromiter(beyond, np.int64)
     if len(tokens_beyond):
-        distances = np.abs(report.positions.take(rows)[:, None] - tokens_beyond)
-        table[:, 2] = 1 / np.minimum.reduce(distances, 1)
-        table[:, 3] = math.log1p(len(tokens_beyond))
+        distances = np.abs(report.positions.take(rows) - tokens_beyond[:, None])
+        np.divide(1, np.minimum.reduce(distances), out=table[2])
+        table[3] = math.log1p(len(tokens_beyond))
     first = 0
     for block in blocks:
-        span = slice(first, first := first + len(block.positions))
-        of_block = scores[span]
-        order = (-of_block).argsort(kind="stable")
-        of_span = table[span]
-        of_span[order, 4] = np.reciprocal(np.arange(1, len(order) + 1, dtype=np.float32))
-        of_span[order[0], 5] = 1
-        of_span[:, 6] = of_block - of_block[order[0]]
-        of_span[:, 7] = block.complete
-        of_span[:, 8] = np.maximum.reduce(logits[span])
-    return table
+        of_block = table[:, first : first + len(block.positions)]
+        logits, scores, _, _, ranks, is_first, behind_best, complete, highest = of_block
+        order = (-scores).argsort(kind="stable")
+        best = order[0]
+        ranks[order] = _reciprocals(len(order))
+        is_first[best] = 1
+        np.subtract(scores, scores[best], out=behind_best)
+        complete[:] = block.complete
+        highest[:] = np.maximum.reduce(logits)
+        first += len(order)
+    return table.T
+
+
+@lru_cache(64)
+def _reciprocals(count: int) -> Floats:
+    """1, 1/2, ... 1/count."""
+    return np.reciprocal(np.arange(1, count + 1, dtype=np.float32))
 
 
 def _block_sets(
     first: int,
-    passes: Floats,
+    odds: Floats,
     weights: Floats,
     keeps: Floats,
     any_passes: float,
@@ -194,32 +206,30 @@ def _block_sets(
 ) -> list[IndexSet]:
     """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first.
 
-    The columns, [positions] float32 each, are the probability that a position passes, its weight as a fallback, and the
+    The columns, [positions] float32 each, are the odds that a position passes, its weight as a fallback, and the
     probability that it keeps its token. Given that any position passes, positions pass independently. If none does, a
     complete block fills one of them.
     """
-    likely = (passes > LEAST_PROBABILITY).nonzero()[0]
-    log_none = float(np.add.reduce(np.log1p(-np.minimum(passes, 1 - CLIPPED))))
-    best, chosen, flips = log_none, set[int](), []
-    columns = (likely + first).tolist(), passes[likely].tolist(), keeps[likely].tolist()
-    for at, probability, kept in zip(*columns, strict=True):
-        inside = min(probability * kept, 1 - CLIPPED)
-        cost = math.log(inside / max(1 - probability, CLIPPED))
-        flips.append((abs(cost), at))
-        if cost > 0:
-            chosen.add(at)
-            best += cost
-    flips.sort()
+    odds = np.minimum(odds, MOST_ODDS)
+    (likely,) = (odds > LEAST_ODDS).nonzero()
+    log_none = -float(np.add.reduce(np.log1p(odds)))
+    costs = np.log(odds[likely] * keeps[likely])
+    likely += first
+    is_chosen = costs > 0
+    chosen = likely[is_chosen].tolist()
+    best = log_none + float(np.add.reduce(costs[is_chosen]))
+    costs = np.abs(costs)
+    order = costs.argsort(kind="stable")[:most]  # the cheapest sets of flips have no others
     factor = any_passes * math.exp(best) / max(1 - math.exp(log_none), CLIPPED)
     sets: dict[tuple[int, ...], float] = {}
-    for cost, flipped in _cheapest(flips, most):
-        members = tuple(sorted(chosen.symmetric_difference(flipped)))
+    for cost, flipped in _cheapest(costs[order].tolist(), likely[order].tolist(), most):
+        members = tuple(sorted({*chosen}.symmetric_difference(flipped) if chosen else flipped))
         if members:
             sets[members] = factor * math.exp(-cost)
     if complete:
-        chances = weights * keeps * ((1 - any_passes) / float(np.add.reduce(weights)))
-        for at in chances.argsort()[-MOST_FALLBACKS:].tolist():
-            sets[first + at,] = sets.get((first + at,), 0.0) + float(chances[at])
+        fallbacks = weights * keeps * ((1 - any_passes) / float(np.add.reduce(weights)))
+        for at in fallbacks.argsort()[-MOST_FALLBACKS:].tolist():
+            sets[first + at,] = sets.get((first + at,), 0.0) + float(fallbacks[at])
     else:
         sets[()] = 1 - any_passes
     ordered = sorted(((probability, members) for members, probability in sets.items()), reverse=True)
@@ -236,17 +246,18 @@ def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet], most: int) -> 
     return sorted(unions, reverse=True)[:most]
 
 
-def _cheapest(flips: Sequence[tuple[float, int]], most: int) -> Iterable[tuple[float, list[int]]]:
-    """The empty set and the `most` subsets of least cost, with their costs. `flips`: cost and member, sorted."""
-    yield 0.0, []
-    heap = [(flips[0][0], [0])] if flips else []
-    for _ in range(most):
-        if not heap:
-            return
-        cost, members = heapq.heappop(heap)
-        yield cost, [flips[index][1] for index in members]
-        last = members[-1]
-        if last + 1 < len(flips):
-            following = flips[last + 1][0]
-            heapq.heappush(heap, (cost + following, [*members, last + 1]))
-            heapq.heappush(heap, (cost + following - flips[last][0], [*members[:-1], last + 1]))
+def _cheapest(
+    costs: Sequence[float], members: Sequence[int], most: int
+) -> list[tuple[float, tuple[int, ...]]]:
+    """The empty set and the `most` subsets of least cost, with their costs. `costs` of the members, ascending."""
+    subsets: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    heap = [(costs[0], 0, (members[0],))] if costs else []
+    while heap and len(subsets) <= most:
+        cost, last, subset = heapq.heappop(heap)
+        subsets.append((cost, subset))
+        following = last + 1
+        if following < len(costs):
+            member, more = members[following], cost + costs[following]
+            heapq.heappush(heap, (more, following, (*subset, member)))
+            heapq.heappush(heap, (more - costs[last], following, (*subset[:-1], member)))
+    return subsets

@@ -110,7 +110,7 @@ class VerifiedSession(DecodeSession):
         branch = plan.branches[0]
         segments, to_stage = branch.segments, branch.to_stage
         if plan.start > start:
-            segments = draft.session.lane_segments(start)
+            segments = draft.base.lane_segments(start)
             to_stage = (range(start, to_stage[-1].stop if to_stage else plan.start),)
         return Branch(
             segments=segments,
