@@ -25,8 +25,9 @@ from cluster.choices.messages import (
     RequestAccepted,
     TokenizedPrompt,
 )
-from cluster.serving.backend import WorkerCounts
+from cluster.serving.backend import RequestDefaults, WorkerCounts
 from cluster.serving.replica.metrics import GroupMetrics
+from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import (
     ClusterError,
@@ -35,6 +36,7 @@ from lopa_ray.errors import (
     OverloadedError,
     PromptError,
 )
+from lopa_ray.execution.model_files import DEMO
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
 
@@ -208,6 +210,19 @@ class GroupServer:
                 )
         tokenizer = require_tokenizer(engine.tokenizer)
         return await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=False)
+
+    # Settings
+
+    async def defaults(self) -> RequestDefaults:
+        """See `Backend.defaults`, for this model."""
+        engine = self._started_engine
+        settings = {
+            name: engine.decode_settings(decoder=name).model_dump(mode="json", exclude={"decoder"})
+            for name in DECODERS
+        }
+        model = engine.config.model
+        is_demo_model = model.path == DEMO and model.lora is None
+        return RequestDefaults(engine.config.decode.decoder, settings, model.max_model_len, is_demo_model)
 
     # Administration
 

@@ -1,0 +1,40 @@
+"""The playground: a page at /, and its files."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from fastapi import APIRouter, Response
+
+from cluster.openai.errors import ApiError
+
+_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "json": "application/json"}
+
+_HEADERS = {
+    # A page of this version never runs with files of another one.
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    # The page itself forbids more, and cannot forbid this.
+    "Content-Security-Policy": "frame-ancestors 'none'",
+}
+
+
+def playground_routes() -> APIRouter:
+    """The routes, which need no key."""
+    router = APIRouter(include_in_schema=False)
+    folder = files("cluster.serving.http").joinpath("playground")
+
+    @router.get("/")
+    def page() -> Response:
+        return playground_file("index.html")
+
+    @router.get("/playground/{name}")
+    def playground_file(name: str) -> Response:
+        known = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+        if name not in known:
+            message = f"this installation has no playground/{name}; /docs lists the routes"
+            raise ApiError(404, message, "not_found")
+        content = folder.joinpath(name).read_bytes()
+        return Response(content, media_type=_MEDIA_TYPES[name.rpartition(".")[2]], headers=_HEADERS)
+
+    return router
