@@ -69,6 +69,8 @@ class RequestDefaults:
     decoder: str
     settings: Mapping[str, Mapping[str, Any]]
     """Decoder → the values that its decode settings have, as plain values, if a request names that decoder alone."""
+    refused: Mapping[str, str]
+    """Decoder that contradicts other settings of the configuration → the error of a request that names it alone."""
     max_model_len: int
     """Positions of prompt and answer together."""
     is_demo_model: bool

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -36,8 +36,8 @@ from cluster.choices.messages import (
 from cluster.openai.error_object import ErrorObject
 from cluster.serving.backend import Backend, GroupStatus, ReplicaMetrics, RequestDefaults, WorkerCounts
 from cluster.serving.http.asgi_app import create_app
+from cluster.serving.replica.request_defaults import request_defaults
 from cluster.serving.settings import HttpSettings
-from lopa_ray.decoding.decoders import DECODERS, override_settings
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
 from lopa_ray.text.tool_format import ToolCall
@@ -130,12 +130,7 @@ class FakeBackend:
         """Those of the preset demo."""
         if self.status_error is not None:
             raise self.status_error
-        decode = Config().decode
-        settings = {
-            name: override_settings(decode, {"decoder": name}).model_dump(mode="json", exclude={"decoder"})
-            for name in DECODERS
-        }
-        return RequestDefaults("lopa", settings, MAX_MODEL_LEN, model == MODEL)
+        return replace(request_defaults(Config.load("demo")), max_model_len=MAX_MODEL_LEN)
 
     async def metrics(self) -> list[ReplicaMetrics]:
         return self.replica_metrics

@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import uvicorn
@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from cluster.serving.http.playground_routes import playground_routes
-from lopa_ray.decoding.decoders import DECODERS, override_settings
+from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.engine.config import Config
 
 # The text of each position and the step that decides it.
@@ -82,15 +82,8 @@ class FakeServer:
     async def _defaults(self, request: Request) -> Response:
         """Those of the preset demo, as the server has them."""
         model = request.path_params["model"]
-        config = Config.load("demo")
-        settings = {
-            name: override_settings(config.decode, {"decoder": name}).model_dump(
-                mode="json", exclude={"decoder"}
-            )
-            for name in DECODERS
-        }
-        defaults = {"decoder": "lopa", "settings": settings, "is_demo_model": model == "demo"}
-        return self._unauthorized(request) or JSONResponse({"model": model, **defaults})
+        defaults = replace(request_defaults(Config.load("demo")), is_demo_model=model == "demo")
+        return self._unauthorized(request) or JSONResponse({"model": model, **asdict(defaults)})
 
     async def _complete(self, request: Request) -> Response:
         self.paths.append(request.url.path)

@@ -26,7 +26,7 @@ from cluster.serving.http.tokenizer_routes import tokenizer_routes
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 
-# A browser enforces that the page loads nothing from other hosts and is not embedded in other pages.
+# A browser enforces that the reference loads nothing from other hosts and is not embedded in other pages.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'none'"
 }
@@ -77,7 +77,6 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
     app.include_router(health_routes(backend))
     app.include_router(metrics_routes(backend))
     app.include_router(admin_routes(backend, settings))
-
     app.include_router(playground_routes())
 
     @app.get("/docs", include_in_schema=False)

@@ -31,6 +31,7 @@ def defaults_routes(backend: Callable[[], Backend], settings: HttpSettings) -> A
             model=model,
             decoder=known.decoder,
             settings={name: dict(values) for name, values in known.settings.items()},
+            refused=dict(known.refused),
             max_model_len=known.max_model_len,
             is_demo_model=known.is_demo_model,
         )

@@ -10,12 +10,17 @@ from cluster.openai.errors import ApiError
 
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "json": "application/json"}
 
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
 _HEADERS = {
     # A page of this version never runs with files of another one.
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
-    # The page itself forbids more, and cannot forbid this.
-    "Content-Security-Policy": "frame-ancestors 'none'",
+    # A browser enforces that the page runs and loads nothing but the server's own files, and is embedded in no other page.
+    "Content-Security-Policy": _POLICY,
 }
 
 

@@ -58,6 +58,8 @@ class ModelDefaults(ResponseModel):
     decoder: str
     settings: dict[str, dict[str, JsonValue]]
     """For each decoder the values of its decode settings, for requests that name it and nothing else."""
+    refused: dict[str, str]
+    """Decoders that contradict other settings of the model's configuration, each with the error of such a request."""
     max_model_len: int
     """Positions of prompt and answer together."""
     is_demo_model: bool

@@ -27,7 +27,7 @@ from cluster.choices.messages import (
 )
 from cluster.serving.backend import RequestDefaults, WorkerCounts
 from cluster.serving.replica.metrics import GroupMetrics
-from lopa_ray.decoding.decoders import DECODERS
+from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import (
     ClusterError,
@@ -36,7 +36,6 @@ from lopa_ray.errors import (
     OverloadedError,
     PromptError,
 )
-from lopa_ray.execution.model_files import DEMO
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
 
@@ -215,14 +214,7 @@ class GroupServer:
 
     async def defaults(self) -> RequestDefaults:
         """See `Backend.defaults`, for this model."""
-        engine = self._started_engine
-        settings = {
-            name: engine.decode_settings(decoder=name).model_dump(mode="json", exclude={"decoder"})
-            for name in DECODERS
-        }
-        model = engine.config.model
-        is_demo_model = model.path == DEMO and model.lora is None
-        return RequestDefaults(engine.config.decode.decoder, settings, model.max_model_len, is_demo_model)
+        return request_defaults(self._started_engine.config)
 
     # Administration
 
