@@ -17,6 +17,7 @@ PHONE = {"width": 390, "height": 740}
 PROMPT = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
 
 browser_test = pytest.mark.browser
+both_widths = pytest.mark.parametrize("page", [DESKTOP, PHONE], ids=["1280", "390"], indirect=True)
 
 
 def prompt(page: Page) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.fake_playground_server import FakeServer, serve
-from support.playground_page import DESKTOP, Browser, Page, expect
+from support.playground_page import DESKTOP, Browser, Page, assert_fits, expect
 
 
 @pytest.fixture
@@ -17,9 +17,11 @@ def server() -> Iterator[FakeServer]:
 
 
 @pytest.fixture
-def page(browser: Browser, server: FakeServer) -> Iterator[Page]:
-    """The page, on a desktop. Script errors and requests to other hosts fail the test."""
-    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
+def page(request: pytest.FixtureRequest, browser: Browser, server: FakeServer) -> Iterator[Page]:
+    """The page, its settings open, on a desktop or at the width that `both_widths` gives. Script errors, requests to
+    other hosts, and at the end what sticks out of the page fail the test."""
+    viewport = getattr(request, "param", DESKTOP)
+    context = browser.new_context(viewport=viewport, reduced_motion="reduce")
     context.set_default_timeout(10_000)
     opened = context.new_page()
     wrong: list[str] = []
@@ -28,7 +30,10 @@ def page(browser: Browser, server: FakeServer) -> Iterator[Page]:
     opened.goto(server.url)
     expect(opened.locator("#run")).to_be_visible()
     expect(opened.get_by_label("Model")).to_have_value(server.models[0])
+    expect(opened.locator("#settings")).to_have_js_property("open", viewport == DESKTOP)
+    opened.locator("#settings").evaluate("settings => (settings.open = true)")
     yield opened
+    assert_fits(opened)
     # A data: address is no host.
     assert not [what for what in wrong if not what.startswith("data:")]
     context.close()

@@ -6,7 +6,17 @@ import json
 from typing import Any
 
 from support.fake_playground_server import TEXT, FakeServer
-from support.playground_page import PHONE, PROMPT, Page, assert_fits, browser_test, expect, prompt, run
+from support.playground_page import (
+    PHONE,
+    PROMPT,
+    Page,
+    assert_fits,
+    both_widths,
+    browser_test,
+    expect,
+    prompt,
+    run,
+)
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
@@ -21,6 +31,7 @@ def sent(server: FakeServer) -> list[dict[str, Any]]:
 
 
 @browser_test
+@both_widths
 def test_the_answer_is_text_that_can_be_copied(page: Page, server: FakeServer) -> None:
     answer = page.locator(".answer-card")
     expect(answer).to_be_hidden()
@@ -47,6 +58,7 @@ def test_copying_works_without_the_clipboard_of_secure_pages(page: Page, server:
 
 
 @browser_test
+@both_widths
 def test_a_second_turn_follows_the_first(page: Page, server: FakeServer) -> None:
     open_context(page)
     page.get_by_label("System prompt").fill("Be brief.")
@@ -88,6 +100,7 @@ def test_raw_text_has_neither_turns_nor_a_system_prompt(page: Page, server: Fake
 
 
 @browser_test
+@both_widths
 def test_calls_and_reasoning_are_shown_and_results_go_back(page: Page, server: FakeServer) -> None:
     server.text, server.reasoning = "", "Six times eight.\n<i>Then</i> less."
     server.calls = [("add", '{"a": 48, "b": -15}'), ("<b>stop</b>", '{"cut": ')]

@@ -11,6 +11,7 @@ from support.playground_page import (
     PHONE,
     Page,
     assert_fits,
+    both_widths,
     browser_test,
     expect,
     prompt,
@@ -20,6 +21,7 @@ from support.playground_page import (
 
 
 @browser_test
+@both_widths
 def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: FakeServer) -> None:
     server.pause_after_step = 3
     page.get_by_role("button", name="Run").click()
@@ -52,10 +54,11 @@ def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: F
     expect(row).to_have_count(1)
     cells = row.get_by_role("cell").all_inner_texts()
     assert cells[0].startswith("Mia buys 6 boxes")
-    assert cells[1:] == ["lopa", "max 64", "30", "7", "4.29", "85.7", "25", "stop", "0.35"]
+    assert cells[1:] == ["lopa", "defaults", "30", "7", "4.29", "85.7", "25", "stop", "0.35"]
 
 
 @browser_test
+@both_widths
 def test_accepted_drafts_are_shown_with_what_each_report_filled(page: Page, server: FakeServer) -> None:
     expect(page.locator(".depth")).to_be_hidden()
     server.verified = True
@@ -94,6 +97,7 @@ def test_a_comparison_of_forks_shows_no_depth(page: Page, server: FakeServer) ->
 
 
 @browser_test
+@both_widths
 def test_stop_hangs_up_and_says_so(page: Page, server: FakeServer) -> None:
     server.pause_after_step = 2
     page.get_by_role("button", name="Run").click()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.fake_playground_server import STEPS, FakeServer
-from support.playground_page import PHONE, Page, assert_fits, browser_test, expect, run
+from support.playground_page import DESKTOP, PHONE, Page, assert_fits, both_widths, browser_test, expect, run
 
 
 def race(page: Page, server: FakeServer) -> None:
@@ -15,6 +15,7 @@ def race(page: Page, server: FakeServer) -> None:
 
 
 @browser_test
+@both_widths
 def test_two_settings_race_on_one_prompt(page: Page, server: FakeServer) -> None:
     page.get_by_label("Temperature").fill("0.5")
     server.pause_after_step = 2
@@ -35,13 +36,16 @@ def test_two_settings_race_on_one_prompt(page: Page, server: FakeServer) -> None
     assert bodies[0]["messages"] == bodies[1]["messages"]
     assert {body["temperature"] for body in bodies} == {0.5}
     lanes = [page.get_by_role("group", name=f"Run {side}") for side in "AB"]
-    boxes = [lane.bounding_box() for lane in lanes]
-    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
+    first, second = (lane.bounding_box() for lane in lanes)
+    if page.viewport_size == DESKTOP:
+        assert first["y"] == second["y"] and first["x"] + first["width"] < second["x"]
+    else:
+        assert first["x"] == second["x"] and first["y"] + first["height"] < second["y"]
     expect(page.get_by_text("finished first")).to_have_count(1)
     rows = page.locator("#runs tbody tr")
     decoders = rows.locator("[data-name=Decoder]").all_inner_texts()
     assert decoders == ["d2f", "lopa"]
-    expect(rows.first).to_contain_text("B · max 64")
+    expect(rows.first).to_contain_text("B · temperature 0.5")
     rows.last.get_by_role("button").click()
     expect(page.locator(".lane")).to_have_count(1)
     page.get_by_label("Race").uncheck()
@@ -62,6 +66,7 @@ def test_a_race_can_be_stopped(page: Page, server: FakeServer) -> None:
 
 
 @browser_test
+@both_widths
 def test_errors_are_on_their_side(page: Page, server: FakeServer) -> None:
     page.get_by_label("Race").check()
     page.locator("#b-seed").fill("x")

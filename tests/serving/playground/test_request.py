@@ -6,22 +6,22 @@ import re
 
 from lopa_ray.decoding.decoders import DECODERS
 from support.fake_playground_server import STEPS, FakeServer
-from support.playground_page import PROMPT, Page, browser_test, expect, prompt, run
+from support.playground_page import PROMPT, Page, both_widths, browser_test, expect, prompt, run
 
 
 @browser_test
+@both_widths
 def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
     run(page)
     assert server.bodies[-1] == {
         "model": "demo",
         "messages": [{"role": "user", "content": PROMPT}],
-        "max_tokens": 64,
         "stream": True,
         "stream_options": {"include_usage": True},
         "lopa": {"stream_canvas": True},
     }
     texts = {"Branches": "auto", "Confidence threshold": "0.8", "Block size": "16", "Temperature": "0.5"}
-    for name, value in {**texts, "Top p": "0.9", "Seed": "7", "Max tokens": ""}.items():
+    for name, value in {**texts, "Top p": "0.9", "Seed": "7", "Max tokens": "96"}.items():
         page.get_by_label(name).fill(value)
     page.get_by_label("Decoder").select_option("lopa")
     page.get_by_label("Window attention").select_option("block_causal")
@@ -37,6 +37,7 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
     assert server.bodies[-1] == {
         "model": "demo",
         "prompt": "2+2=",
+        "max_tokens": 96,
         "temperature": 0.5,
         "top_p": 0.9,
         "seed": 7,
@@ -56,6 +57,7 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
 
 
 @browser_test
+@both_widths
 def test_fields_show_the_values_of_defaults(page: Page, server: FakeServer) -> None:
     def shown_defaults() -> dict[str, str]:
         texts = page.locator("#sides input").evaluate_all("all => all.map(i => [i.name, i.placeholder])")
@@ -79,6 +81,21 @@ def test_fields_show_the_values_of_defaults(page: Page, server: FakeServer) -> N
 
 
 @browser_test
+def test_a_decoder_that_the_model_refuses_is_not_sent(page: Page, server: FakeServer) -> None:
+    decoder = page.get_by_label("Decoder")
+    decoder.select_option("renoising")
+    for name in "Block size", "Temperature", "Seed":
+        expect(page.get_by_label(name)).to_be_disabled()
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("alert")).to_contain_text("rules this decoder out. ranking: got 'neg_entropy'")
+    expect(decoder).to_have_attribute("aria-invalid", "true")
+    assert not server.bodies
+    decoder.select_option("")
+    run(page)
+
+
+@browser_test
+@both_widths
 def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServer) -> None:
     examples = page.get_by_role("group", name="Example prompts").get_by_role("button")
     expect(examples).to_have_count(6)
@@ -98,6 +115,7 @@ def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServ
 
 
 @browser_test
+@both_widths
 def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> None:
     run(page)
     alert, invalid = page.get_by_role("alert"), page.locator("[aria-invalid=true]")
@@ -131,6 +149,7 @@ def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> No
 
 
 @browser_test
+@both_widths
 def test_key_is_asked_for_and_sent(page: Page, server: FakeServer) -> None:
     server.api_key = "sesame"
     page.reload()

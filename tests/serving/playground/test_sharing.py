@@ -6,7 +6,7 @@ import json
 from urllib.parse import parse_qs, quote, urlsplit
 
 from support.fake_playground_server import STEPS, TEXT, FakeServer
-from support.playground_page import Page, browser_test, expect, prompt, run, shown
+from support.playground_page import Page, both_widths, browser_test, expect, prompt, run, shown
 
 STORED = "() => localStorage.getItem('lopa-runs-1')"
 
@@ -19,6 +19,7 @@ def link_of(page: Page) -> str:
 
 
 @browser_test
+@both_widths
 def test_a_link_carries_prompt_and_settings_and_no_key(page: Page, server: FakeServer) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     server.api_key = "sesame"
@@ -29,7 +30,6 @@ def test_a_link_carries_prompt_and_settings_and_no_key(page: Page, server: FakeS
     page.get_by_text("System prompt and tools").click()
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Branches").fill("8")
-    page.get_by_label("Max tokens").fill("")
     page.get_by_label("Race").check()
     page.locator("#b-decoder").select_option("d2f")
     page.locator("#b-seed").fill("7")
@@ -87,6 +87,7 @@ def test_what_a_link_has_beyond_that_is_ignored(page: Page, server: FakeServer) 
 
 
 @browser_test
+@both_widths
 def test_runs_stay_over_a_reload(page: Page, server: FakeServer) -> None:
     server.verified = True
     run(page)
@@ -119,7 +120,7 @@ def test_kept_runs_are_bounded(page: Page, server: FakeServer) -> None:
         page.keyboard.press("Control+Enter")
         expect(page.locator("#runs tbody tr")).to_have_count(seed + 1)
     kept = json.loads(page.evaluate(STORED))
-    assert [run["label"] for run in kept] == [f"max 64 · seed {seed}" for seed in range(21, 1, -1)]
+    assert [run["label"] for run in kept] == [f"seed {seed}" for seed in range(21, 1, -1)]
     # A run that is too long keeps its last step.
     server.decode = [("x" * 500, step) for step in range(1, 700)]
     page.keyboard.press("Control+Enter")
@@ -145,8 +146,8 @@ def test_a_full_or_forbidden_storage_stops_nothing(page: Page, server: FakeServe
     page.reload()
     expect(page.get_by_role("status")).to_have_text("Ready.")
     assert page.evaluate(STORED) is None, "what no run can be made of is removed"
-    page.add_init_script(
-        "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } })"
-    )
+    page.add_init_script("""for (const name of ["localStorage", "sessionStorage"]) {
+      Object.defineProperty(window, name, { get() { throw new Error("no"); } });
+    }""")
     page.reload()
     run(page)

@@ -9,6 +9,7 @@ import { linkFragment, readFragment } from "./link.js";
 import { RequestForm } from "./request_form.js";
 import { Run } from "./run.js";
 import { RunsTable } from "./runs_table.js";
+import { loadKey, storeKey } from "./stored_key.js";
 import { loadRuns, storeRuns } from "./stored_runs.js";
 
 const form = new RequestForm();
@@ -168,9 +169,9 @@ document.addEventListener("keydown", (event) => {
     start();
   } else if (event.key === "Escape") stop();
 });
-$("key").value = sessionStorage.getItem("lopa-key") ?? "";
+$("key").value = loadKey();
 $("key").addEventListener("change", () => {
-  sessionStorage.setItem("lopa-key", form.key);
+  storeKey(form.key);
   clearErrors();
   load();
 });

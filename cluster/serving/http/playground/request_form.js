@@ -12,7 +12,6 @@ export class RequestForm {
     this.sides = [new SettingsForm("A")];
     this.defaults = {}; // By model.
     $("sides").append(this.sides[0].root);
-    this.sides[0].fill({ max_tokens: "64" });
     $("form").addEventListener("change", () => this.showMode());
     $("race").addEventListener("change", () => this.setRace($("race").checked));
   }

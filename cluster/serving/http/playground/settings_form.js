@@ -33,7 +33,7 @@ export class SettingsForm {
   /* `side`: A or B. */
   constructor(side) {
     this.side = side;
-    this.defaults = null; // Of the model: decoder, and settings by decoder.
+    this.defaults = null; // Of the model: decoder, settings by decoder, and errors by decoder that it refuses.
     this.controls = Object.fromEntries(FIELDS.map((field) => [field.name, this.control(field)]));
     const legend = node("legend", { className: "unseen", textContent: `Settings of ${side}` });
     const fields = FIELDS.map(({ name, title }) => {
@@ -62,7 +62,7 @@ export class SettingsForm {
 
   setDefaults(defaults) {
     this.defaults = defaults;
-    this.offer(this.controls.decoder, Object.keys(defaults.settings));
+    this.offer(this.controls.decoder, Object.keys({ ...defaults.settings, ...defaults.refused }));
     this.showDefaults();
   }
 
@@ -71,8 +71,13 @@ export class SettingsForm {
     return this.controls.decoder.value || (this.defaults?.decoder ?? "");
   }
 
+  /* What the chosen decoder has; nothing for one that the model refuses. Undefined while the defaults are not known. */
+  get settings() {
+    return this.defaults && (this.defaults.settings[this.decoder] ?? {});
+  }
+
   showDefaults() {
-    const settings = this.defaults?.settings[this.decoder];
+    const { settings } = this;
     for (const { name, setting = name } of FIELDS) {
       const control = this.controls[name];
       const known = name === "decoder" || !settings || setting in settings;
@@ -86,13 +91,18 @@ export class SettingsForm {
   shownDefault(name, value) {
     if (!this.defaults) return "default";
     if (name === "decoder") return `${this.defaults.decoder} (default)`;
-    const temperature = this.controls.temperature.value.trim() || this.defaults.settings[this.decoder]?.temperature;
+    const temperature = this.controls.temperature.value.trim() || this.settings.temperature;
     if (name === "seed") return Number(temperature) > 0 ? "new each time" : "not used";
     return `${value === null ? "none" : String(value).replaceAll("_", " ")} (default)`;
   }
 
-  /* What a request has: {standard, lopa}. Raises UserError for a text where a number belongs. */
+  /* What a request has: {standard, lopa}. Raises UserError for a text where a number belongs, and for a decoder that
+   * the model refuses. */
   read() {
+    const refusal = this.defaults?.refused[this.decoder];
+    if (refusal) {
+      throw new UserError("Not sent.", `The model's configuration rules this decoder out. ${refusal}.`, "decoder", this.side);
+    }
     const standard = {};
     const lopa = {};
     for (const field of FIELDS) {
