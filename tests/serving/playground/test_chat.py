@@ -118,6 +118,7 @@ def test_calls_and_reasoning_are_shown_and_results_go_back(page: Page, server: F
 
     page.get_by_role("button", name="Continue the chat").click()
     expect(page.get_by_label("Result of <b>stop</b>")).to_be_visible()
+    expect(page.get_by_label("Result of add")).to_be_focused()
     page.get_by_label("Result of add").fill("33")
     server.calls = []
     run(page)

@@ -136,9 +136,9 @@ def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> No
         assert 0 <= message["y"] - field["y"] - field["height"] < 10, "the message is next to its field"
         expect(page.locator(".at")).to_have_text(f"step {STEPS} of {STEPS}")  # The last result stays.
     server.error_param = None
-    server.error = (503, "the group was lost", {})
+    server.error = (503, "the group was lost", {"Retry-After": "2"})
     page.get_by_role("button", name="Run").click()
-    expect(alert).to_have_text("The server cannot decode just now. the group was lost")
+    expect(alert).to_have_text("The server cannot decode just now. the group was lost. Wait 2 s.")
     expect(invalid).to_have_count(0)
     lanes = page.locator("#lanes").bounding_box()
     assert alert.bounding_box()["y"] < lanes["y"], "the message is above the last result"
@@ -177,7 +177,7 @@ def test_what_breaks_in_the_middle_is_shown(page: Page, server: FakeServer) -> N
     server.error_step = 4
     page.get_by_role("button", name="Run").click()
     expect(page.get_by_role("alert")).to_have_text(
-        "The server ended the request with an error. a worker was lost"
+        "The server ended the request with an error. a worker was lost."
     )
     expect(page.locator(".steps")).to_have_text("3")
     expect(page.locator("#runs tbody tr")).to_contain_text("failed")

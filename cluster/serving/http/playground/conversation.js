@@ -16,6 +16,7 @@ export class Conversation {
     this.turns = turns;
     $("turns").replaceChildren(...turns.map((turn) => this.item(turn)));
     $("turns").hidden = $("turns-head").hidden = !turns.length;
+    $("turns").scrollTop = $("turns").scrollHeight;
   }
 
   /* What to send: the system prompt, the turns and the prompt, which may be empty after results of tools. */
@@ -54,7 +55,7 @@ export class Conversation {
     const answer = { role: "assistant", content: run.text || null, ...(calls.length && { tool_calls: calls }) };
     this.set([...asked, answer, ...calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: "" }))]);
     $("prompt").value = "";
-    ($("turns").querySelector("li:last-child textarea") ?? $("prompt")).focus();
+    (calls.length ? [...$("turns").querySelectorAll("textarea")].at(-calls.length) : $("prompt")).focus();
   }
 
   item(turn) {

@@ -1,19 +1,23 @@
 /* Errors that the page shows: next to the field that they are about, else above the result. */
 
 import { $, node } from "./dom.js";
+import { sentence } from "./format.js";
 
 const TITLES = {
   400: "The server refused the request.",
-  401: "The server requires a valid API key.",
   404: "The server has no such model or page.",
   413: "The request is too large.",
   429: "The server is busy.",
   503: "The server cannot decode just now.",
   504: "The deadline passed before the answer was complete.",
 };
-const NO_KEY = "This server asks for an API key. Type yours here; who runs the server can give you one. " +
-  "The page keeps it until you close this tab.";
-const WRONG_KEY = "The server does not know this key. Check that it is complete, or ask who runs the server for one.";
+const NO_KEY = [
+  "This server asks for an API key.",
+  "Type yours here; who runs the server can give you one. The page keeps it until you close this tab.",
+];
+const WRONG_KEY = [
+  "The server does not know this key.", "Check that it is complete, or ask who runs the server for one.",
+];
 
 /* `field`: the name of the request's field that it is about, or null. `side`: A or B, or "" where it is of neither. */
 export class UserError extends Error {
@@ -25,7 +29,7 @@ export class UserError extends Error {
 
 export async function responseError(response, sentKey) {
   const body = await response.text();
-  if (response.status === 401) return new UserError(TITLES[401], sentKey ? WRONG_KEY : NO_KEY, "key");
+  if (response.status === 401) return new UserError(...(sentKey ? WRONG_KEY : NO_KEY), "key");
   let error = null;
   try {
     error = JSON.parse(body).error;
@@ -33,8 +37,9 @@ export async function responseError(response, sentKey) {
     // Not an error object of the server: the page of a proxy, for example. The message shows its beginning.
   }
   const wait = response.headers.get("Retry-After");
-  const message = `${error?.message || body.slice(0, 300) || response.statusText}${wait ? ` Wait ${wait} s.` : ""}`;
-  return new UserError(TITLES[response.status] ?? `The server answered ${response.status}.`, message, error?.param);
+  const message = sentence(error?.message || body.slice(0, 300) || response.statusText);
+  const title = TITLES[response.status] ?? `The server answered ${response.status}.`;
+  return new UserError(title, wait ? `${message} Wait ${wait} s.` : message, error?.param);
 }
 
 /* `fieldOf`: from the parts of a field's path (lopa.block_size, messages[0].content) to its control, or undefined. */

@@ -1,6 +1,7 @@
 /* A run: what was sent, the canvas after each step, and the answer. */
 
 import { UserError } from "./errors.js";
+import { sentence } from "./format.js";
 
 export const END = /^(<\|(endoftext|end_of_text|im_end|eot_id|eot|end)\|>|<\/s>)?$/;
 
@@ -22,7 +23,8 @@ export class Run {
 
   addChunk(chunk) {
     if (chunk.error) {
-      throw new UserError("The server ended the request with an error.", chunk.error.message, chunk.error.param);
+      const { message, param } = chunk.error;
+      throw new UserError("The server ended the request with an error.", sentence(message), param);
     }
     if (chunk.usage) this.promptTokens = chunk.usage.prompt_tokens;
     for (const choice of chunk.choices) {

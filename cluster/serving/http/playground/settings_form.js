@@ -2,7 +2,7 @@
 
 import { node } from "./dom.js";
 import { UserError } from "./errors.js";
-import { oneLine } from "./format.js";
+import { oneLine, sentence } from "./format.js";
 
 /* `setting`: the name in the defaults, where it is another one. */
 const FIELDS = [
@@ -101,7 +101,8 @@ export class SettingsForm {
   read() {
     const refusal = this.defaults?.refused[this.decoder];
     if (refusal) {
-      throw new UserError("Not sent.", `The model's configuration rules this decoder out. ${refusal}.`, "decoder", this.side);
+      const message = `The model's configuration rules this decoder out. ${sentence(refusal)}`;
+      throw new UserError("Not sent.", message, "decoder", this.side);
     }
     const standard = {};
     const lopa = {};
