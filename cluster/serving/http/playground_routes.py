@@ -19,7 +19,7 @@ _HEADERS = {
     # A page of this version never runs with files of another one.
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
-    # A browser enforces that the page runs and loads nothing but the server's own files, and is embedded in no other page.
+    # A browser enforces that the page loads only files of this server, and that no other page embeds it.
     "Content-Security-Policy": _POLICY,
 }
 

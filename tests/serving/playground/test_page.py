@@ -213,6 +213,18 @@ CONTRAST = """elements => {
 
 
 @browser_test
+def test_the_table_of_runs_fits_every_width(page: Page, server: FakeServer) -> None:
+    page.get_by_label("Decoder").select_option("self_speculation")
+    page.get_by_label("Temperature").fill("0.123456789")
+    page.get_by_label("Seed").fill("1234567890123")
+    run(page)
+    expect(page.locator("#runs [data-name=Decoder]")).to_have_text("self speculation")
+    for width in range(1280, 380, -60):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert_fits(page)
+
+
+@browser_test
 def test_a_phone_needs_no_sideways_scroll(page: Page, server: FakeServer) -> None:
     page.set_viewport_size(PHONE)
     page.reload()

@@ -99,7 +99,7 @@ def test_a_decoder_that_the_model_refuses_is_not_sent(page: Page, server: FakeSe
 def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServer) -> None:
     examples = page.get_by_role("group", name="Example prompts").get_by_role("button")
     expect(examples).to_have_count(6)
-    note = page.get_by_text("It solves word problems")
+    note = page.get_by_text("It solves arithmetic word problems like these")
     expect(note).to_be_visible()
     examples.nth(1).click()
     expect(prompt(page)).to_have_value(re.compile("^From Alice's 12 lemons"))

@@ -41,7 +41,8 @@ export function drawBranches(part, frame) {
   part("unshown").textContent = `and ${order.length - shownBranches.length} more`;
   part("accepted-note").hidden = !accepted.length;
   const drafts = accepted.length === 1 ? "1 draft" : `${accepted.length} drafts`;
-  part("accepted-note").textContent = `Accepted ${drafts}: one forward did ${frame.rule_steps.length} steps of the rule.`;
+  const depth = frame.rule_steps.length;
+  part("accepted-note").textContent = `Accepted ${drafts}: one forward did ${depth} steps of the rule.`;
 }
 
 /* What a branch tried, "token@position" once or more, short enough for its column: the first, and how many more. */

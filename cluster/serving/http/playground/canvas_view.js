@@ -24,7 +24,8 @@ function paint(span, cell, position) {
   span.className = !cell.s ? "mask" : ends ? "end" : "token";
   span.style.setProperty("--hue", hue(cell.s));
   const depth = cell.depth ? `, step ${cell.depth} of the rule in it` : "";
-  span.title = cell.s ? `${ends ? "end, " : ""}position ${position}, step ${cell.s}${depth}` : `position ${position}, masked`;
+  const decided = `${ends ? "end, " : ""}position ${position}, step ${cell.s}${depth}`;
+  span.title = cell.s ? decided : `position ${position}, masked`;
   span.replaceChildren();
   if (span.className !== "token") return;
   cell.t.split("\n").forEach((line, i) => {

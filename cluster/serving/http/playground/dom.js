@@ -19,12 +19,12 @@ export async function copyText(text) {
   if (!copied) throw new Error("the browser did not copy it");
 }
 
-/* Copy when the button is pressed, and say on it for a moment how that went. */
-export function copyOnClick(button, text) {
+/* Copy what `text` returns when the button is pressed, and say on it for a moment how that went. */
+export function copyOnClick(button, text, done = "Copied", refused = "Not copied: the browser refused") {
   const name = button.textContent;
   button.addEventListener("click", async () => {
     const copied = await copyText(text()).then(() => true, () => false);
-    button.textContent = copied ? "Copied" : "Not copied: the browser refused";
+    button.textContent = copied ? done : refused;
     setTimeout(() => (button.textContent = name), 2000);
   });
 }

@@ -4,7 +4,7 @@ import { drawAnswer } from "./answer_view.js";
 import { drawBranches } from "./branches_view.js";
 import { drawCanvas } from "./canvas_view.js";
 import { $, copyOnClick } from "./dom.js";
-import { fixed, rate } from "./format.js";
+import { fixed, rate, words } from "./format.js";
 import { drawTimeline } from "./timeline_view.js";
 
 const PAUSE_MS = 90; // How long a live step stays at least, unless drawing lags behind.
@@ -49,7 +49,7 @@ export class Lane {
     const inRace = Boolean(run.side);
     this.part("lane-title").hidden = !inRace;
     this.part("side").textContent = run.side;
-    this.part("lane-label").textContent = [run.decoder, run.label].filter(Boolean).join(" · ");
+    this.part("lane-label").textContent = [words(run.decoder), run.label].filter(Boolean).join(" · ");
     this.part("place").textContent = run.place ?? "";
     this.root.setAttribute("aria-label", inRace ? `Run ${run.side}` : "Run");
   }

@@ -1,7 +1,7 @@
 /* The playground: sends requests, and shows their runs in lanes and in the table. */
 
 import { callApi, events } from "./api.js";
-import { $, copyText } from "./dom.js";
+import { $, copyOnClick } from "./dom.js";
 import { clearErrors, showError } from "./errors.js";
 import { count } from "./format.js";
 import { Lane } from "./lane.js";
@@ -14,6 +14,7 @@ import { loadRuns, storeRuns } from "./stored_runs.js";
 
 const form = new RequestForm();
 const table = new RunsTable(showAgain);
+const newLane = () => new Lane((run) => form.continueAfter(run));
 let lanes = [];
 let stopper = null; // Of the requests in progress; null if there are none.
 
@@ -24,7 +25,7 @@ function setStatus(state, text) {
 
 function showRuns(runs) {
   for (const lane of lanes.splice(runs.length)) lane.pause();
-  while (lanes.length < runs.length) lanes.push(new Lane(continueChat));
+  while (lanes.length < runs.length) lanes.push(newLane());
   $("lanes").replaceChildren(...lanes.map(({ root }) => root));
   $("lanes").classList.toggle("race", runs.length > 1);
   runs.forEach((run, i) => lanes[i].show(run));
@@ -36,10 +37,6 @@ function showAgain(run) {
   clearErrors();
   setStatus(run.state, run.outcome);
   showRuns([run]);
-}
-
-function continueChat(run) {
-  form.continueAfter(run);
 }
 
 /* `side`: A or B in a race, else "". */
@@ -139,13 +136,9 @@ function openLink() {
   }
 }
 
-async function copyLink() {
+function link() {
   history.replaceState(null, "", linkFragment(form.state));
-  const button = $("copy-link");
-  const name = button.dataset.name ??= button.textContent;
-  const copied = await copyText(location.href).then(() => true, () => false);
-  button.textContent = copied ? "Link copied" : "The link is in the address bar";
-  setTimeout(() => (button.textContent = name), 2000);
+  return location.href;
 }
 
 function load() {
@@ -157,7 +150,7 @@ $("form").addEventListener("submit", (event) => {
   start();
 });
 $("stop").addEventListener("click", stop);
-$("copy-link").addEventListener("click", copyLink);
+copyOnClick($("copy-link"), link, "Link copied", "The link is in the address bar");
 $("clear-runs").addEventListener("click", () => {
   table.clear();
   storeRuns([]);
@@ -180,9 +173,8 @@ window.addEventListener("hashchange", () => {
   openLink();
 });
 $("settings").open = matchMedia("(min-width: 62rem)").matches;
-lanes = [new Lane(continueChat)];
+lanes = [newLane()];
 $("lanes").append(lanes[0].root);
 for (const run of loadRuns().reverse()) table.add(run);
 openLink();
-form.showMode();
 load();

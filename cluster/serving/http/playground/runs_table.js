@@ -1,7 +1,7 @@
 /* The table of finished runs, the newest first. */
 
 import { $, node } from "./dom.js";
-import { fixed, oneLine, rate } from "./format.js";
+import { fixed, oneLine, rate, words } from "./format.js";
 
 const COLUMNS = [
   "Prompt", "Decoder", "Settings", "Tokens", "Steps", "TPF", "Tokens/s", "Forwards", "Finish", "Seconds",
@@ -24,8 +24,8 @@ export class RunsTable {
     button.addEventListener("click", () => this.onChoose(run));
     const settings = [run.side, run.label].filter(Boolean).join(" · ") || "defaults";
     const values = [
-      button, run.decoder, settings, tokens, steps, fixed(tpf, 2), rate({ tokens, seconds }), forwards, run.finish,
-      fixed(seconds, 2),
+      button, words(run.decoder), settings, tokens, steps, fixed(tpf, 2), rate({ tokens, seconds }), forwards,
+      run.finish, fixed(seconds, 2),
     ];
     const row = $("runs").tBodies[0].insertRow(0);
     row.run = run;

@@ -2,7 +2,7 @@
 
 import { node } from "./dom.js";
 import { UserError } from "./errors.js";
-import { oneLine, sentence } from "./format.js";
+import { oneLine, sentence, words } from "./format.js";
 
 /* `setting`: the name in the defaults, where it is another one. */
 const FIELDS = [
@@ -55,7 +55,7 @@ export class SettingsForm {
 
   offer(select, choices) {
     const chosen = select.value;
-    const options = choices.map((value) => node("option", { value, textContent: value.replaceAll("_", " ") }));
+    const options = choices.map((value) => node("option", { value, textContent: words(value) }));
     select.replaceChildren(select.options[0], ...options);
     select.value = choices.includes(chosen) ? chosen : "";
   }
@@ -90,10 +90,10 @@ export class SettingsForm {
 
   shownDefault(name, value) {
     if (!this.defaults) return "default";
-    if (name === "decoder") return `${this.defaults.decoder} (default)`;
+    if (name === "decoder") return `${words(this.defaults.decoder)} (default)`;
     const temperature = this.controls.temperature.value.trim() || this.settings.temperature;
     if (name === "seed") return Number(temperature) > 0 ? "new each time" : "not used";
-    return `${value === null ? "none" : String(value).replaceAll("_", " ")} (default)`;
+    return `${value === null ? "none" : words(String(value))} (default)`;
   }
 
   /* What a request has: {standard, lopa}. Raises UserError for a text where a number belongs, and for a decoder that
