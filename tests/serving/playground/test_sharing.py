@@ -96,7 +96,7 @@ def test_runs_stay_over_a_reload(page: Page, server: FakeServer) -> None:
     slider.fill("4")
     step = shown(page), page.locator(".branch-table").inner_text()
     page.reload()
-    expect(page.get_by_role("status")).to_have_text("No run yet.")
+    expect(page.get_by_role("status")).to_have_text("Press Run to decode the prompt.")
     page.locator("#runs button").click()
     expect(page.get_by_role("status")).to_contain_text("Done")
     expect(page.locator(".at")).to_have_text(f"step {STEPS} of {STEPS}")
@@ -144,7 +144,7 @@ def test_a_full_or_forbidden_storage_stops_nothing(page: Page, server: FakeServe
     assert 1 <= len(json.loads(page.evaluate(STORED))) < 3
     page.evaluate("() => localStorage.setItem('lopa-runs-1', '[{}]')")
     page.reload()
-    expect(page.get_by_role("status")).to_have_text("No run yet.")
+    expect(page.get_by_role("status")).to_have_text("Press Run to decode the prompt.")
     assert page.evaluate(STORED) is None, "what no run can be made of is removed"
     page.add_init_script("""for (const name of ["localStorage", "sessionStorage"]) {
       Object.defineProperty(window, name, { get() { throw new Error("no"); } });

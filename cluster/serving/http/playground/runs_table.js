@@ -22,7 +22,7 @@ export class RunsTable {
     const title = oneLine(run.prompt) || "(empty)";
     const button = node("button", { type: "button", textContent: title.slice(0, 60), title: "Show this run again" });
     button.addEventListener("click", () => this.onChoose(run));
-    const settings = [run.side, run.label].filter(Boolean).join(" · ") || "defaults";
+    const settings = [run.side, run.label || "defaults"].filter(Boolean).join(" · ");
     const values = [
       button, words(run.decoder), settings, tokens, steps, fixed(tpf, 2), rate({ tokens, seconds }), forwards,
       run.finish, fixed(seconds, 2),
