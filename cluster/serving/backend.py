@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from cluster.choices.messages import (
     ChoicesOutput,
@@ -62,6 +62,21 @@ class ReplicaMetrics:
     """Prometheus' text format; None: the replica is starting, or did not answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class RequestDefaults:
+    """What requests to a model get where they set nothing."""
+
+    decoder: str
+    settings: Mapping[str, Mapping[str, Any]]
+    """Decoder → the values that its decode settings have, as plain values, if a request names that decoder alone."""
+    refused: Mapping[str, str]
+    """Decoder that contradicts other settings of the configuration → the error of a request that names it alone."""
+    max_model_len: int
+    """Positions of prompt and answer together."""
+    is_demo_model: bool
+    """Whether it is the model in the package, which solves word problems only."""
+
+
 class Backend(Protocol):
     """What the HTTP layer needs of the side that decodes."""
 
@@ -88,6 +103,10 @@ class Backend(Protocol):
     async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones too. Raises PromptError for ids that the model does not have, and
         otherwise what `tokenize` raises."""
+
+    async def defaults(self, model: str) -> RequestDefaults:
+        """What requests to the model get where they set nothing. Raises OverloadedError, and any other LopaError if the
+        group does not answer."""
 
     async def metrics(self) -> list[ReplicaMetrics]:
         """The metrics of every group of every model, as they are now."""

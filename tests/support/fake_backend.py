@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -34,9 +34,11 @@ from cluster.choices.messages import (
     ToolCallDelta,
 )
 from cluster.openai.error_object import ErrorObject
-from cluster.serving.backend import Backend, GroupStatus, ReplicaMetrics, WorkerCounts
+from cluster.serving.backend import Backend, GroupStatus, ReplicaMetrics, RequestDefaults, WorkerCounts
 from cluster.serving.http.asgi_app import create_app
+from cluster.serving.replica.request_defaults import request_defaults
 from cluster.serving.settings import HttpSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
 from lopa_ray.text.tool_format import ToolCall
 
@@ -123,6 +125,12 @@ class FakeBackend:
         if any(token >= VOCABULARY_SIZE for token in tokens):
             raise PromptError(f"the vocabulary has ids 0 to {VOCABULARY_SIZE - 1}; correct it")
         return "".join(map(chr, tokens))
+
+    async def defaults(self, model: str) -> RequestDefaults:
+        """Those of the preset demo."""
+        if self.status_error is not None:
+            raise self.status_error
+        return replace(request_defaults(Config.load("demo")), max_model_len=MAX_MODEL_LEN)
 
     async def metrics(self) -> list[ReplicaMetrics]:
         return self.replica_metrics

@@ -8,15 +8,18 @@ import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib.resources import files
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from cluster.serving.http.playground_routes import playground_routes
+from cluster.serving.replica.request_defaults import request_defaults
+from lopa_ray.engine.config import Config
 
 # The text of each position and the step that decides it.
 DECODE = [
@@ -40,7 +43,9 @@ class FakeServer:
     step_seconds: float = 0.02
     api_key: str | None = None
     error: tuple[int, str, dict[str, str]] | None = None
-    """Status, message and headers that every completion is answered with; it is about the temperature."""
+    """Status, message and headers that every completion is answered with."""
+    error_param: str | None = "temperature"
+    """The field that this error is about."""
     error_step: int | None = None
     """The step in whose place the stream carries an error."""
     pause_after_step: int | None = None
@@ -49,32 +54,43 @@ class FakeServer:
     """Confidences are negative entropies."""
     verified: bool = False
     """The branches beside the anchor are drafts: the first one is wrong, all others are accepted."""
+    text: str = TEXT
+    reasoning: str = ""
+    """What a chat's answer has in front of its text."""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    """Name and arguments of each function that a chat's answer calls."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     client_disconnected: threading.Event = field(default_factory=threading.Event)
     """A client left before its stream was finished."""
 
-    def app(self) -> Starlette:
+    def app(self) -> FastAPI:
         """The application; its routes are those of the page."""
         posts = [
             Route(f"/v1/{path}", self._complete, methods=["POST"])
             for path in ("chat/completions", "completions")
         ]
-        return Starlette(routes=[Route("/", self._page), Route("/v1/models", self._models), *posts])
-
-    async def _page(self, _request: Request) -> Response:
-        return HTMLResponse(files("cluster.serving.http").joinpath("playground.html").read_bytes())
+        defaults = Route("/models/{model:path}/defaults", self._defaults)
+        app = FastAPI(routes=[Route("/v1/models", self._models), defaults, *posts])
+        app.include_router(playground_routes())
+        return app
 
     async def _models(self, request: Request) -> Response:
         data = [{"id": name, "object": "model"} for name in self.models]
         return self._unauthorized(request) or JSONResponse({"object": "list", "data": data})
+
+    async def _defaults(self, request: Request) -> Response:
+        """Those of the preset demo, as the server has them."""
+        model = request.path_params["model"]
+        defaults = replace(request_defaults(Config.load("demo")), is_demo_model=model == "demo")
+        return self._unauthorized(request) or JSONResponse({"model": model, **asdict(defaults)})
 
     async def _complete(self, request: Request) -> Response:
         self.paths.append(request.url.path)
         self.bodies.append(await request.json())
         if self.error:
             status, message, headers = self.error
-            return _error(status, message, "temperature", headers)
+            return _error(status, message, self.error_param, headers)
         chat = request.url.path == "/v1/chat/completions"
         return self._unauthorized(request) or StreamingResponse(
             self._stream(chat), media_type="text/event-stream"
@@ -107,8 +123,8 @@ class FakeServer:
                 yield {"error": {"message": "a worker was lost", "type": "server_error", "code": "lost"}}
                 return
             yield {"choices": [], "lopa": {"canvas": self._canvas(step, steps)}}
-        delta = {"delta": {"role": "assistant", "content": TEXT}} if chat else {"text": TEXT}
-        yield {"choices": [{"index": 0, "finish_reason": None, **delta}]}
+        for delta in self._chat_deltas() if chat else [{"text": self.text}]:
+            yield {"choices": [{"index": 0, "finish_reason": None, **delta}]}
         seconds = steps * 0.05
         rule_steps = sum(len(self._rule_steps(step, 0)) for step in range(1, steps + 1))
         cost = {"steps": steps, "forwards": 4 * steps - 3, "tokens": TOKENS, "tpf": TOKENS / steps}
@@ -120,6 +136,17 @@ class FakeServer:
         }
         yield {"choices": [{**last_choice, **({"delta": {}} if chat else {"text": ""})}]}
         yield {"choices": [], "usage": {"prompt_tokens": 39, "completion_tokens": TOKENS}}
+
+    def _chat_deltas(self) -> Iterator[dict[str, Any]]:
+        yield {"delta": {"role": "assistant", "content": ""}}
+        if self.reasoning:
+            yield {"delta": {"reasoning_content": self.reasoning}}
+        if self.text:
+            yield {"delta": {"content": self.text}}
+        for index, (name, arguments) in enumerate(self.calls):
+            first = {"id": f"call-{index}", "type": "function", "function": {"name": name, "arguments": ""}}
+            yield {"delta": {"tool_calls": [{"index": index, **first}]}}
+            yield {"delta": {"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}}
 
     def _canvas(self, step: int, steps: int) -> dict[str, Any]:
         cells = [{"t": text, "s": s} if s <= step else {"t": "", "s": 0} for text, s in self.decode]

@@ -14,17 +14,19 @@ from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.admin_routes import admin_routes
 from cluster.serving.http.cross_site_guard import CrossSiteGuard
+from cluster.serving.http.defaults_routes import defaults_routes
 from cluster.serving.http.health_routes import health_routes
 from cluster.serving.http.metrics_routes import metrics_routes
 from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
 from cluster.serving.http.openai_routes import openai_routes
 from cluster.serving.http.openapi import add_schemas, error_responses
+from cluster.serving.http.playground_routes import playground_routes
 from cluster.serving.http.responder import WARNING_HEADER
 from cluster.serving.http.tokenizer_routes import tokenizer_routes
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 
-# A browser enforces that pages load nothing from other hosts and are not embedded in other pages.
+# A browser enforces that the reference loads nothing from other hosts and is not embedded in other pages.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'none'"
 }
@@ -71,23 +73,16 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
 
     app.include_router(openai_routes(backend, settings))
     app.include_router(tokenizer_routes(backend, settings))
+    app.include_router(defaults_routes(backend, settings))
     app.include_router(health_routes(backend))
     app.include_router(metrics_routes(backend))
     app.include_router(admin_routes(backend, settings))
-
-    def page(name: str) -> Response:
-        file = files("cluster.serving.http").joinpath(name)
-        if not file.is_file():
-            raise ApiError(404, f"this installation has no {name}; /docs lists the routes", "not_found")
-        return Response(file.read_bytes(), media_type="text/html", headers=_PAGE_HEADERS)
-
-    @app.get("/", include_in_schema=False)
-    async def playground() -> Response:
-        return page("playground.html")
+    app.include_router(playground_routes())
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return page("docs.html")
+        page = files("cluster.serving.http").joinpath("docs.html")
+        return Response(page.read_bytes(), media_type="text/html", headers=_PAGE_HEADERS)
 
     generate_openapi = app.openapi
 

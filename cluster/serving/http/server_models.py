@@ -1,10 +1,10 @@
-"""The objects that OpenAI's API does not have: health, version, workers and cancelled requests."""
+"""The objects that OpenAI's API does not have: defaults, health, version, workers and cancelled requests."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from cluster.openai.request_model import RequestModel
 from cluster.openai.response_model import ResponseModel
@@ -48,6 +48,22 @@ class ModelWorkers(ResponseModel):
     object: Literal["model.workers"]
     model: str
     groups: list[WorkersOfGroup]
+
+
+class ModelDefaults(ResponseModel):
+    """What requests to a model get where they set nothing."""
+
+    object: Literal["model.defaults"]
+    model: str
+    decoder: str
+    settings: dict[str, dict[str, JsonValue]]
+    """For each decoder the values of its decode settings, for requests that name it and nothing else."""
+    refused: dict[str, str]
+    """Decoders that contradict other settings of the model's configuration, each with the error of such a request."""
+    max_model_len: int
+    """Positions of prompt and answer together."""
+    is_demo_model: bool
+    """Whether it is the model in the package, which solves word problems only."""
 
 
 class GroupHealth(ResponseModel):

@@ -25,8 +25,9 @@ from cluster.choices.messages import (
     RequestAccepted,
     TokenizedPrompt,
 )
-from cluster.serving.backend import WorkerCounts
+from cluster.serving.backend import RequestDefaults, WorkerCounts
 from cluster.serving.replica.metrics import GroupMetrics
+from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import (
     ClusterError,
@@ -208,6 +209,12 @@ class GroupServer:
                 )
         tokenizer = require_tokenizer(engine.tokenizer)
         return await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=False)
+
+    # Settings
+
+    async def defaults(self) -> RequestDefaults:
+        """See `Backend.defaults`, for this model."""
+        return request_defaults(self._started_engine.config)
 
     # Administration
 

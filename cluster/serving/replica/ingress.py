@@ -22,7 +22,13 @@ from cluster.choices.messages import (
     PromptToTokenize,
     TokenizedPrompt,
 )
-from cluster.serving.backend import GroupStatus, ReplicaMetrics, RequestRejected, WorkerCounts
+from cluster.serving.backend import (
+    GroupStatus,
+    ReplicaMetrics,
+    RequestDefaults,
+    RequestRejected,
+    WorkerCounts,
+)
 from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
@@ -124,6 +130,11 @@ class Ingress:
         """See `Backend.detokenize`."""
         text: str = await self._answer(model, self._groups[model].detokenize.remote(tokens))
         return text
+
+    async def defaults(self, model: str) -> RequestDefaults:
+        """See `Backend.defaults`."""
+        defaults: RequestDefaults = await self._answer(model, self._groups[model].defaults.remote())
+        return defaults
 
     async def _answer(self, model: str, response: Any) -> Any:
         """What a replica of the model returned. Raises its error."""

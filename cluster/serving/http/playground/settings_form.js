@@ -1,0 +1,146 @@
+/* The settings of one side: fields that show the defaults of the chosen decoder and are empty unless set. */
+
+import { node } from "./dom.js";
+import { UserError } from "./errors.js";
+import { oneLine, sentence, words } from "./format.js";
+
+/* `setting`: the name in the defaults, where it is another one. */
+const FIELDS = [
+  { name: "decoder", title: "Decoder", lopa: true, choices: [] },
+  { name: "num_branches", title: "Branches", lopa: true, kind: "integer", or: "auto" },
+  { name: "lookahead", title: "Lookahead", lopa: true, choices: ["lopa", "verified"] },
+  { name: "acceptance", title: "Acceptance", lopa: true, kind: "number", or: "exact" },
+  { name: "max_tokens", title: "Max tokens", setting: "max_new_tokens", kind: "integer", inputMode: "numeric" },
+  { name: "block_size", title: "Block size", lopa: true, kind: "integer", inputMode: "numeric" },
+  { name: "confidence_threshold", title: "Confidence threshold", lopa: true, kind: "number", inputMode: "decimal" },
+  { name: "window_attention", title: "Window attention", lopa: true, choices: ["full", "block_causal"] },
+  { name: "temperature", title: "Temperature", kind: "number", inputMode: "decimal" },
+  { name: "top_p", title: "Top p", kind: "number", inputMode: "decimal" },
+  { name: "seed", title: "Seed", kind: "integer", inputMode: "numeric" },
+];
+const SHORT = {
+  max_tokens: "max",
+  num_branches: "branches",
+  lookahead: "",
+  block_size: "block",
+  confidence_threshold: "threshold",
+  window_attention: "window",
+};
+
+export const SETTING_NAMES = FIELDS.map(({ name }) => name);
+
+export class SettingsForm {
+  /* `side`: A or B. */
+  constructor(side) {
+    this.side = side;
+    this.defaults = null; // Of the model: decoder, settings by decoder, and errors by decoder that it refuses.
+    this.controls = Object.fromEntries(FIELDS.map((field) => [field.name, this.control(field)]));
+    const legend = node("legend", { className: "unseen", textContent: `Settings of ${side}` });
+    const fields = FIELDS.map(({ name, title }) => {
+      const control = this.controls[name];
+      return node("div", { className: "field" }, node("label", { htmlFor: control.id, textContent: title }), control);
+    });
+    this.root = node("fieldset", { className: "side-settings" }, legend, node("div", { className: "grid" }, ...fields));
+    this.root.addEventListener("change", () => this.showDefaults());
+    this.showDefaults();
+  }
+
+  control({ name, choices, inputMode }) {
+    const common = { name, id: `${this.side.toLowerCase()}-${name}` };
+    if (!choices) return node("input", { ...common, inputMode: inputMode ?? "", autocomplete: "off" });
+    const select = node("select", common, node("option", { value: "" }));
+    this.offer(select, choices);
+    return select;
+  }
+
+  offer(select, choices) {
+    const chosen = select.value;
+    const options = choices.map((value) => node("option", { value, textContent: words(value) }));
+    select.replaceChildren(select.options[0], ...options);
+    select.value = choices.includes(chosen) ? chosen : "";
+  }
+
+  setDefaults(defaults) {
+    this.defaults = defaults;
+    this.offer(this.controls.decoder, Object.keys({ ...defaults.settings, ...defaults.refused }));
+    this.showDefaults();
+  }
+
+  /* The decoder that a request gets; "" while the defaults are not known. */
+  get decoder() {
+    return this.controls.decoder.value || (this.defaults?.decoder ?? "");
+  }
+
+  /* What the chosen decoder has; nothing for one that the model refuses. Undefined while the defaults are not known. */
+  get settings() {
+    return this.defaults && (this.defaults.settings[this.decoder] ?? {});
+  }
+
+  showDefaults() {
+    const { settings } = this;
+    for (const { name, setting = name } of FIELDS) {
+      const control = this.controls[name];
+      const known = name === "decoder" || !settings || setting in settings;
+      control.disabled = !known;
+      const shown = known ? this.shownDefault(name, settings?.[setting]) : "not used";
+      if (control.localName === "select") control.options[0].textContent = shown;
+      else control.placeholder = shown;
+    }
+  }
+
+  shownDefault(name, value) {
+    if (!this.defaults) return "default";
+    if (name === "decoder") return `${words(this.defaults.decoder)} (default)`;
+    const temperature = this.controls.temperature.value.trim() || this.settings.temperature;
+    if (name === "seed") return Number(temperature) > 0 ? "new each time" : "not used";
+    return `${value === null ? "none" : words(String(value))} (default)`;
+  }
+
+  /* What a request has: {standard, lopa}. Raises UserError for a text where a number belongs, and for a decoder that
+   * the model refuses. */
+  read() {
+    const refusal = this.defaults?.refused[this.decoder];
+    if (refusal) {
+      const message = `The model's configuration rules this decoder out. ${sentence(refusal)}`;
+      throw new UserError("Not sent.", message, "decoder", this.side);
+    }
+    const standard = {};
+    const lopa = {};
+    for (const field of FIELDS) {
+      const control = this.controls[field.name];
+      const text = control.value.trim();
+      if (text && !control.disabled) (field.lopa ? lopa : standard)[field.name] = parse(field, text, this.side);
+    }
+    return { standard, lopa };
+  }
+
+  /* The texts of the fields that are set. */
+  get values() {
+    const given = Object.entries(this.controls).map(([name, control]) => [name, control.value.trim()]);
+    return Object.fromEntries(given.filter(([, text]) => text));
+  }
+
+  fill(values) {
+    for (const [name, control] of Object.entries(this.controls)) {
+      const text = oneLine(values[name] ?? "");
+      if (name === "decoder" && text && !this.defaults) this.offer(control, [text]);
+      control.value = text;
+    }
+    this.showDefaults();
+  }
+}
+
+function parse({ name, kind, or }, text, side) {
+  if (!kind || text === or) return text;
+  const [fits, number] = kind === "integer" ? [Number.isSafeInteger, "a whole number"] : [Number.isFinite, "a number"];
+  const value = Number(text);
+  if (fits(value)) return value;
+  const allowed = or ? `${number}, or ${or}` : number;
+  throw new UserError("Not sent.", `Got "${text}"; allowed: ${allowed}, or nothing for the default.`, name, side);
+}
+
+/* The settings of a run in a few words. */
+export function label({ standard, lopa }) {
+  const given = Object.entries({ ...lopa, ...standard }).filter(([name]) => name !== "decoder");
+  return given.map(([name, value]) => [SHORT[name] ?? name, value].join(" ").trim()).join(" · ");
+}

@@ -1,0 +1,237 @@
+"""The playground page, in a real browser, against a server that replays a decode."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.fake_playground_server import STEPS, TEXT, TOKENS, FakeServer
+from support.playground_page import (
+    PHONE,
+    Page,
+    assert_fits,
+    both_widths,
+    browser_test,
+    expect,
+    prompt,
+    run,
+    shown,
+)
+
+
+@browser_test
+@both_widths
+def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: FakeServer) -> None:
+    server.pause_after_step = 3
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".steps")).to_have_text("3")
+    expect(page.get_by_role("status")).to_have_text("Decoding …")
+    masks = page.locator(".canvas .mask")
+    expect(masks).to_have_count(sum(step > 3 for _, step in server.decode))
+    newest = page.locator(".canvas .new")
+    assert newest.all_inner_texts() == [text for text, step in server.decode if step == 3]
+    branches = page.get_by_role("row", name=re.compile("anchor|[+]"))
+    names = [row.get_by_role("rowheader").text_content() for row in branches.all()]
+    assert names == ["anchor", "+1", "+2", "+3, won"]
+    assert branches.nth(1).get_by_role("cell").first.inner_text() == "3@7"
+    winner = page.locator(".branch-table .won")
+    confidences = [float(row.get_by_role("cell").last.inner_text()) for row in branches.all()]
+    assert float(winner.get_by_role("cell").last.inner_text()) == max(confidences)
+    server.pause_after_step = None
+
+    expect(page.get_by_role("status")).to_contain_text(
+        f"{TOKENS} tokens after a prompt of 39, in {STEPS} steps"
+    )
+    expect(masks).to_have_count(0)
+    expect(page.locator(".canvas .end")).to_have_count(3)
+    assert shown(page) == TEXT
+    first, last = page.get_by_text("Mia", exact=True).first, newest.first
+    colours = [cell.evaluate("cell => getComputedStyle(cell).backgroundColor") for cell in (first, last)]
+    assert colours[0] != colours[1], "tokens of different steps have different colours"
+    assert page.locator(".tpf").inner_text() == f"{TOKENS / STEPS:.2f}"
+    row = page.locator("#runs tbody tr")
+    expect(row).to_have_count(1)
+    cells = row.get_by_role("cell").all_inner_texts()
+    assert cells[0].startswith("Mia buys 6 boxes")
+    assert cells[1:] == ["lopa", "defaults", "30", "7", "4.29", "85.7", "25", "stop", "0.35"]
+
+
+@browser_test
+@both_widths
+def test_accepted_drafts_are_shown_with_what_each_report_filled(page: Page, server: FakeServer) -> None:
+    expect(page.locator(".depth")).to_be_hidden()
+    server.verified = True
+    run(page)
+    slider = page.get_by_role("slider", name="Step")
+    slider.fill("4")  # Five positions, in three steps of the rule.
+    rows = page.locator(".branch-table tbody tr")
+    names = [row.get_by_role("rowheader").text_content() for row in rows.all()]
+    assert names == ["anchor", "+2, accepted", "+3, accepted", "+1"]
+    assert rows.nth(1).get_by_role("cell").first.inner_text() == "-@16 +1"
+    marks = "row => getComputedStyle(row.cells[0], '::before').content"
+    assert [row.evaluate(marks) for row in rows.all()] == ['""', '"✓"', '"▶"', '""']
+    expect(page.locator(".accepted-note")).to_have_text(
+        "Accepted 2 drafts: one forward did 3 steps of the rule."
+    )
+    newest = page.locator(".canvas .new")
+    titles = [cell.get_attribute("title").split("step 4, ")[1] for cell in newest.all()]
+    assert titles == [f"step {at} of the rule in it" for at in (1, 2, 3, 1, 2)]
+    parts = page.locator(".bars i").nth(3).locator("b")
+    heights = [part.bounding_box()["height"] for part in parts.all()]
+    assert len(heights) == 3 and heights[0] == pytest.approx(2 * heights[2], abs=1)
+    # 3 + 3 + 3 + 3 + 3 + 3 + 2 steps of the rule.
+    slider.fill(str(STEPS))
+    expect(page.locator(".depth")).to_have_text(f"{20 / STEPS:.2f}")
+    assert page.locator(".steps").inner_text() == str(STEPS)
+
+
+@browser_test
+def test_a_comparison_of_forks_shows_no_depth(page: Page, server: FakeServer) -> None:
+    run(page)
+    for what in ".depth", ".accepted-note":
+        expect(page.locator(what)).to_be_hidden()
+    expect(page.locator(".branch-table .accepted")).to_have_count(0)
+    expect(page.locator(".bars b")).to_have_count(STEPS)
+    assert "of the rule" not in page.locator(".canvas").inner_html()
+
+
+@browser_test
+@both_widths
+def test_stop_hangs_up_and_says_so(page: Page, server: FakeServer) -> None:
+    server.pause_after_step = 2
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".steps")).to_have_text("2")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("status")).to_have_text("Stopped after 2 steps.")
+    assert server.client_disconnected.wait(5), "the request went on"
+    expect(page.locator("#runs tbody tr")).to_contain_text("stopped")
+    server.pause_after_step = None
+    run(page)
+
+
+@browser_test
+def test_keyboard_alone_is_enough(page: Page, server: FakeServer) -> None:
+    server.pause_after_step = 2
+    page.keyboard.press("Tab")
+    focused = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
+    assert focused == "solid", "focus is visible"
+    page.keyboard.press("Tab")
+    expect(prompt(page)).to_be_focused()
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".steps")).to_have_text("2")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("status")).to_contain_text("Stopped")
+    server.pause_after_step = None
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".at")).to_have_text(f"step {STEPS} of {STEPS}")
+    slider = page.get_by_role("slider", name="Step")
+    for _ in range(30):
+        if slider.evaluate("slider => slider === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    expect(slider).to_be_focused()
+    page.keyboard.press("Home")
+    expect(slider).to_have_attribute("aria-valuetext", f"step 1 of {STEPS}")
+    expect(page.locator(".canvas .mask")).to_have_count(sum(step > 1 for _, step in server.decode))
+    expect(page.locator(".branch-table tbody tr")).to_have_count(1)
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".steps").inner_text() == "2"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Pause")).to_be_focused()
+    expect(page.locator(".at")).to_have_text(f"step 3 of {STEPS}")
+    page.locator("#runs button").last.press("Enter")
+    expect(page.locator(".at")).to_have_text("step 2 of 2")
+    expect(page.get_by_role("status")).to_have_text("Stopped after 2 steps.")
+
+
+@browser_test
+def test_markup_in_tokens_stays_text_and_newlines_break(page: Page, server: FakeServer) -> None:
+    hostile = ["<img src=x onerror=alert(1)>", "\n\n", "</span><script>alert(1)</script>", "&amp;"]
+    server.decode = [(text, 1) for text in hostile]
+    server.entropy = True
+    prompt(page).fill("<b>bold</b>")
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("status")).to_contain_text("Done")
+    assert shown(page) == "".join(hostile)
+    assert page.locator("img, .canvas script, #runs td b").count() == 0
+    expect(page.locator(".canvas .newline")).to_have_count(2)
+    lines = page.locator(".canvas > span").evaluate_all(
+        "cells => cells.map(c => c.getBoundingClientRect().top)"
+    )
+    assert lines[2] > lines[0], "the newlines broke the line"
+    confidence = float(page.locator(".branch-table td").last.inner_text())
+    share = page.locator(".branch-table .bar i").evaluate(
+        "bar => bar.clientWidth / bar.parentNode.clientWidth"
+    )
+    assert confidence < 0 < share < 1
+
+
+@browser_test
+def test_colours_can_be_read(page: Page, server: FakeServer) -> None:
+    server.decode = [(f" {step}", step) for step in range(1, 13)]  # Every hue, more or less.
+    server.step_seconds = 0.0
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".at")).to_have_text("step 12 of 12")
+    for scheme in "light", "dark":
+        page.emulate_media(color_scheme=scheme)
+        for what in (
+            ".canvas .token",
+            "#run",
+            "label",
+            "dt",
+            "#runs thead th",
+            ".branch-table td:last-child",
+            "#status",
+        ):
+            contrast = min(page.locator(what).evaluate_all(CONTRAST))
+            assert contrast >= 4.5, f"{what} has a contrast of {contrast:.1f} in {scheme} mode"
+
+
+# WCAG's contrast of each element's text with the nearest background behind it, both as sRGB pixels.
+CONTRAST = """elements => {
+  const pen = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const luminance = (colour) => {
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 1, 1);
+    const linear = [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).map((byte) => {
+      const c = byte / 255;
+      return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const behind = (element) => {
+    const colour = getComputedStyle(element).backgroundColor;
+    return colour === "rgba(0, 0, 0, 0)" ? behind(element.parentElement) : colour;
+  };
+  return elements.map((element) => {
+    const pair = [getComputedStyle(element).color, behind(element)].map(luminance).sort((a, b) => b - a);
+    return (pair[0] + 0.05) / (pair[1] + 0.05);
+  });
+}"""
+
+
+@browser_test
+def test_the_table_of_runs_fits_every_width(page: Page, server: FakeServer) -> None:
+    page.get_by_label("Decoder").select_option("self_speculation")
+    page.get_by_label("Temperature").fill("0.123456789")
+    page.get_by_label("Seed").fill("1234567890123")
+    run(page)
+    expect(page.locator("#runs [data-name=Decoder]")).to_have_text("self speculation")
+    for width in range(1280, 380, -60):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert_fits(page)
+
+
+@browser_test
+def test_a_phone_needs_no_sideways_scroll(page: Page, server: FakeServer) -> None:
+    page.set_viewport_size(PHONE)
+    page.reload()
+    server.decode = [*server.decode, ("w" * 200, STEPS), ("\n", STEPS)]
+    prompt(page).fill("p" * 300)
+    run(page)
+    page.get_by_text("Settings").first.click()
+    expect(page.get_by_label("Seed")).to_be_visible()
+    assert_fits(page)
+    expect(page.locator("#runs [data-name=TPF]")).to_be_visible()

@@ -1,0 +1,92 @@
+"""Two settings on one prompt, side by side."""
+
+from __future__ import annotations
+
+from support.fake_playground_server import STEPS, FakeServer
+from support.playground_page import DESKTOP, PHONE, Page, assert_fits, both_widths, browser_test, expect, run
+
+
+def race(page: Page, server: FakeServer) -> None:
+    """Race lopa against d2f. The fake server streams the same steps to both."""
+    page.get_by_label("Race").check()
+    page.locator("#b-decoder").select_option("d2f")
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("status")).to_contain_text("came first")
+
+
+@browser_test
+@both_widths
+def test_two_settings_race_on_one_prompt(page: Page, server: FakeServer) -> None:
+    page.get_by_label("Temperature").fill("0.5")
+    server.pause_after_step = 2
+    page.get_by_label("Race").check()
+    expect(page.locator("#b-temperature")).to_have_value("0.5")  # B begins as A is.
+    page.locator("#b-decoder").select_option("d2f")
+    page.get_by_role("button", name="Run").click()
+    for side in "AB":
+        expect(page.get_by_role("group", name=f"Run {side}").locator(".steps")).to_have_text("2")
+    assert len(server.bodies) == 2, "both are in flight"
+    server.pause_after_step = None
+    expect(page.get_by_role("status")).to_contain_text("came first")
+    bodies = sorted(server.bodies, key=lambda body: body["lopa"].get("decoder", ""))
+    assert [body["lopa"] for body in bodies] == [
+        {"stream_canvas": True},
+        {"decoder": "d2f", "stream_canvas": True},
+    ]
+    assert bodies[0]["messages"] == bodies[1]["messages"]
+    assert {body["temperature"] for body in bodies} == {0.5}
+    lanes = [page.get_by_role("group", name=f"Run {side}") for side in "AB"]
+    first, second = (lane.bounding_box() for lane in lanes)
+    if page.viewport_size == DESKTOP:
+        assert first["y"] == second["y"] and first["x"] + first["width"] < second["x"]
+    else:
+        assert first["x"] == second["x"] and first["y"] + first["height"] < second["y"]
+    expect(page.get_by_text("finished first")).to_have_count(1)
+    rows = page.locator("#runs tbody tr")
+    decoders = rows.locator("[data-name=Decoder]").all_inner_texts()
+    assert decoders == ["d2f", "lopa"]
+    expect(rows.first).to_contain_text("B · temperature 0.5")
+    rows.last.get_by_role("button").click()
+    expect(page.locator(".lane")).to_have_count(1)
+    page.get_by_label("Race").uncheck()
+    run(page)
+    expect(page.locator(".lane-title")).to_be_hidden()
+
+
+@browser_test
+def test_a_race_can_be_stopped(page: Page, server: FakeServer) -> None:
+    server.pause_after_step = 2
+    page.get_by_label("Race").check()
+    page.get_by_role("button", name="Run").click()
+    for side in "AB":
+        expect(page.get_by_role("group", name=f"Run {side}").locator(".steps")).to_have_text("2")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("status")).to_have_text("A: Stopped after 2 steps. B: Stopped after 2 steps.")
+    expect(page.locator("#runs tbody tr")).to_have_count(2)
+
+
+@browser_test
+@both_widths
+def test_errors_are_on_their_side(page: Page, server: FakeServer) -> None:
+    page.get_by_label("Race").check()
+    page.locator("#b-seed").fill("x")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("[aria-invalid=true]")).to_have_id("b-seed")
+    assert not server.bodies
+    page.locator("#b-seed").fill("")
+    server.error = (400, "temperature: got 7.", {})
+    page.get_by_role("button", name="Run").click()
+    invalid = page.locator("[aria-invalid=true]")
+    expect(invalid).to_have_count(2)
+    assert {control.get_attribute("id") for control in invalid.all()} == {"a-temperature", "b-temperature"}
+
+
+@browser_test
+def test_a_race_fits_desktop_and_phone(page: Page, server: FakeServer) -> None:
+    server.decode = [*server.decode, ("w" * 200, STEPS)]
+    race(page, server)
+    assert_fits(page)
+    page.set_viewport_size(PHONE)
+    assert_fits(page)
+    tops = [page.get_by_role("group", name=f"Run {side}").bounding_box()["y"] for side in "AB"]
+    assert tops[0] < tops[1], "one above the other"

@@ -1,0 +1,197 @@
+"""What the playground sends, and what it says where that is refused."""
+
+from __future__ import annotations
+
+import re
+
+from lopa_ray.decoding.decoders import DECODERS
+from support.fake_playground_server import STEPS, FakeServer
+from support.playground_page import PROMPT, Page, both_widths, browser_test, expect, prompt, run
+
+
+@browser_test
+@both_widths
+def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
+    run(page)
+    assert server.bodies[-1] == {
+        "model": "demo",
+        "messages": [{"role": "user", "content": PROMPT}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "lopa": {"stream_canvas": True},
+    }
+    texts = {"Branches": "auto", "Confidence threshold": "0.8", "Block size": "16", "Temperature": "0.5"}
+    for name, value in {**texts, "Top p": "0.9", "Seed": "7", "Max tokens": "96"}.items():
+        page.get_by_label(name).fill(value)
+    page.get_by_label("Decoder").select_option("lopa")
+    page.get_by_label("Window attention").select_option("block_causal")
+    page.get_by_label("Lookahead").select_option("verified")
+    page.get_by_label("Acceptance").fill("exact")
+    page.get_by_label("Raw text").check()
+    prompt(page).fill("2+2=")
+    run(page)
+    lopa = {"num_branches": "auto", "confidence_threshold": 0.8, "block_size": 16}
+    choices = {"decoder": "lopa", "window_attention": "block_causal", "lookahead": "verified"}
+    choices["acceptance"] = "exact"
+    assert server.paths[-1] == "/v1/completions"
+    assert server.bodies[-1] == {
+        "model": "demo",
+        "prompt": "2+2=",
+        "max_tokens": 96,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 7,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "lopa": {**lopa, **choices, "stream_canvas": True},
+    }
+    newest = page.locator("#runs tbody tr").first
+    expect(newest).to_contain_text("2+2=")
+    expect(newest).to_contain_text("raw · branches auto")
+    page.get_by_label("Decoder").select_option("d2f")
+    for name in "Branches", "Lookahead", "Acceptance":
+        expect(page.get_by_label(name)).to_be_disabled()
+    run(page)
+    assert "num_branches" not in server.bodies[-1]["lopa"], "the decoder has no such setting"
+    expect(newest.locator("[data-name=Decoder]")).to_have_text("d2f")
+
+
+@browser_test
+@both_widths
+def test_fields_show_the_values_of_defaults(page: Page, server: FakeServer) -> None:
+    def shown_defaults() -> dict[str, str]:
+        texts = page.locator("#sides input").evaluate_all("all => all.map(i => [i.name, i.placeholder])")
+        firsts = page.locator("#sides select").evaluate_all(
+            "all => all.map(s => [s.name, s.options[0].text])"
+        )
+        return {**dict(texts), **dict(firsts)}
+
+    defaults = shown_defaults()
+    assert defaults["decoder"] == defaults["lookahead"] == "lopa (default)"
+    assert (defaults["num_branches"], defaults["max_tokens"]) == ("4 (default)", "128 (default)")
+    assert (defaults["top_p"], defaults["seed"]) == ("none (default)", "not used")
+    decoders = page.get_by_label("Decoder").locator("option").evaluate_all("all => all.map(o => o.value)")
+    assert decoders == ["", *DECODERS]
+    page.get_by_label("Decoder").select_option("block_diffusion")
+    page.get_by_label("Temperature").fill("0.5")
+    page.get_by_label("Temperature").press("Tab")
+    defaults = shown_defaults()
+    assert (defaults["block_size"], defaults["confidence_threshold"]) == ("4 (default)", "0.85 (default)")
+    assert (defaults["window_attention"], defaults["seed"]) == ("not used", "new each time")
+
+
+@browser_test
+def test_a_decoder_that_the_model_refuses_is_not_sent(page: Page, server: FakeServer) -> None:
+    decoder = page.get_by_label("Decoder")
+    decoder.select_option("renoising")
+    for name in "Block size", "Temperature", "Seed":
+        expect(page.get_by_label(name)).to_be_disabled()
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("alert")).to_contain_text("rules this decoder out. ranking: got 'neg_entropy'")
+    expect(decoder).to_have_attribute("aria-invalid", "true")
+    assert not server.bodies
+    decoder.select_option("")
+    run(page)
+
+
+@browser_test
+@both_widths
+def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServer) -> None:
+    examples = page.get_by_role("group", name="Example prompts").get_by_role("button")
+    expect(examples).to_have_count(6)
+    note = page.get_by_text("It solves arithmetic word problems like these")
+    expect(note).to_be_visible()
+    examples.nth(1).click()
+    expect(prompt(page)).to_have_value(re.compile("^From Alice's 12 lemons"))
+    server.models = ["org/other", "demo"]
+    page.reload()
+    expect(page.get_by_label("Model")).to_have_value("org/other")
+    expect(note).to_be_hidden()
+    expect(page.get_by_label("Branches")).to_have_attribute("placeholder", "4 (default)")
+    expect(examples).to_have_count(0)
+    page.get_by_label("Model").select_option("demo")
+    expect(note).to_be_visible()
+    expect(examples).to_have_count(6)
+
+
+@browser_test
+@both_widths
+def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> None:
+    run(page)
+    alert, invalid = page.get_by_role("alert"), page.locator("[aria-invalid=true]")
+    for status, headers, title, end in [
+        (400, {}, "The server refused the request.", ""),
+        (429, {"Retry-After": "2"}, "The server is busy.", " Wait 2 s."),
+        (500, {}, "The server answered 500.", ""),
+    ]:
+        server.error = (status, "temperature: got 7.", headers)
+        page.get_by_role("button", name="Run").click()
+        expect(alert).to_have_text(f"{title} temperature: got 7.{end}")
+        expect(page.get_by_role("status")).to_have_text("Failed.")
+        expect(invalid).to_have_attribute("name", "temperature")
+        expect(invalid).to_be_focused()
+        expect(alert).to_be_in_viewport(ratio=1)
+        assert invalid.get_attribute("aria-describedby") == alert.get_attribute("id")
+        field, message = invalid.bounding_box(), alert.bounding_box()
+        assert 0 <= message["y"] - field["y"] - field["height"] < 10, "the message is next to its field"
+        expect(page.locator(".at")).to_have_text(f"step {STEPS} of {STEPS}")  # The last result stays.
+    server.error_param = None
+    server.error = (503, "the group was lost", {"Retry-After": "2"})
+    page.get_by_role("button", name="Run").click()
+    expect(alert).to_have_text("The server cannot decode just now. the group was lost. Wait 2 s.")
+    expect(invalid).to_have_count(0)
+    lanes = page.locator("#lanes").bounding_box()
+    assert alert.bounding_box()["y"] < lanes["y"], "the message is above the last result"
+    server.error = None
+    run(page)
+    expect(alert).to_be_hidden()
+    expect(invalid).to_have_count(0)
+
+
+@browser_test
+@both_widths
+def test_key_is_asked_for_and_sent(page: Page, server: FakeServer) -> None:
+    server.api_key = "sesame"
+    page.reload()
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("This server asks for an API key. Type yours here")
+    key = page.get_by_label("API key")
+    expect(key).to_have_attribute("aria-invalid", "true")
+    expect(key).to_be_focused()
+    key.fill("open")
+    key.press("Tab")
+    expect(alert).to_contain_text("The server does not know this key.")
+    assert "Bearer" not in page.locator("body").inner_text()
+    key.fill("sesame")
+    key.press("Tab")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.get_by_label("Model")).to_have_value("demo")
+    run(page)
+    kept = page.evaluate("() => [JSON.stringify(localStorage), document.cookie, location.href]")
+    assert not any("sesame" in where for where in kept), "the key is kept for the tab only"
+    assert page.evaluate("() => sessionStorage.getItem('lopa-key')") == "sesame"
+
+
+@browser_test
+def test_what_breaks_in_the_middle_is_shown(page: Page, server: FakeServer) -> None:
+    server.error_step = 4
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("alert")).to_have_text(
+        "The server ended the request with an error. a worker was lost."
+    )
+    expect(page.locator(".steps")).to_have_text("3")
+    expect(page.locator("#runs tbody tr")).to_contain_text("failed")
+    page.context.set_offline(True)
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached.")
+    page.context.set_offline(False)
+
+
+@browser_test
+def test_words_in_place_of_numbers_are_not_sent(page: Page, server: FakeServer) -> None:
+    page.get_by_label("Seed").fill("12 34")
+    page.get_by_role("button", name="Run").click()
+    message = 'Not sent. Got "12 34"; allowed: a whole number, or nothing for the default.'
+    expect(page.get_by_role("alert")).to_have_text(message)
+    expect(page.get_by_label("Seed")).to_be_focused()
+    assert not server.bodies

@@ -1,0 +1,50 @@
+"""What tests of the playground do on its page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.fake_playground_server import STEPS
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = playwright.expect
+Page, Browser = playwright.Page, playwright.Browser
+
+DESKTOP = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 740}
+PROMPT = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
+
+browser_test = pytest.mark.browser
+both_widths = pytest.mark.parametrize("page", [DESKTOP, PHONE], ids=["1280", "390"], indirect=True)
+
+
+def prompt(page: Page) -> Any:
+    return page.get_by_role("textbox", name="Prompt", exact=True)
+
+
+def run(page: Page) -> None:
+    """Press Run and wait for the end, the last step on show."""
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("status")).to_contain_text("Done")
+    expect(page.locator(".at")).to_have_text(f"step {STEPS} of {STEPS}")
+
+
+def shown(page: Page) -> str:
+    """The text of the canvas; marks for newlines and ends are drawn, not text."""
+    text: str = page.locator(".canvas").evaluate("canvas => canvas.textContent")
+    return text
+
+
+def assert_fits(page: Page) -> None:
+    """The page needs no sideways scroll, and no text sticks out of what holds it."""
+    width: int = page.viewport_size["width"]
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    outside = page.locator("body *:visible").evaluate_all(
+        """(elements, width) => elements
+          .filter((element) => element.getBoundingClientRect().right > width + 1 && !element.closest(".unseen"))
+          .map((element) => element.outerHTML.slice(0, 80))""",
+        width,
+    )
+    assert outside == []

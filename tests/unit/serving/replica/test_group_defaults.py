@@ -1,0 +1,58 @@
+"""What requests of a decode group get that set nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cluster.serving.backend import RequestDefaults
+from cluster.serving.replica.group_server import GroupServer
+from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.decoding.decoders import DECODERS
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+
+
+def defaults_of(config: Config) -> tuple[RequestDefaults, LocalEngine]:
+    """Over an engine in this process: the defaults need nothing of a group on Ray."""
+    server = GroupServer("served", config.given())
+    engine = server._engine = LocalEngine.from_config(config)
+    return asyncio.run(server.defaults()), engine
+
+
+def test_defaults_are_those_that_sessions_have() -> None:
+    config = Config.load("demo", {"decode": {"num_branches": 3, "max_new_tokens": 40}})
+    defaults, engine = defaults_of(config)
+    assert (defaults.decoder, defaults.is_demo_model) == ("lopa", True)
+    assert defaults.max_model_len == config.model.max_model_len
+    assert [*defaults.settings, *defaults.refused] == list(DECODERS)
+    for decoder, values in defaults.settings.items():
+        session = engine.create_session("hi", decoder=decoder)
+        assert values == session.settings.model_dump(mode="json", exclude={"decoder"})
+        assert values["max_new_tokens"] == 40
+    assert defaults.settings["lopa"]["num_branches"] == 3
+
+
+def test_decoders_that_the_configuration_rules_out_come_with_the_error_of_a_request() -> None:
+    defaults, engine = defaults_of(Config.load("demo"))
+    assert list(defaults.refused) == ["renoising"], "it has no use for the preset's ranking"
+    with pytest.raises(SettingsError) as refusal:
+        engine.create_session("hi", decoder="renoising")
+    assert defaults.refused["renoising"] == str(refusal.value)
+    defaults, _ = defaults_of(Config.load("demo", {"decode": {"ranking": "probability"}}))
+    assert not defaults.refused and defaults.settings.keys() == DECODERS.keys()
+
+
+def test_sampling_settings_are_the_checkpoints(tmp_path: Path) -> None:
+    folder = shutil.copytree(DEMO_MODEL, tmp_path / "model")
+    file = folder / "generation_config.json"
+    sampling = {"do_sample": True, "temperature": 0.7}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **sampling}))
+    defaults, _ = defaults_of(Config(model={"path": str(folder)}))
+    assert not defaults.is_demo_model
+    assert {values["temperature"] for values in defaults.settings.values()} == {0.7}
