@@ -50,7 +50,10 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; without one, or for -, stdin is read.")
     ] = None,
-    config: options.ConfigOption = "demo",
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", metavar="FILE|PRESET", help="YAML file, or a preset that ships."),
+    ] = None,
     model: options.ModelOption = None,
     lora: options.LoraOption = None,
     dtype: options.DtypeOption = None,
@@ -83,11 +86,15 @@ def generate(
 ) -> None:
     """Decode a prompt, or a file of prompts.
 
+    Without --config: the preset demo, in this process. On Ray if --workers or --tensor-parallel-size, a --config
+    with group.num_workers, RAY_ADDRESS or several accelerators ask for it.
+
     A line of --input is an object with "prompt" (text or token ids), "messages" or "token_ids", and
     optionally "id", "settings" (decode settings for this line) and "parse_special" (with --raw: false
     reads special tokens in the text as characters), or just a text or a list of ids.
     """
     from cluster.cli.generate import generate_many, generate_one, read_prompt
+    from cluster.cli.where_to_decode import reason_for_ray, where_line
 
     with exit_on_error():
         for given, option in ((workers, "--workers"), (tensor_parallel_size, "--tensor-parallel-size")):
@@ -107,15 +114,19 @@ def generate(
             temperature=temperature,
             seed=seed,
         )
-        loaded = options.load_config(config, overrides)
+        loaded = options.load_config(config or "demo", overrides)
+        if source is not None and (prompt is not None or watch or svg is not None):
+            raise SettingsError("--input takes no PROMPT, --watch or --svg; leave them out")
+        if source is None and output != "-":
+            raise SettingsError("--output needs --input; for one prompt redirect stdout")
+        text = read_prompt(prompt) if source is None else ""
+        if not local:
+            reason = reason_for_ray(loaded, source=config, options=overrides.get("group", {}))
+            typer.echo(where_line(loaded, reason), err=True)
+            local = reason is None
         if source is not None:
-            if prompt is not None or watch or svg is not None:
-                raise SettingsError("--input takes no PROMPT, --watch or --svg; leave them out")
             generate_many(loaded, source, output, local=local, raw=raw, trace=trace)
         else:
-            if output != "-":
-                raise SettingsError("--output needs --input; for one prompt redirect stdout")
-            text = read_prompt(prompt)
             generate_one(
                 loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg
             )

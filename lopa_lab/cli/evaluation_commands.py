@@ -17,6 +17,7 @@ from cluster.command_line.exit_status import FAILED, exit_on_error
 from lopa_lab.cli.declared_options import declare_options
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.errors import SettingsError
+from lopa_ray.extras import install_advice
 
 
 class _EvalGroup(TyperGroup):
@@ -46,9 +47,7 @@ _HARNESS_COMMANDS = {
 
 def _require_packages() -> None:
     if importlib.util.find_spec("lm_eval") is None:
-        raise SettingsError(
-            "evaluation needs lm-evaluation-harness and other packages; install them: pip install 'lopa-ray[eval]'"
-        )
+        raise SettingsError(f"evaluation needs lm-evaluation-harness; {install_advice('eval')}")
 
 
 def _harness_command(name: str) -> Callable[[typer.Context], None]:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cluster.command_line.progress import ShownTask
+
 TASKS = Path(__file__).parent / "tasks"
 """Tasks of this project, in the harness's form."""
 
@@ -16,11 +18,12 @@ def run_harness(arguments: Sequence[str]) -> None:
 
     Raises what the harness raises, SystemExit for wrong usage among it.
     """
-    from lm_eval._cli import HarnessCLI
-    from lm_eval.utils import setup_logging
+    with ShownTask("Loading lm-evaluation-harness"):
+        from lm_eval._cli import HarnessCLI
+        from lm_eval.utils import setup_logging
 
-    import lopa_lab.evaluation  # noqa: F401  # registers the model
-    from lopa_lab.evaluation.harness_model import NAME
+        import lopa_lab.evaluation  # noqa: F401  # registers the model
+        from lopa_lab.evaluation.harness_model import NAME
 
     given = list(arguments)
     named = {argument.partition("=")[0] for argument in given}
