@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cluster.command_line.progress import ShownTask
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_files import download_weights, pin_model
+from lopa_ray.model.hub import short_name
 
 if TYPE_CHECKING:
     from lopa_ray.engine.base import Engine
@@ -32,7 +33,7 @@ def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
 
 
 def _open_local(config: Config) -> Engine:
-    with ShownTask(f"Loading {config.model.path}"):
+    with ShownTask(f"Loading {short_name(config.model.path)}"):
         import torch
 
         from lopa_ray.engine.local import LocalEngine

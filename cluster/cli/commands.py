@@ -14,19 +14,19 @@ import typer
 import yaml
 
 from cluster.command_line import options
+from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import exit_on_error, run_app
 from cluster.command_line.installed_commands import add_installed_commands
+from cluster.command_line.progress import ShownTask
 from lopa_ray import __version__
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
-app = typer.Typer(
+app = CommandApp(
     name="lopa",
     help="Lookahead parallel decoding (LoPA) for diffusion language models, on Ray.",
     epilog="Exit status: 0 done, 1 a request or case failed, 2 wrong usage or settings, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 
 
@@ -50,10 +50,7 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; without one, or for -, stdin is read.")
     ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option("--config", "-c", metavar="FILE|PRESET", help="YAML file, or a preset that ships."),
-    ] = None,
+    config: options.OptionalConfigOption = None,
     model: options.ModelOption = None,
     lora: options.LoraOption = None,
     dtype: options.DtypeOption = None,
@@ -158,9 +155,9 @@ def serve(
     --set change the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is
     started, and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
     """
-    from cluster.serving.launch import ServeLauncher
-
     with exit_on_error():
+        with ShownTask("Importing Ray Serve"):
+            from cluster.serving.launch import ServeLauncher
         overrides = options.parse_overrides(
             assignments, model=model, lora=lora, workers=workers, tensor_parallel_size=tensor_parallel_size
         )

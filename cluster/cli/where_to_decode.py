@@ -15,8 +15,8 @@ ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")
 def reason_for_ray(config: Config, *, source: str | None, options: Collection[str]) -> str | None:
     """Why to decode on Ray, as words of a message; None: nothing asks for it.
 
-    `source`: the file or preset that the user has named, None if there is none, since nobody chose the number of
-    workers of the default preset. `options`: the settings of `group` that the command line sets.
+    `source`: the file or preset that the command line names; None without one, as the number of workers in the
+    default preset is then no wish of the user's. `options`: the settings of `group` that the command line sets.
     """
     for setting in ASKING_SETTINGS:
         if setting in options:
@@ -33,7 +33,7 @@ def reason_for_ray(config: Config, *, source: str | None, options: Collection[st
 def where_line(config: Config, reason: str | None) -> str:
     """The line that tells the user where it decodes and why."""
     if reason is None:
-        return "Decoding in this process; --workers N decodes on N workers of a Ray."
+        return "Decoding in this process; --workers N decodes on N workers of Ray."
     workers = config.group.num_workers
     address = os.environ.get("RAY_ADDRESS")
     ray = f"the Ray at {address}" if address else "a local Ray"

@@ -11,6 +11,7 @@ from typing import ClassVar, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 BAR_WIDTH = 16
@@ -85,8 +86,8 @@ def _make_display(console: Console) -> Progress:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         _Bar(bar_width=BAR_WIDTH),
-        _Count(),
-        _Seconds(),
+        _Count(table_column=Column(no_wrap=True)),
+        _Seconds(table_column=Column(no_wrap=True)),
         console=console,
         transient=True,
         # rich would lead what goes to a pipe to the terminal.

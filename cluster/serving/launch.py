@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -155,7 +156,7 @@ class ServeLauncher:
             _check_port(self.host, self.port)
         # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        models = ", ".join(entry.id for entry in self.settings.models)
+        began = time.monotonic()
         with ExitStack() as cleanup, ShownTask("Starting Ray") as task:
             connect_to_ray(
                 ray_address(), num_cpus=self.num_cpus, env_vars=serve_environment() | self.env_vars
@@ -185,8 +186,11 @@ class ServeLauncher:
                     http_options=self.http_options,
                     logging_config=self.logging_config,
                 )
-            task.describe(f"Starting workers, which load {models}")
+            groups = ", ".join(map(_with_workers, self.settings.models))
+            task.describe(f"Loading {groups}")
             handle = self._deploy()
+            if task.visible:
+                task.say(f"{groups} ready after {time.monotonic() - began:.0f} s")
             task.close()
             with _stop_signals() as stop:
                 if local:
@@ -250,6 +254,12 @@ def _with_dtype(entry: ModelEntry) -> str:
     """A served model as the first line names it: "demo (float32 on cpu)"."""
     model = entry.load().model
     return f"{entry.id} ({resolve_dtype(model)} on {model.device})"
+
+
+def _with_workers(entry: ModelEntry) -> str:
+    """What a group of a model is: "demo on 2 workers"."""
+    workers = entry.load().group.num_workers
+    return f"{entry.id} on {workers} worker{'s' * (workers > 1)}"
 
 
 def _check_port(host: str, port: int) -> None:

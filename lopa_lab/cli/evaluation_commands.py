@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from cluster.command_line import options
+from cluster.command_line.command_app import CommandApp, CommandGroup
 from cluster.command_line.exit_status import FAILED, exit_on_error
 from lopa_lab.cli.declared_options import declare_options
 from lopa_ray.config.shorthands import SHORTHANDS
@@ -20,7 +20,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
 
 
-class _EvalGroup(TyperGroup):
+class _EvalGroup(CommandGroup):
     """`run` where no command is named, as in lm-evaluation-harness."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -29,7 +29,7 @@ class _EvalGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = CommandApp(
     cls=_EvalGroup,
     help="Evaluate: lm-evaluation-harness's commands, and the paper's benchmarks (extra eval).",
     no_args_is_help=True,
@@ -195,12 +195,7 @@ def reproduce(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE|PRESET",
-            help="Take model and group from here, and decode settings from the presets.",
-        ),
+        options.config_option("Take model and group from here, and decode settings from the presets."),
     ] = None,
     data: Annotated[
         list[str] | None,

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from cluster.command_line import options
+from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import exit_on_error
 from lopa_lab.experiments.table import EXPERIMENTS, FIT_SEED
 
-app = typer.Typer(
+app = CommandApp(
     help="Open questions about LoPA: each command measures one, and writes data, plot and finding. Give an interrupted "
     "command again, and it goes on.",
     no_args_is_help=True,
