@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from cluster.cli.chat_command import chat
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import exit_on_error, run_app
@@ -90,13 +91,14 @@ def generate(
     optionally "id", "settings" (decode settings for this line) and "parse_special" (with --raw: false
     reads special tokens in the text as characters), or just a text or a list of ids.
     """
+    from cluster.cli.demo_model import warn_of_demo_model
     from cluster.cli.generate import generate_many, generate_one, read_prompt
-    from cluster.cli.where_to_decode import reason_for_ray, where_line
+    from cluster.cli.where_to_decode import is_local
 
     with exit_on_error():
-        for given, option in ((workers, "--workers"), (tensor_parallel_size, "--tensor-parallel-size")):
-            if local and given is not None:
-                raise SettingsError(f"--local and {option} exclude each other; leave one out")
+        if local:
+            of_group = {"--workers": workers, "--tensor-parallel-size": tensor_parallel_size}
+            options.refuse_beside("--local", of_group)
         overrides = options.parse_overrides(
             assignments,
             model=model,
@@ -117,16 +119,17 @@ def generate(
         if source is None and output != "-":
             raise SettingsError("--output needs --input; for one prompt redirect stdout")
         text = read_prompt(prompt) if source is None else ""
-        if not local:
-            reason = reason_for_ray(loaded, source=config, options=overrides.get("group", {}))
-            typer.echo(where_line(loaded, reason), err=True)
-            local = reason is None
+        local = is_local(loaded, local=local, source=config, options=overrides.get("group", {}))
+        warn_of_demo_model(loaded)
         if source is not None:
             generate_many(loaded, source, output, local=local, raw=raw, trace=trace)
         else:
             generate_one(
                 loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg
             )
+
+
+app.command()(chat)
 
 
 @app.command()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
+import typer
+
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
 
@@ -28,6 +30,16 @@ def reason_for_ray(config: Config, *, source: str | None, options: Collection[st
     device = DEVICES[config.model.device]
     number = device.count()
     return f"there are {number} devices ({device.name})" if number > 1 else None
+
+
+def is_local(config: Config, *, local: bool, source: str | None, options: Collection[str]) -> bool:
+    """Whether to decode in this process, as `local` demands or since nothing asks for Ray; a line on stderr tells where
+    and why if `local` is not set. Other arguments are those of `reason_for_ray`."""
+    if local:
+        return True
+    reason = reason_for_ray(config, source=source, options=options)
+    typer.echo(where_line(config, reason), err=True)
+    return reason is None
 
 
 def where_line(config: Config, reason: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getdoc
 from typing import Any
 
 import typer
@@ -39,4 +40,15 @@ class CommandApp(typer.Typer):
         self, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorator: add a function as a command. `options` are typer's."""
-        return super().command(name, cls=_Command, **options)
+        add = super().command
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            text = options.pop("help", None) or _unwrapped(getdoc(function) or "")
+            return add(name, cls=_Command, help=text, **options)(function)
+
+        return decorate
+
+
+def _unwrapped(text: str) -> str:
+    """Each paragraph on one line, which typer then breaks to the width of the terminal."""
+    return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in text.split("\n\n"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -136,6 +136,13 @@ def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigO
             section, _, key = SHORTHANDS[name].partition(".")
             overrides.setdefault(section, {})[key] = value
     return overrides
+
+
+def refuse_beside(option: str, others: Mapping[str, object]) -> None:
+    """Raises SettingsError for the first of the other options that has a value."""
+    for name, value in others.items():
+        if value not in (None, False):
+            raise SettingsError(f"{option} and {name} exclude each other; leave one out")
 
 
 def check_url(url: str) -> None:
