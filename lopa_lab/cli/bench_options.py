@@ -155,11 +155,14 @@ def _print(record: BenchRecord, earlier: BenchRecord | None) -> None:
     header, *rows = record_table(record) if earlier is None else compared_table(record, earlier)
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(*terminal_tables(header, rows, len(varying_keys(record)), console), sep="\n")
+        for part in terminal_tables(header, rows, len(varying_keys(record)), console):
+            console.print(part)
+            console.print()
     else:
-        typer.echo(table(header, rows))
+        typer.echo(f"{table(header, rows)}\n")
     common = common_values(record)
-    lines = [f"\nAll rows: {common}" if common else "", record.method, record.environment]
+    lines = [f"All rows: {common}"] if common else []
+    lines += [record.method, record.environment]
     if earlier is not None:
         lines += ["In brackets: the ratio to the earlier record."]
         lines += [f"Different {line}" for line in differences(record, earlier)]
