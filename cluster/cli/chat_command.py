@@ -56,7 +56,9 @@ def chat(
             options.refuse_beside("--url", {**of_engine, "--local": local})
             sections = options.parse_overrides(assignments)
             if sections.keys() - {"decode"}:
-                raise SettingsError("--set: got a setting of the model or group; allowed with --url: decode.KEY")
+                raise SettingsError(
+                    "--set: got a setting of the model or group; allowed with --url: decode.KEY"
+                )
             sent = {"max_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
             parameters = {name: value for name, value in sent.items() if value is not None}
             lopa = {"lopa": sections["decode"]} if sections else {}

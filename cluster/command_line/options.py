@@ -25,7 +25,9 @@ def allowed_values(setting: str) -> str:
 
 def config_option(help: str = "YAML file, or a preset that ships.") -> Any:
     """`--config`, which the shell completes with the names of presets."""
-    return typer.Option("--config", "-c", metavar="FILE|PRESET", help=help, autocompletion=lambda: [*presets()])
+    return typer.Option(
+        "--config", "-c", metavar="FILE|PRESET", help=help, autocompletion=lambda: [*presets()]
+    )
 
 
 def _values_of(setting: str) -> Callable[[], list[str]]:
@@ -100,9 +102,7 @@ WorkersOption = Annotated[
 ]
 TensorParallelSizeOption = Annotated[
     int | None,
-    typer.Option(
-        "--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."
-    ),
+    typer.Option("--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."),
 ]
 LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
 RawOption = Annotated[

@@ -52,7 +52,9 @@ def decoding_lines(totals: Mapping[str, DecodeTotals]) -> list[str]:
     rows = []
     for task, sums in totals.items():
         figures = sums.as_dict()
-        rows.append([task, f"{figures['tpf']:.2f}", f"{figures['tps']:.1f}", str(sums.tokens), str(sums.requests)])
+        rows.append(
+            [task, f"{figures['tpf']:.2f}", f"{figures['tps']:.1f}", str(sums.tokens), str(sums.requests)]
+        )
     lines = [table(["Tasks", "TPF", "tokens/s", "tokens", "requests"], rows)]
     notes = {task: small_sample_note(sums.requests) for task, sums in totals.items()}
     return [*lines, *(f"{task}: {note}" for task, note in notes.items() if note is not None)]

@@ -37,17 +37,24 @@ def stderr_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> Terminal:
     return terminal
 
 
-def run_in_terminal(command: Sequence[str], columns: int) -> str:
-    """What a process shows in a terminal of that width, without colours and movements of the cursor. It must exit 0."""
+def run_in_terminal(command: Sequence[str], columns: int, typed: Sequence[tuple[str, str]] = ()) -> str:
+    """What a process shows in a terminal of that width, without colours and movements of the cursor. It must exit 0.
+
+    `typed`: pairs of what to wait for in what it shows, from the previous pair on, and what is typed then.
+    """
     process, terminal = pty.fork()
     if process == 0:
         os.environ |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
         os.environ.pop("COLUMNS", None)
         os.execv(command[0], command)
     ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    shown = b""
+    shown, waiting, seen = b"", list(typed), 0
     while part := _read(terminal):
         shown += part
+        while waiting and (at := shown.find(waiting[0][0].encode(), seen)) >= 0:
+            awaited, keys = waiting.pop(0)
+            seen = at + len(awaited.encode())
+            os.write(terminal, keys.encode())
     os.close(terminal)
     _, status = os.waitpid(process, 0)
     text = CONTROL.sub("", shown.decode())

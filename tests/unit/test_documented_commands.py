@@ -133,6 +133,16 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
+def test_every_example_is_listed() -> None:
+    """Those beside a program that is listed are its parts."""
+    page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    for folder, suffix in (("", ".py"), ("notebooks/", ".ipynb")):
+        names = [path.name for path in (ROOT / "examples" / folder).glob(f"*{suffix}")]
+        assert names
+        for name in names:
+            assert f"[`{name}`]({folder}{name}) | " in page
+
+
 def test_extras_are_installed_from_the_checkout() -> None:
     """No release is on PyPI: its name cannot be installed."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from cluster.cli import app
+from cluster.cli.demo_model import DEMO_LINE
 from cluster.cli.where_to_decode import reason_for_ray, where_line
 from lopa_ray.engine.config import Config
 from support.paths import GOLDEN
@@ -38,9 +39,19 @@ def test_lines_of_a_file_are_too(tmp_path: Path) -> None:
     assert result.stderr.startswith("Decoding in this process")
 
 
-def test_who_gives_local_is_told_nothing() -> None:
+def test_with_local_no_line_says_so() -> None:
     result = CliRunner().invoke(app, ["generate", "--local", "--json", "-n", "16", "2 + 2"])
     assert "Decoding" not in result.stderr
+
+
+def test_the_model_in_the_package_is_said_to_solve_word_problems_alone() -> None:
+    lines = (
+        CliRunner().invoke(app, ["generate", "--local", "--json", "-n", "16", "2 + 2"]).stderr.splitlines()
+    )
+    assert lines == [DEMO_LINE]
+    other = ("--local", "--model", MODEL, "--json", "-n", "8", "--set", "decode.block_size=8")
+    result = CliRunner().invoke(app, ["generate", *other, "--input", "-"], input="[1, 2]\n")
+    assert result.exit_code == 0 and result.stderr == ""
 
 
 @pytest.mark.parametrize("setting", ["num_workers", "tensor_parallel_size", "scaling"])
