@@ -3,8 +3,8 @@
 lopa serve &
 python examples/call_a_function.py [--url http://127.0.0.1:8000/v1] [--model demo] [--key KEY]
 
-The demo model was not trained for tools: its call is valid, but the arguments and the answer make no sense. Serve a model
-that was, and name it with --model.
+The demo model was not trained for tools: its call is valid, but the arguments and the answer make no sense. Serve a
+model that was, and name it with --model.
 """
 
 from __future__ import annotations

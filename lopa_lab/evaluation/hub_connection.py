@@ -1,4 +1,4 @@
-"""`use_cache_without_hub`: where the Hub cannot be reached, huggingface_hub and datasets are to use their cache at once."""
+"""`use_cache_without_hub`: where the Hub cannot be reached, its packages are to use their cache at once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TIMEOUT_S = 3.0
 
 
 def use_cache_without_hub() -> bool:
-    """Whether the Hub can be reached. If it cannot, HF_HUB_OFFLINE is set, and a line on stderr says so: both packages
-    would try again for half a minute before they look into their cache.
+    """Whether the Hub can be reached. If it cannot, HF_HUB_OFFLINE is set, and a line on stderr says so:
+    huggingface_hub and datasets would try again for half a minute before they look into their cache.
 
     They read the variable when they are imported, so it has to be called before.
     """

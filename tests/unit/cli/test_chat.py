@@ -115,14 +115,14 @@ def test_a_server_that_does_not_answer(server: Server) -> None:
     assert done.exit_code == 1 and done.stdout == ""
     assert done.stderr.count(f"Error: cannot reach {nowhere}/v1 ") == 2
 
-    def errors(url: str, key: str | None, model: str) -> str:
+    def errors(url: str, key: str | None, model: str | None) -> str:
         with pytest.raises((SettingsError, ClusterError)) as raised:
             list(ServerPartner(url, key, model, {}).answer([{"role": "user", "content": "Hello"}]))
         return str(raised.value)
 
     assert "answered 401" in errors(server.url, None, MODEL)
     assert "answered 404" in errors(server.url, KEY, "no-such-model")
-    assert "did not answer as an OpenAI-compatible server does" in errors(f"{server.url}/docs?", KEY, MODEL)
+    assert "did not answer as an OpenAI-compatible server does" in errors(f"{server.url}/docs?", KEY, None)
     server.backend.failure = ClusterError("the group is gone")
     assert "ended the answer: the group is gone" in errors(server.url, KEY, MODEL)
 

@@ -46,18 +46,21 @@ def test_paragraphs_of_help_are_broken_to_the_terminal_alone() -> None:
     assert any("Without --config" in line and "ask for it." in line for line in wide.splitlines())
 
 
-def completions(line: str) -> list[str]:
-    """What bash is told for a line that ends at the cursor."""
-    words = line.split(" ")
-    variables = {"_LOPA_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+def completion(what: str, **variables: str) -> str:
+    """What `lopa` answers to bash."""
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.argv = ['lopa']; from lopa_ray.__main__ import main; main()"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "_LOPA_COMPLETE": what, **variables},
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.split()
+    return done.stdout
+
+
+def completions(line: str) -> list[str]:
+    """For a line that ends at the cursor."""
+    return completion("complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(line.split(" ")) - 1)).split()
 
 
 def test_shells_complete_commands_options_and_values() -> None:
@@ -69,6 +72,7 @@ def test_shells_complete_commands_options_and_values() -> None:
     ]
 
 
-def test_completion_can_be_shown() -> None:
-    result = CliRunner().invoke(app, ["--show-completion", "bash"])
-    assert result.exit_code == 0 or "_COMPLETE" in result.output
+def test_completion_can_be_installed() -> None:
+    assert "complete -o default -F _lopa_completion lopa" in completion("source_bash")
+    shown = CliRunner().invoke(app, ["--help"], env=WIDE).stdout
+    assert "--install-completion" in shown and "--show-completion" in shown

@@ -173,9 +173,9 @@ def test_an_error_ends_the_waiting(decoded: Decoded) -> None:
     engine, session, steps = decoded
     console = Console(width=80, file=io.StringIO(), force_terminal=True)
     watcher = Watcher(console, engine.tokenizer, session)
-    with pytest.raises(RuntimeError), watcher:
-        for step in steps:
-            watcher.on_step(0, step)
-        raise RuntimeError
+    watcher.__enter__()
+    for step in steps:
+        watcher.on_step(0, step)
+    watcher.__exit__(RuntimeError)
     assert watcher._aborted.is_set() and not watcher._thread.is_alive()
     assert len(watcher._frames) == len(steps)
