@@ -15,6 +15,7 @@ from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp, CommandGroup
 from cluster.command_line.exit_status import FAILED, exit_on_error
 from lopa_lab.cli.declared_options import declare_options
+from lopa_lab.hub_connection import use_cache_without_hub
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
@@ -54,6 +55,8 @@ def _harness_command(name: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         with exit_on_error():
             _require_packages()
+            if name == "run" and not {"--help", "-h"} & {*context.args}:
+                use_cache_without_hub()
             from lopa_lab.evaluation.harness_cli import run_harness
 
             run_harness([name, *context.args])

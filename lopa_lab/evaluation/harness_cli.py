@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.command_line.progress import ShownTask
-from lopa_lab.evaluation.hub_connection import use_cache_without_hub
 from lopa_lab.evaluation.totals import decoding_lines
 from lopa_ray.errors import SettingsError
 
@@ -22,8 +21,6 @@ def run_harness(arguments: Sequence[str]) -> None:
     Raises SettingsError if data cannot be loaded from the Hub, and what the harness raises, SystemExit for wrong usage
     among it.
     """
-    if arguments[:1] == ["run"] and not {"--help", "-h"} & set(arguments):
-        use_cache_without_hub()
     with ShownTask("Loading lm-evaluation-harness"):
         from lm_eval._cli import HarnessCLI
         from lm_eval.utils import setup_logging

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.batch.open_engine import open_engine
-from lopa_lab.evaluation.hub_connection import use_cache_without_hub
+from lopa_lab.hub_connection import use_cache_without_hub
 from lopa_lab.paper.reports.run_report import RunReport
 from lopa_lab.paper.runs.run import RunOptions, run_benchmark, with_concurrency
 from lopa_lab.paper.tables.cell_comparison import CellComparison

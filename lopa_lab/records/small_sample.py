@@ -11,8 +11,8 @@ LARGEST_ERROR = 4.0
 def small_sample_note(problems: int, percent: float | None = None) -> str | None:
     """A sentence if a score over so few problems says little: that its standard error exceeds 4 points. Otherwise None.
 
-    `percent`: the score; half of the problems if it is None. The error is the root of p (1 - p) ÷ n, with p of two more solved
-    and two more unsolved problems (Agresti and Coull, 1998), so that a score of 0 or 100 has one.
+    `percent`: the score; half of the problems if it is None. The error is the root of p (1 - p) ÷ n, with the p of two
+    more solved and two more unsolved problems (Agresti and Coull, 1998), so that a score of 0 or 100 has one.
     """
     if not problems:
         return None

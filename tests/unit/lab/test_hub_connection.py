@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa_lab.evaluation.hub_connection import OFFLINE_VARIABLE, use_cache_without_hub
+from lopa_lab.hub_connection import OFFLINE_VARIABLE, use_cache_without_hub
 from support.hub_client import hub_environment
 from support.hub_stand_in import HubStandIn
 from support.ports import free_port
