@@ -36,7 +36,7 @@ class CommandApp(typer.Typer):
     def __init__(self, *, cls: type[CommandGroup] = CommandGroup, **options: Any) -> None:
         super().__init__(cls=cls, pretty_exceptions_enable=False, **options)
 
-    def command(
+    def command(  # type: ignore[override]  # all of typer's other options pass through
         self, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorator: add a function as a command. `options` are typer's."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import ClassVar, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -30,7 +30,7 @@ class ShownTask:
         self._unit = unit
         self._console = Console(stderr=True, highlight=False)
         self._stack = ExitStack()
-        self._shown: tuple[Progress, int] | None = None
+        self._shown: tuple[Progress, TaskID] | None = None
 
     @property
     def visible(self) -> bool:

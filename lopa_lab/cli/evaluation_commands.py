@@ -14,6 +14,7 @@ import typer
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp, CommandGroup
 from cluster.command_line.exit_status import FAILED, exit_on_error
+from cluster.command_line.progress import ShownTask
 from lopa_lab.cli.declared_options import declare_options
 from lopa_lab.hub_connection import use_cache_without_hub
 from lopa_ray.config.shorthands import SHORTHANDS
@@ -162,8 +163,9 @@ def paper(
 
     One problem at a time, as the paper measures it. A killed run continues when you run the command again.
     """
-    from lopa_lab.paper.commands import run_paper
-    from lopa_lab.paper.runs.run import RunOptions
+    with ShownTask("Starting"):
+        from lopa_lab.paper.commands import run_paper
+        from lopa_lab.paper.runs.run import RunOptions
 
     run_paper(
         task,
@@ -214,9 +216,10 @@ def reproduce(
     --stand-in word_problems --limit 4. The reason stands beside every cell that was not run. A command that was killed
     goes on when it is given again.
     """
-    from lopa_lab.paper import commands
-    from lopa_lab.paper.runs.run import RunOptions
-    from lopa_lab.paper.tables.run_cells import Selection
+    with ShownTask("Starting"):
+        from lopa_lab.paper import commands
+        from lopa_lab.paper.runs.run import RunOptions
+        from lopa_lab.paper.tables.run_cells import Selection
 
     selection = Selection(
         rows=tuple(rows or ()),

@@ -11,6 +11,7 @@ import typer
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.progress import ShownTask
 from lopa_lab.experiments.table import EXPERIMENTS, FIT_SEED
 
 app = CommandApp(
@@ -37,11 +38,12 @@ def _command(name: str) -> Callable[..., None]:
         ] = Path("experiments"),
     ) -> None:
         with exit_on_error():
-            from lopa_lab.experiments.run.runner import run_experiment
-            from lopa_lab.experiments.table import load_experiment
-            from lopa_lab.records.record import arguments_of_process
+            with ShownTask("Starting"):
+                from lopa_lab.experiments.run.runner import run_experiment
+                from lopa_lab.experiments.table import load_experiment
+                from lopa_lab.records.record import arguments_of_process
 
-            experiment = load_experiment(name)
+                experiment = load_experiment(name)
             overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
             record = run_experiment(
                 name,
