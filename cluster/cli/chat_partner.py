@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class ChatPartner(Protocol):
     note: str
     """What the last answer took, and that it was cut; empty if neither is known."""
 
-    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+    def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
         """The answer to the last message, in parts, as they become final. Raises LopaError."""
         ...
 
@@ -30,7 +30,7 @@ class EnginePartner:
         self.note = ""
         self._engine = engine
 
-    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+    def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
         """See `ChatPartner`."""
         self.note = ""
         for chunk in self._engine.stream(messages):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,7 +34,7 @@ class ServerPartner:
         self._api = f"{url.rstrip('/')}/v1" if parts.path in ("", "/") else url
         self._api_key, self._model, self._parameters = api_key, model, parameters
 
-    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+    def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
         """See `ChatPartner`."""
         self._model = self._model or self._first_model()
         self.note = ""
@@ -49,8 +49,9 @@ class ServerPartner:
                         yield text
                     if choice.get("finish_reason"):
                         cost = choice.get("lopa") or {}
-                        numbers = [cost.get(name) for name in ("tokens", "steps", "tpf")]
-                        self.note = note_of(*numbers, choice["finish_reason"])
+                        self.note = note_of(
+                            cost.get("tokens"), cost.get("steps"), cost.get("tpf"), choice["finish_reason"]
+                        )
 
     def _first_model(self) -> str:
         with self._open("/models", None) as response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ class Scripted:
         self.note = "what it took"
         self.asked: list[list[Message]] = []
 
-    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+    def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
         self.asked.append(list(messages))
         text = messages[-1]["content"]
         yield "You said "
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_the_answer_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Interrupted(Scripted):
-        def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+        def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
             if messages[-1]["content"] == "long":
                 yield "It was"
                 raise KeyboardInterrupt
