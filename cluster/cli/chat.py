@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import typer
@@ -30,7 +31,8 @@ def converse(partner: ChatPartner, system: str | None) -> None:
     failures = 0
     if typed:
         typer.echo("Ctrl-C ends an answer, Ctrl-D the conversation.", err=True)
-        import readline  # noqa: F401  # gives `input` a line editor with a history
+        if find_spec("readline") is not None:
+            import readline  # noqa: F401  # gives `input` a line editor with a history
     while (text := _next_message(typed)) is not None:
         if not text.strip():
             continue
