@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, aclosing
 from queue import Empty, SimpleQueue
-from typing import Self
+from typing import Self, TypeAlias
+
+import ray
 
 from actors.async_engine import AsyncRayEngine
 from actors.event_loop_thread import CLOSED, EventLoopThread
 from actors.master_status import MasterStatus
-from actors.ray_connection import RayConnection
+from actors.ray_connection import LOCAL_RAY, RayConnection, ray_address
 from actors.ray_node import CHECK_S
 from actors.worker_handle import RunnerFactory
 from lopa_ray.decoding.session import DecodeSession
@@ -21,8 +23,11 @@ from lopa_ray.engine.config import Config
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_files import pin_model
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.hub import short_name
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+
+OnPhase: TypeAlias = Callable[[str], object]
 
 
 class RayEngine(Engine):
@@ -44,18 +49,27 @@ class RayEngine(Engine):
 
     @classmethod
     def from_config(
-        cls, config: Config, *, address: str | None = None, runner_factory: RunnerFactory | None = None
+        cls,
+        config: Config,
+        *,
+        address: str | None = None,
+        runner_factory: RunnerFactory | None = None,
+        on_phase: OnPhase = lambda doing: None,
     ) -> Self:
         """Start a group on the Ray at `address`, RAY_ADDRESS, or a local one that ends with its engines.
 
         Raises CapacityError, CheckpointError, ClusterError, SettingsError, WorkerLostError.
-        `runner_factory` makes each worker's runner; tests inject faults through it.
+        `runner_factory` makes each worker's runner; tests inject faults through it. `on_phase` is called with what is
+        being done, in words for a terminal: "Starting Ray", "Loading demo on 2 workers".
         """
         config = pin_model(config)
+        on_phase(_connecting(address or ray_address()))
         ModelSpec.read(config).model.shard(config.group.tensor_parallel_size)
         with ExitStack() as started:
             connection = RayConnection(config, address)
             started.callback(connection.close)
+            workers = config.group.num_workers
+            on_phase(f"Loading {short_name(config.model.path)} on {workers} worker{'s' * (workers > 1)}")
             loop = EventLoopThread()
             started.callback(loop.close)
             engine = loop.run(AsyncRayEngine.start(config, runner_factory=runner_factory))
@@ -128,6 +142,12 @@ class RayEngine(Engine):
         if not self._finalizer.alive:
             raise ClusterError(CLOSED)
         self._connection.check()
+
+
+def _connecting(address: str) -> str:
+    if ray.is_initialized():
+        return "Checking the resources of Ray"
+    return "Starting Ray" if address == LOCAL_RAY else f"Connecting to Ray at {address}"
 
 
 async def _receive(

@@ -1,6 +1,6 @@
 """Decode a dataset with Ray Data: read, decode on a pool of actors, write, all of it streaming.
 
-    pip install 'lopa-ray[jobs]'
+    pip install -e '.[jobs]'
     python examples/batch_with_ray_data.py
 
 A row that cannot be decoded keeps its place, with the reason in `error`.

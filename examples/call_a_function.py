@@ -2,12 +2,16 @@
 
 lopa serve &
 python examples/call_a_function.py [--url http://127.0.0.1:8000/v1] [--model demo] [--key KEY]
+
+The demo model was not trained for tools: its call is valid, but the arguments and the answer make no sense. Serve a
+model that was, and name it with --model.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from openai import OpenAI
@@ -43,6 +47,11 @@ def main() -> None:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--key", default="none", help="an API key, if the server wants one")
     arguments = parser.parse_args()
+    if arguments.model == "demo":
+        print(
+            "The demo model was not trained for tools: its call is valid, but arguments and answer make no sense.",
+            file=sys.stderr,
+        )
     client = OpenAI(base_url=arguments.url, api_key=arguments.key)
     messages: list[Any] = [{"role": "user", "content": "How many pens are in 6 boxes of 8 pens?"}]
 

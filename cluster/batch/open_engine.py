@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cluster.command_line.progress import ShownTask
 from lopa_ray.engine.config import Config
+from lopa_ray.execution.model_files import download_weights, pin_model
+from lopa_ray.model.hub import short_name
 
 if TYPE_CHECKING:
     from lopa_ray.engine.base import Engine
@@ -15,24 +20,38 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
-    """An engine in this process or on Ray actors; always closed, also on Ctrl-C."""
-    engine: Engine
-    if local:
-        import torch
-
-        from lopa_ray.engine.local import LocalEngine
-
-        torch.set_num_threads(config.group.threads_per_worker)
-        engine = LocalEngine.from_config(config)
-    else:
-        from actors.engine import RayEngine
-
-        engine = RayEngine.from_config(config)
+    """An engine in this process or on Ray actors; always closed, also on Ctrl-C. A terminal shows what it waits for."""
+    config = pin_model(config)
+    if local or not os.environ.get("RAY_ADDRESS"):
+        download_weights(config.model)  # it has progress bars of its own
+    engine = _open_local(config) if local else _open_on_ray(config)
     try:
         yield engine
     finally:
         with _ignore_interrupts():
             engine.close()
+
+
+def _open_local(config: Config) -> Engine:
+    with ShownTask(f"Loading {short_name(config.model.path)}"):
+        import torch
+
+        from lopa_ray.engine.local import LocalEngine
+
+        torch.set_num_threads(config.group.threads_per_worker)
+        return LocalEngine.from_config(config)
+
+
+def _open_on_ray(config: Config) -> Engine:
+    began = time.monotonic()
+    with ShownTask("Importing Ray") as task:
+        from actors.engine import RayEngine
+
+        engine = RayEngine.from_config(config, on_phase=task.describe)
+        if task.visible:
+            workers = engine.num_workers
+            task.say(f"{workers} worker{'s' * (workers > 1)} ready after {time.monotonic() - began:.0f} s")
+        return engine
 
 
 @contextmanager

@@ -13,20 +13,21 @@ from typing import Annotated
 import typer
 import yaml
 
+from cluster.cli.chat_command import chat
 from cluster.command_line import options
+from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import exit_on_error, run_app
 from cluster.command_line.installed_commands import add_installed_commands
+from cluster.command_line.progress import ShownTask
 from lopa_ray import __version__
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
-app = typer.Typer(
+app = CommandApp(
     name="lopa",
     help="Lookahead parallel decoding (LoPA) for diffusion language models, on Ray.",
     epilog="Exit status: 0 done, 1 a request or case failed, 2 wrong usage or settings, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 
 
@@ -50,7 +51,7 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; without one, or for -, stdin is read.")
     ] = None,
-    config: options.ConfigOption = "demo",
+    config: options.OptionalConfigOption = None,
     model: options.ModelOption = None,
     lora: options.LoraOption = None,
     dtype: options.DtypeOption = None,
@@ -83,16 +84,21 @@ def generate(
 ) -> None:
     """Decode a prompt, or a file of prompts.
 
+    Without --config: the preset demo, in this process. On Ray if --workers or --tensor-parallel-size, a --config
+    with group.num_workers, RAY_ADDRESS or several accelerators ask for it.
+
     A line of --input is an object with "prompt" (text or token ids), "messages" or "token_ids", and
     optionally "id", "settings" (decode settings for this line) and "parse_special" (with --raw: false
     reads special tokens in the text as characters), or just a text or a list of ids.
     """
+    from cluster.cli.demo_model import warn_of_demo_model
     from cluster.cli.generate import generate_many, generate_one, read_prompt
+    from cluster.cli.where_to_decode import is_local
 
     with exit_on_error():
-        for given, option in ((workers, "--workers"), (tensor_parallel_size, "--tensor-parallel-size")):
-            if local and given is not None:
-                raise SettingsError(f"--local and {option} exclude each other; leave one out")
+        if local:
+            of_group = {"--workers": workers, "--tensor-parallel-size": tensor_parallel_size}
+            options.refuse_beside("--local", of_group)
         overrides = options.parse_overrides(
             assignments,
             model=model,
@@ -107,18 +113,23 @@ def generate(
             temperature=temperature,
             seed=seed,
         )
-        loaded = options.load_config(config, overrides)
+        loaded = options.load_config(config or "demo", overrides)
+        if source is not None and (prompt is not None or watch or svg is not None):
+            raise SettingsError("--input takes no PROMPT, --watch or --svg; leave them out")
+        if source is None and output != "-":
+            raise SettingsError("--output needs --input; for one prompt redirect stdout")
+        text = read_prompt(prompt) if source is None else ""
+        local = is_local(loaded, local=local, source=config, options=overrides.get("group", {}))
+        warn_of_demo_model(loaded)
         if source is not None:
-            if prompt is not None or watch or svg is not None:
-                raise SettingsError("--input takes no PROMPT, --watch or --svg; leave them out")
             generate_many(loaded, source, output, local=local, raw=raw, trace=trace)
         else:
-            if output != "-":
-                raise SettingsError("--output needs --input; for one prompt redirect stdout")
-            text = read_prompt(prompt)
             generate_one(
                 loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg
             )
+
+
+app.command()(chat)
 
 
 @app.command()
@@ -147,9 +158,9 @@ def serve(
     --set change the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is
     started, and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
     """
-    from cluster.serving.launch import ServeLauncher
-
     with exit_on_error():
+        with ShownTask("Importing Ray Serve"):
+            from cluster.serving.launch import ServeLauncher
         overrides = options.parse_overrides(
             assignments, model=model, lora=lora, workers=workers, tensor_parallel_size=tensor_parallel_size
         )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 from rich.console import Console
@@ -15,13 +15,17 @@ from rich.console import Console
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import FailedLine, LineResult, read_lines, require_unicode
 from cluster.batch.open_engine import open_engine
-from cluster.batch.progress_bar import progress_bar
 from cluster.batch.result_format import StepRecorder, result_as_dict, stats_table
 from cluster.cli.watch import Watcher
 from cluster.command_line.exit_status import FAILED, error_exit
+from cluster.command_line.progress import ShownTask
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, SettingsError
+
+if TYPE_CHECKING:
+    from lopa_ray.decoding.session import DecodeSession
+    from lopa_ray.engine.base import OnStep
 
 
 def read_prompt(prompt: str | None) -> str:
@@ -60,6 +64,8 @@ def generate_one(
         session = engine.create_session(prompt, raw=raw)
         watcher = None
         listeners = [recorder.listener()]
+        if not watch:
+            listeners.append(_show_decided(stack, session))
         if watch or svg is not None:
             watcher = Watcher(console if watch else None, engine.tokenizer, session)
             stack.enter_context(watcher)
@@ -83,6 +89,18 @@ def generate_one(
     console.print(stats_table(result, recorder, engine.config.model))
 
 
+def _show_decided(stack: ExitStack, session: DecodeSession) -> OnStep:
+    """A listener that shows how many positions are decided, until the stack closes."""
+    task = stack.enter_context(ShownTask("Decoding", session.settings.max_new_tokens, "positions"))
+    decided: set[int] = set()
+
+    def listen(_index: int, step: TraceStep) -> None:
+        decided.update(decision.position for decision in step.decided)
+        task.move_to(len(decided))
+
+    return listen
+
+
 def generate_many(
     config: Config, source: str, output: str, *, local: bool, raw: bool, trace: Path | None
 ) -> None:
@@ -97,14 +115,14 @@ def generate_many(
 def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
     """Write each output as it comes, reporting failures on stderr; returns how many failed."""
     failures = 0
-    with _open_output(path) as file, progress_bar(total) as progress:
+    with _open_output(path) as file, ShownTask("Decoding", total, "lines") as task:
         for output in outputs:
             if isinstance(output, FailedLine):
                 failures += 1
-                progress.console.print(f"line {output.line}: {output.error}", markup=False, soft_wrap=True)
+                task.say(f"line {output.line}: {output.error}")
             file.write(json.dumps(output.as_dict()) + "\n")
             file.flush()
-            progress.advance(progress.task_ids[0])
+            task.advance()
     return failures
 
 

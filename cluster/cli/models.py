@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from lopa_ray.config.yaml_files import read_config
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import Quantization, WeightFormat
@@ -26,11 +28,19 @@ WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
 """Number formats that are compared, as `model.dtype` and `model.quantization`."""
 
 _LEGEND = (
-    "Families (what runs them; what results were compared with), and checkpoints on the Hugging Face Hub: weights",
-    "in bfloat16, settings for --config, and figures that their authors state (TPF: tokens per forward pass).",
-    "`lopa models NAME` computes what a checkpoint needs in all formats. model.implementation transformers runs other",
-    "causal language models of transformers too, if their config.json names a mask_token_id (docs/models.md).",
+    "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config, the adapter of these "
+    "settings, and what their authors published (TPF: tokens per forward pass). `lopa models NAME` computes what a "
+    "checkpoint needs in all formats."
 )
+_OTHERS = (
+    "model.implementation transformers runs other causal language models of transformers too, if their config.json "
+    "names a mask_token_id (docs/models.md)."
+)
+
+PIPE_COLUMNS = 1000
+WIDE_COLUMNS = 170
+"""So wide a terminal has a column for each of name, preset and adapter."""
+NARROW_COLUMNS = 80
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -80,7 +90,11 @@ def known_families() -> list[dict[str, Any]]:
             "family": family.name,
             "implementations": implementations,
             "checked_against": family.checked_against,
-            "checkpoints": [asdict(row) for row in PUBLISHED_CHECKPOINTS if row.family == family.name],
+            "checkpoints": [
+                {**asdict(row), "adapter": _adapter(row.preset)}
+                for row in PUBLISHED_CHECKPOINTS
+                if row.family == family.name
+            ],
         }
         for implementations, families in (
             (["native", "transformers"], FAMILIES),
@@ -90,17 +104,42 @@ def known_families() -> list[dict[str, Any]]:
     ]
 
 
-def family_lines(family: Mapping[str, Any]) -> list[str]:
-    """For people to read. Lines and not a table: a narrow terminal wraps lines, where a table would cut names off."""
-    checkpoints = family["checkpoints"]
-    width = max((len(row["name"]) for row in checkpoints), default=0)
-    lines = [f"{family['family']} ({', '.join(family['implementations'])}; {family['checked_against']})"]
-    for row in checkpoints:
-        weights = "" if row["weights_gib"] is None else f"{row['weights_gib']:.1f} GiB"
-        lines.append(f"  {row['name']:{width}}  {weights:>9}  {row['preset'] or ''}".rstrip())
-        if row["figures"]:
-            lines.append(f"      {row['figures']}")
-    return lines
+def _adapter(preset: str | None) -> str | None:
+    """The LoRA that a preset puts on its checkpoint."""
+    return None if preset is None else read_config(preset)["model"].get("lora")
+
+
+def checkpoints_table(families: Sequence[Mapping[str, Any]], columns: int) -> Table:
+    """The published checkpoints. In few columns preset and adapter are below the name, in very few all is."""
+    wide, narrow = columns >= WIDE_COLUMNS, columns < NARROW_COLUMNS
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("Hub name", overflow="fold", no_wrap=not narrow)
+    if wide:
+        table.add_column("--config")
+        table.add_column("adapter")
+    if not narrow:
+        table.add_column("weights", justify="right", no_wrap=True)
+        table.add_column("published")
+    for family in families:
+        for row in family["checkpoints"]:
+            weights = "" if row["weights_gib"] is None else f"{row['weights_gib']:.1f} GiB"
+            preset, adapter, figures = row["preset"] or "", row["adapter"] or "", row["figures"]
+            below = [] if wide else ["--config " * bool(preset) + preset, "+ " * bool(adapter) + adapter]
+            below += [weights, figures] if narrow else []
+            name = Text(row["name"], "bold")
+            name.append("".join(f"\n{line}" for line in below if line), "not bold")
+            table.add_row(name, *map(Text, [preset, adapter] * wide + [weights, figures] * (not narrow)))
+        table.add_section()
+    return table
+
+
+def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
+    """What runs each family, and what its results were compared with."""
+    table = Table("family", "model.implementation", "checked against", box=SIMPLE_HEAD, pad_edge=False)
+    for family in families:
+        row = (family["family"], ", ".join(family["implementations"]), family["checked_against"])
+        table.add_row(*map(Text, row))
+    return table
 
 
 def checkpoint_needs(config: Config) -> CheckpointNeeds:
@@ -188,10 +227,8 @@ def print_families(*, as_json: bool) -> None:
         print("\n".join(json.dumps(row) for row in families))
         return
     console = _console()
-    for line in _LEGEND:
-        console.print(line)
-    for family in families:
-        console.print("", *family_lines(family), sep="\n")
+    console.print(_LEGEND, checkpoints_table(families, console.width), sep="\n")
+    console.print(families_table(families), _OTHERS, sep="\n")
 
 
 def print_needs(config: Config, *, as_json: bool) -> None:
@@ -204,4 +241,6 @@ def print_needs(config: Config, *, as_json: bool) -> None:
 
 
 def _console() -> Console:
-    return Console(soft_wrap=True, highlight=False)
+    """For stdout. A pipe and a file have lines of any length."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)

@@ -1,16 +1,15 @@
-"""`lopa generate --watch`: the canvas as it fills, with the branches of each step beside it."""
+"""`lopa generate --watch`: the canvas as it fills, with the branches of each step beside or below it."""
 
 from __future__ import annotations
 
 import colorsys
 import io
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -25,14 +24,20 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession
     from lopa_ray.text.tokenizer import Tokenizer
 
-MIN_FRAME_S = 0.12
+MIN_FRAME_S = 0.3
 """How long a frame stays at least, unless drawing lags behind decoding."""
 
-MAX_LAG_S = 3.0
-"""How far drawing may lag behind."""
+MAX_LAG_S = 6.0
+"""Shared by the steps that wait to be drawn, where these are many."""
 
+SIDE_BY_SIDE_COLUMNS = 100
+"""A narrower terminal has the branches below the canvas."""
+
+BRANCHES_WIDTH = 46
 MAX_BRANCH_ROWS = 12
-BAR_WIDTH = 16
+MAX_BAR_WIDTH = 16
+ROW_WIDTH_BESIDE_BAR = 33
+"""Of a branch: borders, mark, name, fills, confidence and the spaces between them."""
 MASK_SYMBOL, EOS_SYMBOL = "·", "∎"
 
 
@@ -51,7 +56,9 @@ class CanvasRenderer:
         self._tokenizer = tokenizer
         self._prompt_len = len(session.prompt)
         self._eos_token_id = session.vocabulary.eos_token_id
-        self._by_entropy = session.settings.ranking == "neg_entropy"
+        settings = session.settings
+        metric = getattr(settings, "branch_confidence", "mean")
+        self._is_logarithm = settings.ranking == "neg_entropy" or metric.startswith("length_corrected")
         self._decided_in: list[int] = []
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
@@ -61,8 +68,8 @@ class CanvasRenderer:
             self._decided_in[decision.position - self._prompt_len] = step.step
         return CanvasFrame(step, tuple(self._decided_in))
 
-    def render(self, frame: CanvasFrame) -> RenderableType:
-        """Canvas and branches side by side."""
+    def render(self, frame: CanvasFrame, columns: int) -> RenderableType:
+        """Canvas and branches side by side, or one above the other where there are few columns."""
         step = frame.step
         decided = sum(1 for number in frame.decided_in if number)
         title = (
@@ -70,17 +77,22 @@ class CanvasRenderer:
         )
         if step.depth > 1:
             title += f" · depth {step.depth}"
+        canvas = Panel(self.canvas(frame), title=title, title_align="left", border_style="dim")
+        if len(step.branches) == 1:
+            return canvas
+        beside = columns >= SIDE_BY_SIDE_COLUMNS
+        branches = Panel(
+            self.branch_table(step, BRANCHES_WIDTH if beside else columns),
+            title="branches by confidence, 0 to 1",
+            title_align="left",
+            border_style="dim",
+        )
+        if not beside:
+            return Group(canvas, branches)
         table = Table.grid(expand=True, padding=(0, 1))
         table.add_column(ratio=1)
-        cells = [
-            Panel(self.canvas(frame), title=title, title_align="left", border_style="dim", padding=(0, 1))
-        ]
-        if len(step.branches) > 1:
-            table.add_column(width=46)
-            cells.append(
-                Panel(self.branch_table(step), title="branches", title_align="left", border_style="dim")
-            )
-        table.add_row(*cells)
+        table.add_column(width=BRANCHES_WIDTH)
+        table.add_row(canvas, branches)
         return table
 
     def canvas(self, frame: CanvasFrame) -> Text:
@@ -94,11 +106,12 @@ class CanvasRenderer:
                 text.append(self._token_text(token), "dim" if token == self._eos_token_id else style)
         return text
 
-    def branch_table(self, step: TraceStep) -> RenderableType:
+    def branch_table(self, step: TraceStep, width: int) -> RenderableType:
         """Per evaluated branch its fills, its confidence, and whether it won or was accepted.
 
-        The anchor comes first, then accepted drafts.
+        The anchor comes first, then accepted drafts. Logarithms of confidences are shown as the confidences.
         """
+        bar_width = min(MAX_BAR_WIDTH, max(1, width - ROW_WIDTH_BESIDE_BAR))
         order = sorted(
             range(len(step.branches)), key=lambda at: (bool(step.branches[at].fills), at not in step.accepted)
         )
@@ -108,6 +121,7 @@ class CanvasRenderer:
         table = Table.grid(padding=(0, 1))
         for at in shown:
             branch = step.branches[at]
+            confidence = self._share(branch.confidence)
             won = at == step.winner
             counts = won or at in step.accepted
             tried = " ".join(
@@ -118,23 +132,40 @@ class CanvasRenderer:
                 Text("▶" if won else "✓" if counts else " ", "bold green"),
                 Text(step.branch_name(at), "bold" if counts else ""),
                 Text(tried[:12], "cyan"),
-                Text(self._bar(branch.confidence), "green" if counts else "blue"),
-                Text(f"{branch.confidence:.3f}", "bold" if counts else "dim"),
+                Text(("━" * round(confidence * bar_width)).ljust(bar_width), "green" if counts else "blue"),
+                Text(f"{confidence:.3f}", "bold" if counts else "dim"),
             )
         hidden = len(order) - len(shown)
         return Group(table, Text(f"and {hidden} more", "dim")) if hidden else table
 
     def render_line(self, frame: CanvasFrame) -> str:
         """One line of plain text, where nothing can be redrawn."""
+        return f"{self._head(frame.step)}{self.canvas(frame).plain}"
+
+    def step_line(self, frame: CanvasFrame) -> Text:
+        """What stays of a step on a terminal: its branch, and the tokens that it decided, in order of position."""
         step = frame.step
+        line = Text(self._head(step))
+        number = len(step.decided)
+        line.append(f"{number:>3} token{'s' * (number != 1):<1}  ", "dim")
+        at = None
+        for decision in sorted(step.decided, key=lambda decision: decision.position):
+            if at is not None and decision.position != at + 1:
+                line.append(" … ", "dim")
+            line.append(self._token_text(decision.token), step_colour(step.step))
+            at = decision.position
+        return line
+
+    def _head(self, step: TraceStep) -> str:
         won = step.branch_name(step.winner)
         if step.depth > 1:
             won += f" depth {step.depth}"
-        return f"step {step.step:>3}  {won:<6}  {self.canvas(frame).plain}"
+        return f"step {step.step:>3}  {won:<6}  "
 
-    def _bar(self, confidence: float) -> str:
-        share = math.exp(confidence) if self._by_entropy else confidence
-        return ("━" * round(min(1.0, max(0.0, share)) * BAR_WIDTH)).ljust(BAR_WIDTH)
+    def _share(self, confidence: float) -> float:
+        """From 0 to 1. A branch with no empty position left has the confidence 1 under any metric."""
+        share = math.exp(min(0.0, confidence)) if self._is_logarithm else confidence
+        return min(1.0, max(0.0, share))
 
     def _token_text(self, token: int) -> str:
         if token == self._eos_token_id:
@@ -159,16 +190,22 @@ class Watcher:
         self._frames: list[CanvasFrame] = []
         self._queue: SimpleQueue[TraceStep | None] = SimpleQueue()
         self._thread = Thread(target=self._draw, daemon=True)
-        self._aborted = False
+        self._aborted = Event()
 
     def __enter__(self) -> Watcher:
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._aborted = kind is not None
+        if kind is not None:
+            self._aborted.set()
         self._queue.put(None)
-        self._thread.join()
+        try:
+            self._thread.join()
+        except KeyboardInterrupt:
+            self._aborted.set()
+            self._thread.join()  # it gives the cursor back
+            raise
 
     def on_step(self, _index: int, step: TraceStep) -> None:
         """Called by the engine after each step."""
@@ -180,9 +217,12 @@ class Watcher:
             self._show_frames(lambda frame: None, pace=False)
         elif console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
-                self._show_frames(
-                    lambda frame: live.update(self._renderer.render(frame), refresh=True), pace=True
-                )
+
+                def show(frame: CanvasFrame) -> None:
+                    console.print(self._renderer.step_line(frame), no_wrap=True, overflow="ellipsis")
+                    live.update(self._renderer.render(frame, console.width), refresh=True)
+
+                self._show_frames(show, pace=True)
         else:
             self._show_frames(
                 lambda frame: console.print(self._renderer.render_line(frame), markup=False, soft_wrap=True),
@@ -193,18 +233,19 @@ class Watcher:
         while (step := self._queue.get()) is not None:
             frame = self._renderer.next_frame(step)
             self._frames.append(frame)
-            if self._aborted:
+            if self._aborted.is_set():
                 continue
             show(frame)
             if pace:
-                time.sleep(min(MIN_FRAME_S, MAX_LAG_S / (1 + self._queue.qsize())))
+                self._aborted.wait(min(MIN_FRAME_S, MAX_LAG_S / (1 + self._queue.qsize())))
 
     def save_svg(self, path: Path) -> None:
         """Three steps, one below the other."""
+        columns = 120
         console = Console(
-            record=True, width=120, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+            record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"
         )
         last = len(self._frames) - 1
         for at in sorted({last // 3, 2 * last // 3, last}) if self._frames else ():
-            console.print(self._renderer.render(self._frames[at]))
+            console.print(self._renderer.render(self._frames[at], columns))
         path.write_text(console.export_svg(title="lopa generate --watch"), encoding="utf-8")

@@ -1,1 +1,2 @@
-"""What all commands share: the options of a configuration, exit statuses, and commands of other packages."""
+"""What all commands share: the options of a configuration, exit statuses, progress on a terminal, and commands of other
+packages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -10,7 +11,7 @@ import yaml
 
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.shorthands import SHORTHANDS
-from lopa_ray.config.yaml_files import parse_yaml
+from lopa_ray.config.yaml_files import parse_yaml, presets
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -22,9 +23,19 @@ def allowed_values(setting: str) -> str:
     return f"{', '.join(others)} or {last}"
 
 
-ConfigOption = Annotated[
-    str, typer.Option("--config", "-c", metavar="FILE|PRESET", help="YAML file, or a preset that ships.")
-]
+def config_option(help: str = "YAML file, or a preset that ships.") -> Any:
+    """`--config`, which the shell completes with the names of presets."""
+    return typer.Option(
+        "--config", "-c", metavar="FILE|PRESET", help=help, autocompletion=lambda: [*presets()]
+    )
+
+
+def _values_of(setting: str) -> Callable[[], list[str]]:
+    return lambda: list(get_args(ModelSettings.model_fields[setting].annotation))
+
+
+ConfigOption = Annotated[str, config_option()]
+OptionalConfigOption = Annotated[str | None, config_option()]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override any setting; repeat it for more."),
@@ -41,12 +52,25 @@ LoraOption = Annotated[
     str | None,
     typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."),
 ]
-DtypeOption = Annotated[str | None, typer.Option("--dtype", help=f"{allowed_values('dtype')} (model.dtype).")]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype", help=f"{allowed_values('dtype')} (model.dtype).", autocompletion=_values_of("dtype")
+    ),
+]
 DeviceOption = Annotated[
-    str | None, typer.Option("--device", help=f"{allowed_values('device')} (model.device).")
+    str | None,
+    typer.Option(
+        "--device", help=f"{allowed_values('device')} (model.device).", autocompletion=_values_of("device")
+    ),
 ]
 DecoderOption = Annotated[
-    str | None, typer.Option("--decoder", help=f"{', '.join(DECODERS)} (decode.decoder).")
+    str | None,
+    typer.Option(
+        "--decoder",
+        help=f"{', '.join(DECODERS)} (decode.decoder).",
+        autocompletion=lambda: [*DECODERS],
+    ),
 ]
 
 
@@ -78,9 +102,7 @@ WorkersOption = Annotated[
 ]
 TensorParallelSizeOption = Annotated[
     int | None,
-    typer.Option(
-        "--tensor-parallel-size", help="Actors per worker, each with a shard (group.tensor_parallel_size)."
-    ),
+    typer.Option("--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."),
 ]
 LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
 RawOption = Annotated[
@@ -114,6 +136,13 @@ def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigO
             section, _, key = SHORTHANDS[name].partition(".")
             overrides.setdefault(section, {})[key] = value
     return overrides
+
+
+def refuse_beside(option: str, others: Mapping[str, object]) -> None:
+    """Raises SettingsError for the first of the other options that has a value."""
+    for name, value in others.items():
+        if value not in (None, False):
+            raise SettingsError(f"{option} and {name} exclude each other; leave one out")
 
 
 def check_url(url: str) -> None:

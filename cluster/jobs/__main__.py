@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from cluster.command_line import options
+from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
 from cluster.jobs.storage import is_absolute
 from lopa_ray.errors import SettingsError
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False)
 
 
 @app.command()

@@ -13,6 +13,7 @@ import fsspec
 from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, ParsedLine, parse_line, parse_record
 from cluster.jobs.storage import resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
+from lopa_ray.extras import install_advice
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -112,9 +113,7 @@ def _open_parquet(file: Any) -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise SettingsError(
-            "--input: a Parquet file needs pyarrow, which is not installed: pip install 'lopa-ray[jobs]'"
-        ) from None
+        raise SettingsError(f"--input: a Parquet file needs pyarrow; {install_advice('jobs')}") from None
     return pyarrow.parquet.ParquetFile(file)
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from ray import serve
 from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from actors.ray_node import CHECK_S, RayNode
+from cluster.command_line.progress import ShownTask
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application, default_replicas
 from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
@@ -154,8 +156,11 @@ class ServeLauncher:
             _check_port(self.host, self.port)
         # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=serve_environment() | self.env_vars)
-        with ExitStack() as cleanup:
+        began = time.monotonic()
+        with ExitStack() as cleanup, ShownTask("Starting Ray") as task:
+            connect_to_ray(
+                ray_address(), num_cpus=self.num_cpus, env_vars=serve_environment() | self.env_vars
+            )
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
             node = RayNode.of_this_process()
@@ -175,12 +180,18 @@ class ServeLauncher:
             else:
                 if not local:
                     cleanup.callback(_call_if_alive, node, serve.shutdown)
+                task.describe("Starting Ray Serve")
                 serve.start(
                     proxy_location=self.proxy_location,
                     http_options=self.http_options,
                     logging_config=self.logging_config,
                 )
+            groups = ", ".join(map(_with_workers, self.settings.models))
+            task.describe(f"Loading {groups}")
             handle = self._deploy()
+            if task.visible:
+                task.say(f"{groups} ready after {time.monotonic() - began:.0f} s")
+            task.close()
             with _stop_signals() as stop:
                 if local:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
@@ -243,6 +254,12 @@ def _with_dtype(entry: ModelEntry) -> str:
     """A served model as the first line names it: "demo (float32 on cpu)"."""
     model = entry.load().model
     return f"{entry.id} ({resolve_dtype(model)} on {model.device})"
+
+
+def _with_workers(entry: ModelEntry) -> str:
+    """What a group of a model is: "demo on 2 workers"."""
+    workers = entry.load().group.num_workers
+    return f"{entry.id} on {workers} worker{'s' * (workers > 1)}"
 
 
 def _check_port(host: str, port: int) -> None:

@@ -26,6 +26,7 @@ from lopa_lab.bench.measurements import Row, percentile_ms
 from lopa_lab.word_problems import Problem, is_correct
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import ClusterError, SettingsError
+from lopa_ray.extras import install_advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +252,8 @@ def guidellm_closed_loop(
             raise ClusterError(f"guidellm did not end within {GUIDELLM_TIMEOUT_S:g} s") from None
         except OSError as error:
             raise SettingsError(
-                f"--guidellm: cannot run {executable} ({error.strerror}); install it: pip install 'lopa-ray[clients]', "
-                "best in an environment of its own, or name its command"
+                f"--guidellm: cannot run {executable} ({error.strerror}); {install_advice('clients')}, best "
+                "in an environment of its own, or name its command"
             ) from None
         if done.returncode != 0 or not report.exists():
             raise ClusterError(f"guidellm failed: {(done.stderr or done.stdout).strip()[-500:]}")

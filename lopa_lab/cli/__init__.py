@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from cluster.command_line.command_app import CommandApp
 from cluster.command_line.installed_commands import Command, add_commands
 from lopa_lab.cli import bench_commands, evaluation_commands, experiment_commands
 from lopa_lab.cli.conformance_command import conformance
@@ -16,11 +15,10 @@ COMMANDS: dict[str, Command] = {
     "reproduce": evaluation_commands.reproduce,
 }
 
-app = typer.Typer(
+app = CommandApp(
     name="python -m lopa_lab",
     help="Benchmarks, evaluation, experiments and recorded decodes of lopa-ray.",
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,
 )
 add_commands(app, COMMANDS)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
 from cluster.command_line.options import ConfigOption, DeviceOption, SetOption, parse_overrides
 from lopa_lab.bench.measurements import Measurements
@@ -19,7 +20,7 @@ from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.errors import SettingsError
 
-app = typer.Typer(
+app = CommandApp(
     help="Measure forwards, steps, commits, decodes and servers. Each command prints a table, and writes a record.",
     no_args_is_help=True,
 )

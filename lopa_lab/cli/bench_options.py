@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
 
 import typer
+from rich.console import Console
 
 from cluster.command_line.exit_status import exit_on_error
 from cluster.command_line.options import allowed_values
@@ -19,12 +20,14 @@ from lopa_lab.bench.measurements import (
     compared_table,
     differences,
     record_table,
+    varying_keys,
 )
 from lopa_lab.bench.model_shapes import SHAPES
 from lopa_lab.cli.declared_options import declare_options
 from lopa_lab.records.machine import Machine, checkout_commit
 from lopa_lab.records.markdown import table
 from lopa_lab.records.record import arguments_of_process, check_writable, now
+from lopa_lab.records.terminal_tables import terminal_tables
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
 
@@ -148,11 +151,20 @@ def _earlier_record(name: str, path: Path | None) -> BenchRecord | None:
 
 
 def _print(record: BenchRecord, earlier: BenchRecord | None) -> None:
+    """Markdown, or on a terminal tables and text that fit its width."""
     header, *rows = record_table(record) if earlier is None else compared_table(record, earlier)
-    typer.echo(table(header, rows))
-    typer.echo(f"\nAll rows: {common_values(record)}" if common_values(record) else "")
-    typer.echo(f"{record.method}\n{record.environment}")
+    console = Console(highlight=False)
+    if console.is_terminal:
+        for part in terminal_tables(header, rows, len(varying_keys(record)), console):
+            console.print(part)
+            console.print()
+    else:
+        typer.echo(f"{table(header, rows)}\n")
+    common = common_values(record)
+    lines = [f"All rows: {common}"] if common else []
+    lines += [record.method, record.environment]
     if earlier is not None:
-        typer.echo("In brackets: the ratio to the earlier record.")
-        for line in differences(record, earlier):
-            typer.echo(f"Different {line}")
+        lines += ["In brackets: the ratio to the earlier record."]
+        lines += [f"Different {line}" for line in differences(record, earlier)]
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=not console.is_terminal)

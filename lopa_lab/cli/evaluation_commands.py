@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from cluster.command_line import options
+from cluster.command_line.command_app import CommandApp, CommandGroup
 from cluster.command_line.exit_status import FAILED, exit_on_error
+from cluster.command_line.progress import ShownTask
 from lopa_lab.cli.declared_options import declare_options
+from lopa_lab.hub_connection import use_cache_without_hub
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.errors import SettingsError
+from lopa_ray.extras import install_advice
 
 
-class _EvalGroup(TyperGroup):
+class _EvalGroup(CommandGroup):
     """`run` where no command is named, as in lm-evaluation-harness."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -28,7 +31,7 @@ class _EvalGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = CommandApp(
     cls=_EvalGroup,
     help="Evaluate: lm-evaluation-harness's commands, and the paper's benchmarks (extra eval).",
     no_args_is_help=True,
@@ -46,15 +49,15 @@ _HARNESS_COMMANDS = {
 
 def _require_packages() -> None:
     if importlib.util.find_spec("lm_eval") is None:
-        raise SettingsError(
-            "evaluation needs lm-evaluation-harness and other packages; install them: pip install 'lopa-ray[eval]'"
-        )
+        raise SettingsError(f"evaluation needs lm-evaluation-harness; {install_advice('eval')}")
 
 
 def _harness_command(name: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         with exit_on_error():
             _require_packages()
+            if name == "run" and not {"--help", "-h"} & {*context.args}:
+                use_cache_without_hub()
             from lopa_lab.evaluation.harness_cli import run_harness
 
             run_harness([name, *context.args])
@@ -160,8 +163,9 @@ def paper(
 
     One problem at a time, as the paper measures it. A killed run continues when you run the command again.
     """
-    from lopa_lab.paper.commands import run_paper
-    from lopa_lab.paper.runs.run import RunOptions
+    with ShownTask("Starting"):
+        from lopa_lab.paper.commands import run_paper
+        from lopa_lab.paper.runs.run import RunOptions
 
     run_paper(
         task,
@@ -196,12 +200,7 @@ def reproduce(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE|PRESET",
-            help="Take model and group from here, and decode settings from the presets.",
-        ),
+        options.config_option("Take model and group from here, and decode settings from the presets."),
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -217,9 +216,10 @@ def reproduce(
     --stand-in word_problems --limit 4. The reason stands beside every cell that was not run. A command that was killed
     goes on when it is given again.
     """
-    from lopa_lab.paper import commands
-    from lopa_lab.paper.runs.run import RunOptions
-    from lopa_lab.paper.tables.run_cells import Selection
+    with ShownTask("Starting"):
+        from lopa_lab.paper import commands
+        from lopa_lab.paper.runs.run import RunOptions
+        from lopa_lab.paper.tables.run_cells import Selection
 
     selection = Selection(
         rows=tuple(rows or ()),

@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from cluster.command_line import options
+from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.progress import ShownTask
 from lopa_lab.experiments.table import EXPERIMENTS, FIT_SEED
 
-app = typer.Typer(
+app = CommandApp(
     help="Open questions about LoPA: each command measures one, and writes data, plot and finding. Give an interrupted "
     "command again, and it goes on.",
     no_args_is_help=True,
@@ -36,11 +38,12 @@ def _command(name: str) -> Callable[..., None]:
         ] = Path("experiments"),
     ) -> None:
         with exit_on_error():
-            from lopa_lab.experiments.run.runner import run_experiment
-            from lopa_lab.experiments.table import load_experiment
-            from lopa_lab.records.record import arguments_of_process
+            with ShownTask("Starting"):
+                from lopa_lab.experiments.run.runner import run_experiment
+                from lopa_lab.experiments.table import load_experiment
+                from lopa_lab.records.record import arguments_of_process
 
-            experiment = load_experiment(name)
+                experiment = load_experiment(name)
             overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
             record = run_experiment(
                 name,

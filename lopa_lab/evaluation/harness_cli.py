@@ -6,21 +6,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cluster.command_line.progress import ShownTask
+from lopa_lab.evaluation.totals import decoding_lines
+from lopa_ray.errors import SettingsError
+
 TASKS = Path(__file__).parent / "tasks"
 """Tasks of this project, in the harness's form."""
 
 
 def run_harness(arguments: Sequence[str]) -> None:
     """Hand the command line on to the harness; `run` takes `lopa_ray` where no --model is named, and tasks of this
-    project are among those that it knows.
+    project are among those that it knows. Below the harness's table of scores is one of what decoding took.
 
-    Raises what the harness raises, SystemExit for wrong usage among it.
+    Raises SettingsError if data cannot be loaded from the Hub, and what the harness raises, SystemExit for wrong usage
+    among it.
     """
-    from lm_eval._cli import HarnessCLI
-    from lm_eval.utils import setup_logging
+    with ShownTask("Loading lm-evaluation-harness"):
+        from lm_eval._cli import HarnessCLI
+        from lm_eval.utils import setup_logging
 
-    import lopa_lab.evaluation  # noqa: F401  # registers the model
-    from lopa_lab.evaluation.harness_model import NAME
+        import lopa_lab.evaluation  # noqa: F401  # registers the model
+        from lopa_lab.evaluation.harness_model import NAME, opened_models
 
     given = list(arguments)
     named = {argument.partition("=")[0] for argument in given}
@@ -31,4 +37,10 @@ def run_harness(arguments: Sequence[str]) -> None:
     setup_logging()
     sys.argv = ["lopa eval", *given]
     cli = HarnessCLI()
-    cli.execute(cli.parse_args())
+    with opened_models() as models:
+        try:
+            cli.execute(cli.parse_args())
+        except ConnectionError as error:
+            raise SettingsError(f"data cannot be loaded from the Hub: {error}") from error
+        for model in models:
+            print("\n".join(decoding_lines(model.totals)))

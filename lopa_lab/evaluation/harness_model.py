@@ -7,7 +7,8 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, Self
 
 from lm_eval.api.instance import Instance
@@ -36,6 +37,22 @@ NAME = "lopa_ray"
 """What `--model` calls it."""
 
 logger = logging.getLogger("lopa.evaluation")
+
+
+_opened: ContextVar[list[LopaRayLM] | None] = ContextVar("_opened", default=None)
+
+
+@contextmanager
+def opened_models() -> Iterator[list[LopaRayLM]]:
+    """The models that the harness opens meanwhile, which it neither shows nor closes; they are closed at the end."""
+    models: list[LopaRayLM] = []
+    token = _opened.set(models)
+    try:
+        yield models
+    finally:
+        _opened.reset(token)
+        for model in models:
+            model.close()
 
 
 @register_model(NAME)
@@ -75,6 +92,9 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         self._engine = self._engines[0]
         self.totals: defaultdict[str, DecodeTotals] = defaultdict(DecodeTotals)
         """By task, of those that generate."""
+        opened_here = _opened.get()
+        if opened_here is not None:
+            opened_here.append(self)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: Any = None) -> Self:

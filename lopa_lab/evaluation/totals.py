@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from lopa_lab.records.markdown import table
+from lopa_lab.records.small_sample import small_sample_note
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.likelihood import LogLikelihood
 
@@ -41,3 +43,18 @@ class DecodeTotals(Totals):
         """Sums and quotients, for the results' JSON: `tpf` is tokens ÷ steps, `tps` tokens ÷ seconds."""
         tpf = self.tokens / self.steps if self.steps else 0.0
         return {**asdict(self), "tpf": tpf, "tps": self.tokens / self.seconds if self.seconds else 0.0}
+
+
+def decoding_lines(totals: Mapping[str, DecodeTotals]) -> list[str]:
+    """For people: what decoding took, by task, in a table as the harness prints scores, and which scores say little."""
+    if not totals:
+        return []
+    rows = []
+    for task, sums in totals.items():
+        figures = sums.as_dict()
+        rows.append(
+            [task, f"{figures['tpf']:.2f}", f"{figures['tps']:.1f}", str(sums.tokens), str(sums.requests)]
+        )
+    lines = [table(["Tasks", "TPF", "tokens/s", "tokens", "requests"], rows)]
+    notes = {task: small_sample_note(sums.requests) for task, sums in totals.items()}
+    return [*lines, *(f"{task}: {note}" for task, note in notes.items() if note is not None)]

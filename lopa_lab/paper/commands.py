@@ -7,11 +7,12 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.batch.open_engine import open_engine
+from lopa_lab.hub_connection import use_cache_without_hub
 from lopa_lab.paper.reports.run_report import RunReport
 from lopa_lab.paper.runs.run import RunOptions, run_benchmark, with_concurrency
 from lopa_lab.paper.tables.cell_comparison import CellComparison
 from lopa_lab.paper.tables.run_cells import Selection, run_cells
-from lopa_lab.paper.tasks.benchmarks import check_benchmark
+from lopa_lab.paper.tasks.benchmarks import WORD_PROBLEMS, check_benchmark, open_benchmark
 from lopa_ray.engine.config import Config
 
 TITLES = {
@@ -28,6 +29,8 @@ TITLES = {
 def run_paper(name: str, config: Config, output: Path, options: RunOptions) -> None:
     """`lopa eval paper`: run a benchmark, write its report into the folder `output`, print its figures."""
     check_benchmark(name, options.data, options.shots_data)
+    if name != WORD_PROBLEMS and options.data is None and not use_cache_without_hub():
+        open_benchmark(name)  # raises before a model is loaded
     with open_engine(with_concurrency(config, options.concurrency), local=options.local) as engine:
         report = RunReport(run_benchmark(engine, name, config, output, options))
     report.write()
@@ -50,6 +53,8 @@ def reproduce(table: str, selection: Selection, output: Path, options: RunOption
     `run_cells` raises.
     """
     title = TITLES.get(table, table)
+    if selection.stand_in != WORD_PROBLEMS:
+        use_cache_without_hub()
     if selection.stand_in is not None:
         title += f" ({selection.stand_in} in the place of each task)"
     for results in run_cells(table, selection, output, options):

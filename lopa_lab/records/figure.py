@@ -12,6 +12,7 @@ from io import BytesIO, StringIO
 from typing import IO, Any
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.extras import install_advice
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, which colour-blind people can tell apart; without black and yellow, each of which is hard to
@@ -49,7 +50,7 @@ _STYLE: dict[Any, Any] = {
 def require_matplotlib() -> None:
     """Raises SettingsError if plots cannot be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise SettingsError("plots need matplotlib; install it: pip install 'lopa-ray[eval]'")
+        raise SettingsError(f"plots need matplotlib; {install_advice('eval')}")
 
 
 def svg(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:

@@ -88,6 +88,14 @@ class Device:
     tested: bool
     """Whether the repository has a record of a run of this project on such a device."""
 
+    def count(self) -> int:
+        """How many of them this process sees; 1 for the CPU. An accelerator is not initialized by this."""
+        if self.torch_name == "cpu":
+            return 1
+        import torch
+
+        return torch.accelerator.device_count()
+
     def torch_device(self) -> torch.device:
         """The torch device, prepared for use. Raises SettingsError with the reason if it cannot be used.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from lopa_ray.extras import install_advice
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -21,7 +23,7 @@ def unavailable_reason() -> str | None:
     try:
         import torch_npu
     except ImportError as error:
-        return f"torch-npu cannot be imported ({error}); install lopa-ray[npu] and the CANN that its release names"
+        return f"torch-npu cannot be imported ({error}); {install_advice('npu')}, and the CANN that its release names"
     if not torch_npu.npu.is_available():
         return "torch-npu finds no NPU; check the driver and ASCEND_RT_VISIBLE_DEVICES"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,31 @@ def test_what_is_wrong_is_found() -> None:
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     named = re.findall(rf"`((?:{FOLDERS})/[\w./-]+\.\w+)`", page.read_text(encoding="utf-8"))
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
+
+
+def test_every_example_is_listed() -> None:
+    """Those beside a program that is listed are its parts."""
+    page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    for folder, suffix in (("", ".py"), ("notebooks/", ".ipynb")):
+        names = [path.name for path in (ROOT / "examples" / folder).glob(f"*{suffix}")]
+        assert names
+        for name in names:
+            assert f"[`{name}`]({folder}{name}) | " in page
+
+
+def test_extras_are_installed_from_the_checkout() -> None:
+    """No release is on PyPI: its name cannot be installed."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pages = [ROOT / "lopa_ray/presets/demo-model/README.md", *PAGES]
+    for folder in ("actors", "cluster", "examples", "lopa_lab", "lopa_ray"):
+        pages += (ROOT / folder).rglob("*.py")
+    used = set()
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"pip install\s+'?lopa-ray|lopa-ray\[", text), page
+        used |= set(re.findall(r"'\.\[(\w+)\]'|install_advice\(['\"](\w+)", text))
+    names = {name for pair in used for name in pair if name}
+    assert {"eval", "jobs", "npu", "clients"} <= names <= set(declared["optional-dependencies"])
 
 
 def test_short_options_are_listed_as_model_arguments() -> None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cluster.batch.progress_bar import progress_bar
+from cluster.command_line.progress import ShownTask
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord, Setup
 from lopa_lab.experiments.run.findings_page import section, write_figure
 from lopa_lab.experiments.run.workbench import Workbench
@@ -55,12 +55,12 @@ def run_experiment(
     )
     measured = PointsLog(folder / f"{name}.jsonl", setup)
     points = experiment.points()
-    with progress_bar(len(points), name) as progress, Workbench(config, setup) as bench:
+    with ShownTask(name, len(points), "points") as task, Workbench(config, setup) as bench:
         for point in points:
             if point not in measured:
                 data = experiment.measure(bench, point)
                 measured.append(MeasuredPoint(point=point, data=dict(data)))
-            progress.advance(progress.task_ids[0])
+            task.advance()
     record = ExperimentRecord.of_run(
         command,
         experiment=name,

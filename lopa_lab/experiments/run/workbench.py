@@ -12,6 +12,7 @@ import ray
 
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.batch.open_engine import open_engine
+from cluster.command_line.progress import ShownTask
 from lopa_lab.bench.decoding import results_of, solved
 from lopa_lab.experiments.run.experiment import Data, Setup
 from lopa_lab.experiments.run.lookaheads import MakeSession
@@ -22,6 +23,7 @@ from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.events import RequestStep
 
 if TYPE_CHECKING:
     from lopa_ray.engine.local import LocalEngine
@@ -104,7 +106,13 @@ class Workbench(ExitStack):
         sessions = [self.engine.create_session(problem.question, settings) for problem in problems]
         if make_session is not None:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
-        return graded(problems, results_of(self.engine, sessions))
+        with ShownTask("Decoding", len(sessions), "problems") as task:
+
+            def on_event(_index: int, event: RequestStep) -> None:
+                if event.outcome.finish_reason is not None:
+                    task.advance()
+
+            return graded(problems, results_of(self.engine, sessions, on_event=on_event))
 
     def totals_in_turns(
         self, decoders: Mapping[Name, Callable[[str], Mapping[str, float]]]
@@ -113,11 +121,13 @@ class Workbench(ExitStack):
         question."""
         totals = {name: StepTotals() for name in decoders}
         # The first problem is decoded once more, before the others, to warm up.
-        for number, problem in enumerate([self.problems[0], *self.problems]):
-            for name, decode in decoders.items():
-                sums = decode(problem.question)
-                if number:
-                    totals[name].add(sums)
+        with ShownTask("Decoding", 1 + len(self.problems), "problems") as task:
+            for number, problem in enumerate([self.problems[0], *self.problems]):
+                for name, decode in decoders.items():
+                    sums = decode(problem.question)
+                    if number:
+                        totals[name].add(sums)
+                task.advance()
         return totals
 
 

@@ -25,6 +25,7 @@ from lopa_lab.paper.reports.statistics import Summary, fills_per_step, format_nu
 from lopa_lab.paper.runs.run import FinishedRun
 from lopa_lab.paper.runs.run_info import RunInfo
 from lopa_lab.records.markdown import code_block, escape, table
+from lopa_lab.records.small_sample import small_sample_note
 
 SCHEMA_VERSION = 2
 """Of report.json and comparison.json. It grows when a name in them goes or changes its meaning."""
@@ -213,12 +214,14 @@ def _notes(run: RunInfo, summary: Summary) -> list[str]:
     wanted = min(run.limit or run.problems, run.problems)
     ungraded = summary.problems - summary.graded
     timed = summary.figures["latency_s"].count
+    score = summary.scores[run.metric]
     single = timed - summary.figures["published_avg_tps"].count
     notes = {
         f"This is not the benchmark: the run was limited to the first {wanted:,} of "
         f"{_count(run.problems, 'problem', 'problems')} (--limit), and published numbers are for all of them.": (
             wanted < run.problems
         ),
+        small_sample_note(score.count, score.value) or "": score.count > 0,
         f"The run is not complete: {summary.problems:,} of {wanted:,} problems are decoded.": (
             summary.problems < wanted
         ),
@@ -233,7 +236,7 @@ def _notes(run: RunInfo, summary: Summary) -> list[str]:
             summary.reached_length
         ),
     }
-    return [note for note, holds in notes.items() if holds]
+    return [note for note, holds in notes.items() if note and holds]
 
 
 def _count(number: int, one: str, several: str) -> str:

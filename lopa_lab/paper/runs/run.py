@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cluster.batch.progress_bar import progress_bar
+from cluster.command_line.progress import ShownTask
 from lopa_lab.paper.runs.decode_problems import decode_problems
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.runs.run_folder import RunFolder
@@ -88,10 +88,11 @@ def run_benchmark(
         chat = require_tokenizer(engine.tokenizer).has_chat_template and name not in ASKED_AS_TEXT
     if chat and options.add_bos:
         raise SettingsError("--add-bos goes before plain text, and this run uses chats; add --no-chat")
-    task = open_benchmark(name, data=options.data, shots_data=options.shots_data, chat=chat)
-    if task.runs_code and options.allow_code_execution:
-        check_sandbox()
-    problems = task.problems(options.limit)
+    with ShownTask(f"Reading the problems of {name}"):
+        task = open_benchmark(name, data=options.data, shots_data=options.shots_data, chat=chat)
+        if task.runs_code and options.allow_code_execution:
+            check_sandbox()
+        problems = task.problems(options.limit)
     machine = Machine.here(engine.config.model.device)
     told: dict[str, Any] = {
         "task": name,
@@ -160,10 +161,10 @@ def grade_records(
 def _shown(records: Iterable[ProblemRecord], doing: str, total: int) -> Iterator[ProblemRecord]:
     """The same records, with a bar of how far it is; a line now and then where stderr is no terminal."""
     said = time.monotonic()
-    with progress_bar(total, doing) as bar:
+    with ShownTask(doing, total, "problems") as task:
         for done, record in enumerate(records, start=1):
             yield record
-            bar.advance(bar.task_ids[0])
-            if bar.disable and time.monotonic() - said > SECONDS_BETWEEN_LINES:
+            task.advance()
+            if not task.visible and time.monotonic() - said > SECONDS_BETWEEN_LINES:
                 said = time.monotonic()
                 print(f"{doing} {done} of {total}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.extras import install_advice
 
 DataRow = Mapping[str, Any]
 Kinds = Mapping[str, type | tuple[type, ...]]
@@ -71,8 +72,7 @@ class BenchmarkData:
             from huggingface_hub import is_offline_mode, resolve_revision
         except ModuleNotFoundError as error:
             raise SettingsError(
-                f"--data: {hub.repository} needs the package {error.name}; install it: pip install "
-                "'lopa-ray[eval]', or give a file"
+                f"--data: {hub.repository} needs the package {error.name}; {install_advice('eval')}, or give a file"
             ) from None
         try:
             revision = resolve_revision(

@@ -17,6 +17,9 @@ CODE_TASKS: dict[str, Callable[..., PaperTask]] = {
 }
 """The code benchmarks by name; each takes a file or None, and `chat`."""
 
+WORD_PROBLEMS = "word_problems"
+"""The benchmark whose problems are in the package."""
+
 ASKED_AS_TEXT = ("humaneval",)
 """Benchmarks that the paper's authors prompt with plain text for every checkpoint: the prompt is code to complete."""
 

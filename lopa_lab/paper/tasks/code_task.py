@@ -14,6 +14,7 @@ from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, DataRow, HubData,
 from lopa_lab.paper.tasks.sandbox import SandboxLimits, run_program
 from lopa_lab.paper.tasks.task import BenchmarkProblem, PaperTask
 from lopa_ray.errors import SettingsError
+from lopa_ray.extras import install_advice
 
 HARNESS = "lm-eval 0.4.13"
 """The release of lm-evaluation-harness whose prompts are used, word for word."""
@@ -95,7 +96,7 @@ def evalplus_version(task: str) -> str:
     try:
         return metadata.version("evalplus")
     except metadata.PackageNotFoundError:
-        raise SettingsError(f"{task} needs EvalPlus; install it: pip install 'lopa-ray[eval]'") from None
+        raise SettingsError(f"{task} needs EvalPlus; {install_advice('eval')}") from None
 
 
 def fenced(answer: str) -> str:

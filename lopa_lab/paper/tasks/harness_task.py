@@ -14,6 +14,7 @@ from typing import Any
 from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, DataRow
 from lopa_lab.paper.tasks.task import BenchmarkProblem, PaperTask
 from lopa_ray.errors import SettingsError
+from lopa_ray.extras import install_advice
 
 FEWSHOT_SEED = 1234
 """The harness's own default for the choice of shots."""
@@ -241,7 +242,7 @@ def _load_tasks(
         manager = harness_tasks.TaskManager(include_path=str(folder), include_defaults=False)
         return list(manager.load(specs)["tasks"].values())
     except ModuleNotFoundError as error:
-        raise SettingsError(f"{error}; install what evaluation needs: pip install 'lopa-ray[eval]'") from None
+        raise SettingsError(f"{error}; {install_advice('eval')}") from None
     except Exception as error:
         # The harness's functions raise many types for a row, and `datasets` for a Hub that cannot be reached.
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.cli.models import format_bytes
+from cluster.cli.models import checkpoints_table, format_bytes, known_families
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.config.yaml_files import CONFIGS
 from lopa_ray.engine.config import Config
@@ -37,20 +39,40 @@ def test_families_are_listed_with_what_they_were_checked_against() -> None:
     assert all(row["family"] in shown for row in rows) and "mask_token_id" in shown
 
 
-@pytest.mark.parametrize("columns", ["40", "200"])
-def test_published_checkpoints_are_listed_whole_in_terminals_of_any_width(
-    columns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
+def rendered(columns: int) -> list[str]:
+    """The lines of the table of checkpoints in a terminal of that width."""
+    console = Console(width=columns, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(checkpoints_table(known_families(), console.width))
+    return [line.rstrip() for line in shown.get().splitlines()]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120, 200])
+def test_published_checkpoints_are_listed_whole_in_terminals_of_any_width(columns: int) -> None:
+    lines = rendered(columns)
+    assert all(len(line) <= columns for line in lines)
+    words = "".join("".join(lines).split())
+    for row in PUBLISHED_CHECKPOINTS:
+        if columns >= 80:
+            assert any(row.name in line for line in lines)
+        assert row.name in words
+        assert row.preset is None or row.preset in words
+    if columns < 80:
+        assert all("".join(row.figures.split()) in words for row in PUBLISHED_CHECKPOINTS)
+
+
+def test_a_pipe_gets_a_line_per_checkpoint() -> None:
     lines = [line.split() for line in models().splitlines()]
+    listed = [row for line in models("--json").splitlines() for row in json.loads(line)["checkpoints"]]
+    assert [row["name"] for row in listed] == [row.name for row in PUBLISHED_CHECKPOINTS]
+    adapters = {row["name"]: row["adapter"] for row in listed}
+    assert adapters["Dream-org/Dream-v0-Instruct-7B"] == "SJTU-Deng-Lab/D2F_Dream_Instruct_7B_Lora"
+    assert adapters["GSAI-ML/LLaDA-1.5"] is None
     for row in PUBLISHED_CHECKPOINTS:
         weights = [] if row.weights_gib is None else [f"{row.weights_gib:.1f}", "GiB"]
-        assert [row.name, *weights, *([row.preset] if row.preset else [])] in lines
-        assert not row.figures or row.figures.split() in lines
-    listed = [
-        row["name"] for line in models("--json").splitlines() for row in json.loads(line)["checkpoints"]
-    ]
-    assert listed == [row.name for row in PUBLISHED_CHECKPOINTS]
+        adapter = adapters[row.name]
+        given = [row.preset] * (row.preset is not None) + [adapter] * (adapter is not None)
+        assert [row.name, *given, *weights, *row.figures.split()] in lines
 
 
 def test_published_checkpoints_are_those_of_presets_and_of_the_page() -> None:

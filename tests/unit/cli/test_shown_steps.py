@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from pathlib import Path
 
+import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
-from cluster.cli import app
-from cluster.cli.watch import CanvasRenderer
+from cluster.cli import app, watch
+from cluster.cli.watch import CanvasRenderer, Watcher
 from lopa_ray.decoding.decoders.editing import EditingSettings
+from lopa_ray.decoding.result import TraceStep
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine
+from support.terminal import CONTROL
 from support.verified_decode import PROBLEM
 
 NBSP = "&#160;"
@@ -81,3 +88,94 @@ def test_an_edited_token_is_shown_as_one_of_the_step_that_edited_it() -> None:
         positions = range(len(session.prompt), len(session.prompt) + len(step.canvas))
         assert frame.decided_in == tuple(decided.get(position, 0) for position in positions)
     assert edits
+
+
+@pytest.fixture(scope="module")
+def decoded() -> tuple[LocalEngine, DecodeSession, tuple[TraceStep, ...]]:
+    """A decode with branches, whose ranking is by entropy, and its steps."""
+    engine = LocalEngine.from_pretrained("demo")
+    settings = engine.decode_settings(None, ranking="neg_entropy", num_branches=4, max_new_tokens=64)
+    steps = engine.generate(PROBLEM, settings, trace=True).trace
+    return engine, engine.create_session(PROBLEM, settings), steps
+
+
+Decoded = tuple[LocalEngine, DecodeSession, tuple[TraceStep, ...]]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 99, 100, 160])
+def test_a_narrow_terminal_has_the_branches_below_the_canvas(decoded: Decoded, columns: int) -> None:
+    engine, session, steps = decoded
+    renderer = CanvasRenderer(engine.tokenizer, session)
+    for step in steps:
+        frame = renderer.next_frame(step)
+        console = Console(width=columns, file=io.StringIO())
+        with console.capture() as shown:
+            console.print(renderer.render(frame, columns))
+        lines = shown.get().splitlines()
+        assert all(len(line.rstrip()) <= columns for line in lines)
+        if len(step.branches) == 1:
+            continue
+        beside = [line for line in lines if line.startswith("╭") and "branches" in line and "step" in line]
+        assert bool(beside) == (columns >= 100)
+        whole = "".join(line.split("│")[1].strip() for line in lines if line.startswith("│ "))
+        canvas = "".join(renderer.canvas(frame).plain.split())
+        assert canvas[:8] in "".join(whole.split())
+
+
+def test_confidences_are_on_one_scale(decoded: Decoded) -> None:
+    engine, session, steps = decoded
+    renderer = CanvasRenderer(engine.tokenizer, session)
+    shares = []
+    for step in (step for step in steps if len(step.branches) > 1):
+        console = Console(width=46, file=io.StringIO())
+        with console.capture() as shown:
+            console.print(renderer.branch_table(step, 46))
+        numbers = [float(line.split()[-1]) for line in shown.get().splitlines()]
+        expected = [min(1.0, math.exp(min(0.0, branch.confidence))) for branch in step.branches]
+        assert sorted(numbers) == sorted(round(share, 3) for share in expected)
+        shares += numbers
+    assert shares and all(0.0 <= share <= 1.0 for share in shares)
+
+
+class Waits:
+    """In the place of the event that ends waiting: keeps how long each step would have stayed."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_a_terminal_keeps_a_line_per_step(decoded: Decoded, columns: int) -> None:
+    engine, session, steps = decoded
+    console = Console(width=columns, height=60, file=io.StringIO(), force_terminal=True)
+    watcher = Watcher(console, engine.tokenizer, session)
+    waits = watcher._aborted = Waits()  # type: ignore[assignment]
+    with watcher:
+        for step in steps:
+            watcher.on_step(0, step)
+    assert len(waits.seconds) == len(steps)
+    assert waits.seconds[-1] == watch.MIN_FRAME_S == max(waits.seconds)
+    written = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+    lines = CONTROL.sub("", written).replace("\r", "\n").splitlines()
+    for step in steps:
+        (line,) = (line for line in lines if line.startswith(f"step {step.step:>3}  "))
+        assert step.branch_name(step.winner) in line and f" {len(step.decided)} token" in line
+        assert len(line) <= columns
+
+
+def test_an_error_ends_the_waiting(decoded: Decoded) -> None:
+    engine, session, steps = decoded
+    console = Console(width=80, file=io.StringIO(), force_terminal=True)
+    watcher = Watcher(console, engine.tokenizer, session)
+    watcher.__enter__()
+    for step in steps:
+        watcher.on_step(0, step)
+    watcher.__exit__(RuntimeError)
+    assert watcher._aborted.is_set() and not watcher._thread.is_alive()
+    assert len(watcher._frames) == len(steps)

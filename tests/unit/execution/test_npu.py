@@ -183,5 +183,5 @@ def test_a_missing_package_or_device_is_an_error_that_says_so(
     with pytest.raises(SettingsError, match=r"got 'npu'.*finds no NPU.*or set model.device: cpu"):
         DEVICES["npu"].torch_device()
     monkeypatch.setitem(sys.modules, "torch_npu", None)
-    with pytest.raises(SettingsError, match=r"torch-npu cannot be imported.*lopa-ray\[npu\]"):
+    with pytest.raises(SettingsError, match=r"torch-npu cannot be imported.*\.\[npu\]"):
         DEVICES["npu"].torch_device()

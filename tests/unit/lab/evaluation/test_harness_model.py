@@ -193,7 +193,8 @@ def test_a_task_is_scored_and_its_results_say_what_decoding_took(folder: Path) -
 
 
 @pytest.mark.slow
-def test_the_command_line_is_the_harness_s(folder: Path) -> None:
+def test_the_command_line_is_the_harness_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # its data are in the package
     options = ["--tasks", "word_problems", "--include_path", str(TASKS), "--limit", "2"]
     arguments = ["--model_args", "config=demo,local=True", "--output_path", str(folder / "results"), *options]
     result = CliRunner().invoke(app, ["eval", "run", *arguments])
@@ -201,6 +202,12 @@ def test_the_command_line_is_the_harness_s(folder: Path) -> None:
     (written,) = (folder / "results").rglob("results_*.json")
     content = json.loads(written.read_text())
     assert content["config"]["model"] == "lopa_ray"
-    assert content["config"]["lopa_ray"]["tasks"]["word_problems"]["requests"] == 2
+    took = content["config"]["lopa_ray"]["tasks"]["word_problems"]
+    assert took["requests"] == 2
+    shown = result.stdout.splitlines()
+    heading = shown.index("| Tasks | TPF | tokens/s | tokens | requests |")
+    assert any("exact_match" in line for line in shown[:heading])
+    assert shown[heading + 2].startswith(f"| word_problems | {took['tpf']:.2f} | ")
+    assert shown[heading + 3].startswith("word_problems: 2 problems are too few: ")
     wrong = CliRunner().invoke(app, ["eval", "run", "--model_args", "surprise=1", *options])
     assert wrong.exit_code == 2 and "surprise" in wrong.stderr

@@ -330,7 +330,7 @@ class TestData:
 
         monkeypatch.setattr(metadata, "version", version)
         with pytest.raises(
-            SettingsError, match=r"humaneval needs EvalPlus; install it: pip install 'lopa-ray\[eval\]'"
+            SettingsError, match=r"humaneval needs EvalPlus; install it in .*: pip install -e '\.\[eval\]'"
         ):
             HumanEval(CODE / "humaneval.jsonl").problems()
 

@@ -134,6 +134,7 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
         ({"limit": 5, "problems": 9}, RECORDS, "The run is not complete: 3 of 5 problems are decoded."),
         ({}, [make_record(0, scores=None), *RECORDS[1:]], "1 answer is not graded"),
         ({}, RECORDS, "1 prompt lost the beginning"),
+        ({}, RECORDS, "3 problems are too few: a score over them has a standard error of about "),
         ({}, RECORDS, "1 answer reached the length limit without EOS."),
         ({}, [make_record(0, steps=1), *RECORDS[1:]], "leave out 1 problem that took a single step"),
         (
@@ -149,7 +150,7 @@ def test_notes_say_what_limits_the_figures(tmp_path: Path, run: dict, records: l
 
 
 def test_a_whole_run_needs_no_notes(tmp_path: Path) -> None:
-    report = make_report(tmp_path, [make_record(index) for index in range(3)])
+    report = make_report(tmp_path, [make_record(index) for index in range(200)], problems=200)
     assert report.notes == [] and report.is_complete
 
 

@@ -1,0 +1,52 @@
+"""Where a command decodes that needs no Ray: in its own process, or on Ray if something asks for that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+import typer
+
+from lopa_ray.engine.config import Config
+from lopa_ray.execution.device import DEVICES
+
+ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")
+"""Settings of `group` that only a group on Ray has a use for."""
+
+
+def reason_for_ray(config: Config, *, source: str | None, options: Collection[str]) -> str | None:
+    """Why to decode on Ray, as words of a message; None: nothing asks for it.
+
+    `source`: the file or preset that the command line names; None without one, as the number of workers in the
+    default preset is then no wish of the user's. `options`: the settings of `group` that the command line sets.
+    """
+    for setting in ASKING_SETTINGS:
+        if setting in options:
+            return f"the command line sets group.{setting}"
+        if source is not None and setting in config.group.model_fields_set and getattr(config.group, setting):
+            return f"{source} sets group.{setting}"
+    if os.environ.get("RAY_ADDRESS"):
+        return "RAY_ADDRESS is set"
+    device = DEVICES[config.model.device]
+    number = device.count()
+    return f"there are {number} devices ({device.name})" if number > 1 else None
+
+
+def is_local(config: Config, *, local: bool, source: str | None, options: Collection[str]) -> bool:
+    """Whether to decode in this process, as `local` demands or since nothing asks for Ray; a line on stderr tells where
+    and why if `local` is not set. Other arguments are those of `reason_for_ray`."""
+    if local:
+        return True
+    reason = reason_for_ray(config, source=source, options=options)
+    typer.echo(where_line(config, reason), err=True)
+    return reason is None
+
+
+def where_line(config: Config, reason: str | None) -> str:
+    """The line that tells the user where it decodes and why."""
+    if reason is None:
+        return "Decoding in this process; --workers N decodes on N workers of Ray."
+    workers = config.group.num_workers
+    address = os.environ.get("RAY_ADDRESS")
+    ray = f"the Ray at {address}" if address else "a local Ray"
+    return f"Decoding on {workers} worker{'s' * (workers > 1)} of {ray}: {reason}."

@@ -1,0 +1,8 @@
+"""How the extras of pyproject.toml are installed, for messages about a missing package."""
+
+from __future__ import annotations
+
+
+def install_advice(extra: str) -> str:
+    """What to do where a package of an extra is missing. It needs a checkout, since no release is on PyPI."""
+    return f"install it in the checkout of lopa-ray: pip install -e '.[{extra}]'"

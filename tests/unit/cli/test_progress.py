@@ -1,0 +1,93 @@
+"""What a terminal shows of a command's progress, and that a pipe gets none of it."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from cluster.batch.open_engine import open_engine
+from cluster.command_line.progress import ShownTask
+from lopa_ray.engine.config import Config
+from support.terminal import run_in_terminal, stderr_terminal
+from support.verified_decode import PROBLEM
+
+
+def test_a_task_is_shown_with_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = stderr_terminal(monkeypatch, 80)
+    with ShownTask("Decoding", 3, "problems") as task:
+        assert task.visible
+        task.advance()
+        task.describe("Grading")
+        task.move_to(3)
+        task.describe("Done")
+    lines = [line.rstrip() for line in terminal.text().replace("\r", "\n").splitlines()]
+    for doing, count in (("Decoding", 0), ("Grading", 1), ("Done", 3)):
+        assert any(doing in line and line.endswith(f"{count} of 3 problems") for line in lines)
+
+
+def test_tasks_within_tasks_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = stderr_terminal(monkeypatch, 80)
+    with ShownTask("tfo", 2, "points") as outer:
+        with ShownTask("Loading demo") as inner:
+            inner.say("2 workers ready")
+            inner.describe("Loading more")
+        outer.describe("next")
+    shown = terminal.text()
+    assert shown.index("Loading demo") < shown.index("2 workers ready\n") < shown.index("next")
+    with ShownTask("again"):
+        pass
+    assert "again" in terminal.text()
+
+
+def test_a_pipe_gets_lines_that_are_said_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in CI
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", pipe)
+    with ShownTask("Decoding", 3, "problems") as task:
+        task.advance()
+        task.describe("Grading")
+        assert not task.visible
+        task.say("line 2: [red]")
+    assert "line 2: [red]" in pipe.getvalue()
+    assert "Grading" not in pipe.getvalue() and "Decoding" not in pipe.getvalue()
+
+
+def test_an_engine_of_this_process_says_that_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = stderr_terminal(monkeypatch, 80)
+    with open_engine(Config.load("demo"), local=True):
+        assert "Loading demo" in terminal.text()
+
+
+def test_a_group_says_what_it_waits_for_and_that_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Group:
+        num_workers = 2
+
+        @classmethod
+        def from_config(cls, config: Config, *, on_phase: object) -> Group:
+            assert callable(on_phase)
+            on_phase("Starting Ray")
+            on_phase("Loading demo on 2 workers")
+            return cls()
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("actors.engine.RayEngine", Group)
+    terminal = stderr_terminal(monkeypatch, 80)
+    with open_engine(Config.load("demo"), local=False):
+        shown = terminal.text()
+    order = [
+        shown.index(words) for words in ("Starting Ray", "Loading demo on 2", "2 workers ready after 0 s")
+    ]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_command_in_a_terminal(columns: int) -> None:
+    command = [sys.executable, "-m", "cluster.cli", "generate", "-n", "32", PROBLEM]
+    lines = [line.rstrip() for line in run_in_terminal(command, columns).replace("\r", "\n").splitlines()]
+    assert any("Loading demo" in line for line in lines)
+    assert any("Decoding" in line and "of 32" in line for line in lines)
+    assert any(line.startswith("TPF") for line in lines)
