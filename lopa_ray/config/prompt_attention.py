@@ -35,7 +35,7 @@ class PromptAttention:
         return length - length % self.block_size if self.kind == "blocks" else length
 
     def segments(self, start: int, prompt_stop: int, stop: int) -> tuple[Segment, ...]:
-        """The segments of rows from `start` to `stop`, of which those from `prompt_stop` on are a block of the answer."""
+        """The segments of rows from `start` to `stop`; those from `prompt_stop` on are a block of the answer."""
         if self.kind == "blocks":
             first = start - start % self.block_size + self.block_size
             ends = [*range(first, stop, self.block_size), stop]

@@ -28,7 +28,9 @@ class AnswerSlot:
     def of(cls, values: Sequence[Sequence[int]], end_token_id: int) -> AnswerSlot:
         """The slot of values, given by their token ids. Raises PromptError for no value, an empty one, or two alike."""
         if not values or not all(values):
-            raise PromptError("a question needs values, and each of them at least one token; add what is missing")
+            raise PromptError(
+                "a question needs values, and each of them at least one token; add what is missing"
+            )
         length = max(map(len, values))
         closed = tuple((*value, end_token_id)[:length] for value in values)
         if len(set(closed)) < len(closed):
@@ -53,6 +55,8 @@ class AnswerSlot:
         """The log-likelihood of each value in nats, by the log-probabilities of each prefix' candidates, in order."""
         by_prefix = {
             prefix: dict(zip(candidates, of_prefix, strict=True))
-            for (prefix, candidates), of_prefix in zip(self.candidates_by_prefix.items(), logprobs, strict=True)
+            for (prefix, candidates), of_prefix in zip(
+                self.candidates_by_prefix.items(), logprobs, strict=True
+            )
         }
         return [sum(by_prefix[value[:at]][token] for at, token in enumerate(value)) for value in self.values]

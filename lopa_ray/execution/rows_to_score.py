@@ -73,7 +73,9 @@ class RowsToScore:
         self._set_of_row = self._bitmask_of_rows()
         self._target_of_row = self._targets_of_rows()
         branches = (lane.branch for lane in lanes)
-        self._num_candidates = np.array([len(b.candidates) if b is not None else 0 for b in branches], np.int64)
+        self._num_candidates = np.array(
+            [len(b.candidates) if b is not None else 0 for b in branches], np.int64
+        )
         """How many candidates each row of a lane has; 0: a token is chosen instead."""
         self._logit_changes: LogitChangeTables | None = None
         if any(logit_changes_of_lane(lane) is not None for lane in lanes):

@@ -47,6 +47,15 @@ LOPA_RAY = {
         "Tokenizer",
     ),
     *("TraceBranch", "TraceRuleStep", "TraceStep"),
+    *("DecisionResult", "DecisionSettings", "DecisionTask", "Option"),
+    *(
+        "ChoiceAnswer",
+        "ChoiceQuestion",
+        "PredicateAnswer",
+        "PredicateQuestion",
+        "ScoreAnswer",
+        "ScoreQuestion",
+    ),
     *(
         "BlockView",
         "Decision",

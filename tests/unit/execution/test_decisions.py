@@ -42,7 +42,11 @@ def log_softmax(runner: BranchRunner, logits: torch.Tensor) -> torch.Tensor:
 
 
 def direct(
-    runner: BranchRunner, prompt: Sequence[int], question: QuestionTokens, attention: PromptAttention, joint: bool
+    runner: BranchRunner,
+    prompt: Sequence[int],
+    question: QuestionTokens,
+    attention: PromptAttention,
+    joint: bool,
 ) -> list[float]:
     """The chain of each value, by one forward per token of each value over all logits."""
     values = []
@@ -94,7 +98,8 @@ def test_an_exact_prefix_gives_what_the_whole_gives(name: str) -> None:
     questions = [random_question(draw, EOS) for _ in range(3)]
     model = load_tiny_model(name)
     both = [
-        alone(decision(model, PROMPT, questions, ATTENTIONS[name], joint=joint), name) for joint in (False, True)
+        alone(decision(model, PROMPT, questions, ATTENTIONS[name], joint=joint), name)
+        for joint in (False, True)
     ]
     for stored, joint in zip(*both, strict=True):
         assert stored == pytest.approx(joint, abs=1e-5)
@@ -182,7 +187,9 @@ def test_a_preempted_decision_goes_on_where_it_was() -> None:
     name = "dream-tiny-2l"
     model, draw = load_tiny_model(name), random.Random(4)
     sessions = [
-        decision(model, PROMPT, [random_question(draw, EOS) for _ in range(8)], ATTENTIONS[name], max_step_rows=20)
+        decision(
+            model, PROMPT, [random_question(draw, EOS) for _ in range(8)], ATTENTIONS[name], max_step_rows=20
+        )
         for _ in range(3)
     ]
     wanted = [alone(session, name) for session in sessions]

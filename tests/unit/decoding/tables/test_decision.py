@@ -85,7 +85,11 @@ def test_lanes_beyond_the_bound_take_further_steps() -> None:
 def test_joint_lanes_have_the_input_in_them() -> None:
     branch = Branch(((6, 6),), range(5, 6), ((3, 5), (4, 6)), candidates=(20, 21))
     steps = [
-        Step(Plan(1, 0, (1, 2, 3, M, M, M), (branch,), ()), [{5: (20, 0.5)}], outcome(1, ((-0.5, -0.5),), last=True))
+        Step(
+            Plan(1, 0, (1, 2, 3, M, M, M), (branch,), ()),
+            [{5: (20, 0.5)}],
+            outcome(1, ((-0.5, -0.5),), last=True),
+        )
     ]
     check_steps(DecisionSession([1, 2, 3], [YES_NO], VOCABULARY, attention=FULL, joint=True), steps)
 
