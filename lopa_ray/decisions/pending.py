@@ -9,7 +9,7 @@ from lopa_ray.config.decision_settings import DecisionSettings
 from lopa_ray.decisions.answers import DecisionResult, answer
 from lopa_ray.decisions.questions import Question
 from lopa_ray.decoding.decision_session import DecisionSession
-from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 
 
 class PendingDecision:
@@ -28,6 +28,12 @@ class PendingDecision:
         self._logprobs: list[tuple[float, ...]] = []
         self._steps = self._forwards = self._cached = self._saved = 0
         self.finished = False
+
+    def add_event(self, event: RequestEvent) -> None:
+        """Take in an event. Raises the error of a failure."""
+        if isinstance(event, RequestFailure):
+            raise event.error
+        self.add(event)
 
     def add(self, event: RequestStep) -> None:
         """Take in a step."""

@@ -77,9 +77,7 @@ class AsyncEngine(SessionFactory, ABC):
         decision = await asyncio.to_thread(new_decision, self, task, settings, **changes)
         async with aclosing(self.events([decision.session])) as events:
             async for event in events:
-                if isinstance(event, RequestFailure):
-                    raise event.error
-                decision.add(event)
+                decision.add_event(event)
         return decision.result()
 
     async def stream(
