@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.choices.messages import OwnedId
 from lopa_ray.decisions.questions import Question
+from lopa_ray.engine.decision_factory import DecisionInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,7 @@ class DecisionMessage:
 
     id: str
     """See `ChoicesRequest`, for this and what has the same name."""
-    input: tuple[Mapping[str, Any], ...]
-    """Messages of a chat."""
+    input: DecisionInput
     questions: tuple[Question, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of decisions that the request names; the group's defaults fill the rest."""

@@ -196,17 +196,16 @@ Item: TypeAlias = Annotated[
 ]
 
 
-def _as_items(value: Any) -> Any:
-    if not isinstance(value, str | list):
-        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of items")
-    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+def _input_type(value: Any) -> str:
+    return f"{TAG_MARK}text" if isinstance(value, str) else f"{TAG_MARK}items"
 
 
-Items: TypeAlias = Annotated[
-    list[Item],
-    BeforeValidator(_as_items, json_schema_input_type=str | list[Item]),
-    Field(min_length=1),
+DecisionInputParam: TypeAlias = Annotated[
+    Annotated[str, Tag(f"{TAG_MARK}text")]
+    | Annotated[list[Item], Field(min_length=1), Tag(f"{TAG_MARK}items")],
+    Discriminator(_input_type),
 ]
+"""A text, or items."""
 
 
 def content_text(parts: Sequence[DecisionPart]) -> str:
@@ -225,9 +224,9 @@ def _part_text(part: DecisionPart) -> str:
     return part.refusal if isinstance(part, DecisionRefusal) else getattr(part, "text", "")
 
 
-def input_messages(items: Sequence[Item]) -> tuple[dict[str, Any], ...]:
-    """What the chat template gets. Raises ApiError (400) for an output without its call before it."""
-    return tuple(_messages(items))
+def decision_input(given: str | Sequence[Item]) -> str | tuple[dict[str, Any], ...]:
+    """A text, or what the chat template gets. Raises ApiError (400) for an output without its call before it."""
+    return given if isinstance(given, str) else tuple(_messages(given))
 
 
 def _messages(items: Sequence[Item]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from cluster.choices.decision_message import DecisionMessage
-from cluster.openai.decision_content import Content, Items, content_text, input_messages
+from cluster.openai.decision_content import Content, DecisionInputParam, content_text, decision_input
 from cluster.openai.errors import ApiError
 from cluster.openai.request_model import MAX_INT, RequestModel
 from lopa_ray.config.decision_settings import DecisionSettings
@@ -139,7 +139,7 @@ class DecisionsRequest(RequestModel):
     model: str | None = None
     """Which of the models that are served; may be left out if it is the only one."""
 
-    input: Items
+    input: DecisionInputParam
     """What the questions are about: text, or messages, calls and their outputs."""
 
     questions: list[QuestionParam] = Field(min_length=1, max_length=MAX_QUESTIONS)
@@ -171,7 +171,7 @@ class DecisionsRequest(RequestModel):
         settings = {"prefix": options.prefix, "rotations": options.rotations}
         return DecisionMessage(
             request_id,
-            input_messages(self.input),
+            decision_input(self.input),
             questions,
             {name: value for name, value in settings.items() if value is not None},
             client,

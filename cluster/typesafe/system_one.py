@@ -206,7 +206,7 @@ class SystemOneRequest(RequestModel):
         settings = {"prefix": options.prefix, "rotations": options.rotations}
         return DecisionMessage(
             request_id,
-            ({"role": "user", "content": json_text(self.state)},),
+            json_text(self.state),
             questions,
             {name: value for name, value in settings.items() if value is not None},
             client,

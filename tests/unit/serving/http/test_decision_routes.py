@@ -101,7 +101,7 @@ def test_answers_of_all_types(server: Server, client: httpx.Client) -> None:
         "lopa": {"steps": 2, "forwards": 4, "seconds": 0.5},
     }
     ((model, message),) = server.backend.decisions
-    assert model == MODEL and message.input == ({"role": "user", "content": "I was charged twice."},)
+    assert model == MODEL and message.input == "I was charged twice."
     assert message.questions == (
         PredicateQuestion("Is it urgent?", "urgent"),
         ChoiceQuestion("Which?", [Option("true"), Option(True, "yes")]),
@@ -277,7 +277,7 @@ def test_answers_by_name(server: Server, client: httpx.Client) -> None:
         "usage": {"input_tokens": 20, "output_tokens": 4},
     }
     ((_, message),) = server.backend.decisions
-    assert message.input == ({"role": "user", "content": '{"text": "é"}'},)
+    assert message.input == '{"text": "é"}'
     assert message.questions == (
         PredicateQuestion("Is it about billing?", "billing"),
         PredicateQuestion(None, "spam", "advertising", '{"a": 1}'),
