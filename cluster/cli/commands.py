@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from cluster.cli.decide_command import decide
 from cluster.command_line import options
 from cluster.command_line.exit_status import exit_on_error, run_app
 from cluster.command_line.installed_commands import add_installed_commands
@@ -119,6 +120,9 @@ def generate(
             generate_one(
                 loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg
             )
+
+
+app.command()(decide)
 
 
 @app.command()

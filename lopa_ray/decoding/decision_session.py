@@ -194,7 +194,7 @@ class DecisionSession(DecodeSession):
         return StepOutcome(
             step=plan.step,
             winner=0,
-            confidences=tuple(map(max, logprobs)),
+            confidences=tuple(map(max, logprobs)) or (0.0,),
             adopted=(),
             rule_steps=(),
             canvas=(),

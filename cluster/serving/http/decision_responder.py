@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import OwnedId
-from cluster.openai.errors import ApiError, api_error
+from cluster.openai.errors import ApiError, decision_error
 from cluster.openai.response_model import ResponseModel
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord
@@ -58,9 +58,7 @@ class DecisionResponder(Response):
         try:
             await run_until_disconnect(receive, self._send(send))
         except RequestError as error:
-            wrong = api_error(error, self._retry_after_s)
-            wrong.param = None if error.setting == "prompt" else error.setting
-            raise self._exchange.as_error(wrong) from None
+            raise self._exchange.as_error(decision_error(error, self._retry_after_s)) from None
 
     async def _send(self, send: Send) -> None:
         result = await self._result()

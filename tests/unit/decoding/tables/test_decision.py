@@ -22,7 +22,7 @@ def outcome(step: int, logprobs: tuple[tuple[float, ...], ...], *, last: bool = 
     return StepOutcome(
         step=step,
         winner=0,
-        confidences=tuple(map(max, logprobs)),
+        confidences=tuple(map(max, logprobs)) or (0.0,),
         adopted=(),
         rule_steps=(),
         canvas=(),
