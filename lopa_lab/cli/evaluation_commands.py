@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from cluster.command_line import options
 from cluster.command_line.exit_status import FAILED, exit_on_error
 from lopa_lab.cli.declared_options import declare_options
+from lopa_lab.cli.eval_decisions_command import decisions
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.errors import SettingsError
 
@@ -30,7 +31,7 @@ class _EvalGroup(TyperGroup):
 
 app = typer.Typer(
     cls=_EvalGroup,
-    help="Evaluate: lm-evaluation-harness's commands, and the paper's benchmarks (extra eval).",
+    help="Evaluate: lm-evaluation-harness's commands, the paper's benchmarks (extra eval), and decisions.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
@@ -67,6 +68,9 @@ for _name, _help in _HARNESS_COMMANDS.items():
     app.command(_name, help=_help, add_help_option=False, context_settings=_as_they_are)(
         _harness_command(_name)
     )
+
+
+app.command()(decisions)
 
 
 def _run_options(
