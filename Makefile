@@ -118,4 +118,4 @@ clean:
 	@find . -name __pycache__ -type d -not -path './$(VENV)*/*' -prune -exec rm -rf {} +
 
 distclean: clean
-	@rm -rf $(VENV) $(VENV)-clients
+	@rm -rf $(VENV) $(VENV)-clients $(VENV)-decision-clients

@@ -1,7 +1,20 @@
+from .config.decision_settings import DecisionSettings as DecisionSettings
 from .config.generation_settings import GenerationSettings as GenerationSettings
 from .config.group_settings import GroupSettings as GroupSettings
 from .config.model_settings import ModelSettings as ModelSettings
 from .config.scaling_settings import ScalingSettings as ScalingSettings
+from .decisions.answers import (
+    ChoiceAnswer as ChoiceAnswer,
+    DecisionResult as DecisionResult,
+    PredicateAnswer as PredicateAnswer,
+    ScoreAnswer as ScoreAnswer,
+)
+from .decisions.questions import (
+    ChoiceQuestion as ChoiceQuestion,
+    Option as Option,
+    PredicateQuestion as PredicateQuestion,
+    ScoreQuestion as ScoreQuestion,
+)
 from .decoding.decoders.block_diffusion import BlockDiffusionSettings as BlockDiffusionSettings
 from .decoding.decoders.dmax import DMaxSettings as DMaxSettings
 from .decoding.decoders.editing import EditingSettings as EditingSettings
@@ -23,6 +36,7 @@ from .decoding.session import DecodeSession as DecodeSession
 from .engine.async_base import AsyncEngine as AsyncEngine
 from .engine.base import Engine as Engine
 from .engine.config import Config as Config
+from .engine.decision_factory import DecisionTask as DecisionTask
 from .engine.generation_chunk import GenerationChunk as GenerationChunk
 from .engine.local import LocalEngine as LocalEngine
 from .engine.session_factory import Prompt as Prompt, RequestSettings as RequestSettings

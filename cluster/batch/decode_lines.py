@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from cluster.batch.decision_work import DECISION_URLS, DecisionWork
 from cluster.batch.lines import (
     CompletedLine,
+    DecisionLine,
     FailedLine,
     LineResult,
     OpenAILine,
     ParsedLine,
     PromptLine,
+    RequestLine,
     identity,
 )
-from cluster.batch.openai_line import OpenAIWork, response_row
+from cluster.batch.openai_line import OpenAIWork
+from cluster.batch.response_row import response_row
 from cluster.batch.result_format import StepRecorder, result_as_dict
 from cluster.openai.errors import ApiError, api_error
 from lopa_ray.decoding.result import GenerationResult
@@ -53,13 +57,15 @@ def decode_lines(
     `raw` leaves the chat template out of this project's own lines.
     """
     finished: dict[int, LineResult] = {}
-    work: dict[int, PromptWork | OpenAIWork] = {}
+    work: dict[int, PromptWork | OpenAIWork | DecisionWork] = {}
     for index, line in enumerate(lines):
         if isinstance(line, FailedLine):
             finished[index] = line
             continue
         try:
-            if isinstance(line, OpenAILine):
+            if isinstance(line, DecisionLine) or (isinstance(line, OpenAILine) and line.url in DECISION_URLS):
+                work[index] = DecisionWork(line, engine)
+            elif isinstance(line, OpenAILine):
                 work[index] = OpenAIWork(line, engine)
             else:
                 work[index] = PromptWork(line, engine, raw=raw)
@@ -94,9 +100,9 @@ def decode_lines(
         yield from pop_in_order()
 
 
-def _failed_line(line: PromptLine | OpenAILine, error: Exception) -> FailedLine:
+def _failed_line(line: RequestLine, error: Exception) -> FailedLine:
     worker_lost = isinstance(error, WorkerLostError)
-    if isinstance(line, PromptLine):
+    if not isinstance(line, OpenAILine):
         return FailedLine(line.line, str(error), line.id, worker_lost)
     response = api_error(error, 1)
     row = response_row(line, response.status, response.body)

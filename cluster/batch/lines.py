@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +22,9 @@ OPTION_KEYS = ("settings", "parse_special")
 """How the prompt is read and decoded."""
 
 OPENAI_KEYS = ("custom_id", "method", "url", "body")
+
+DECISION_KEYS = ("input", "questions")
+"""What a line with questions has, both in the shape of OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,18 @@ class OpenAILine:
     custom_id: str
     url: str
     body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLine:
+    """A line with questions about an input, in this project's format. `id` is repeated in its result, `settings` go on
+    top of the others."""
+
+    line: int
+    body: dict[str, Any]
+    """`input` and `questions`."""
+    id: object = None
+    settings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +94,8 @@ class CompletedLine:
         return dict(self.row)
 
 
-ParsedLine: TypeAlias = PromptLine | OpenAILine | FailedLine
+RequestLine: TypeAlias = PromptLine | OpenAILine | DecisionLine
+ParsedLine: TypeAlias = RequestLine | FailedLine
 LineResult: TypeAlias = CompletedLine | FailedLine
 
 
@@ -117,6 +133,8 @@ def parse_record(number: int, record: object) -> ParsedLine:
         return _parse_openai_line(number, record)
     request_id = record.get("id")
     try:
+        if set(DECISION_KEYS) & record.keys():
+            return _parse_decision(number, record)
         prompt, parse_special = _parse_prompt(record), _parse_special(record)
         return PromptLine(number, prompt, request_id, _parse_settings(record), parse_special)
     except PromptError as error:
@@ -143,12 +161,20 @@ def _parse_openai_line(number: int, record: dict[str, Any]) -> ParsedLine:
     return FailedLine(number, str(problem), custom_id, row=row)
 
 
-def _parse_prompt(record: dict[str, Any]) -> Prompt:
-    unknown = sorted(set(record) - {*PROMPT_KEYS, "id", *OPTION_KEYS})
+def _parse_decision(number: int, record: dict[str, Any]) -> DecisionLine:
+    _check_keys(record, (*DECISION_KEYS, "id", "settings"))
+    body = {key: record[key] for key in DECISION_KEYS if key in record}
+    return DecisionLine(number, body, record.get("id"), _parse_settings(record))
+
+
+def _check_keys(record: dict[str, Any], allowed: Sequence[str]) -> None:
+    unknown = sorted(set(record) - {*allowed})
     if unknown:
-        raise PromptError(
-            f"unknown key {unknown[0]!r}; allowed: {', '.join((*PROMPT_KEYS, 'id', *OPTION_KEYS))}"
-        )
+        raise PromptError(f"unknown key {unknown[0]!r}; allowed: {', '.join(allowed)}")
+
+
+def _parse_prompt(record: dict[str, Any]) -> Prompt:
+    _check_keys(record, (*PROMPT_KEYS, "id", *OPTION_KEYS))
     given = [key for key in PROMPT_KEYS if key in record]
     if len(given) != 1:
         raise PromptError(
@@ -181,7 +207,7 @@ def require_unicode(text: str) -> str:
 def _parse_settings(record: dict[str, Any]) -> dict[str, Any] | None:
     settings = record.get("settings")
     if settings is not None and not isinstance(settings, dict):
-        raise PromptError(f"settings: got {json.dumps(settings)[:60]}; allowed: an object of decode settings")
+        raise PromptError(f"settings: got {json.dumps(settings)[:60]}; allowed: an object of settings")
     return settings
 
 

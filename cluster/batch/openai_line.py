@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cluster.batch.decision_work import DECISION_URLS
 from cluster.batch.lines import CompletedLine, LineResult, OpenAILine
+from cluster.batch.response_row import response_row
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoicesRequest, RequestAccepted
 from cluster.openai.answer_builder import AnswerBuilder
@@ -61,7 +63,8 @@ class OpenAIWork:
 
     def _parse(self) -> tuple[GenerationRequest, NewBuilder]:
         if self.line.url not in URLS:
-            raise invalid_value("url", f"got {self.line.url!r}; allowed: {', '.join(URLS)}")
+            allowed = ", ".join((*URLS, *DECISION_URLS))
+            raise invalid_value("url", f"got {self.line.url!r}; allowed: {allowed}")
         request_class, new_builder = URLS[self.line.url]
         request = request_class.parse(self.line.body)
         if request.stream:
@@ -83,14 +86,3 @@ class OpenAIWork:
         return CompletedLine(
             self.line.line, row, self._builder.completion_tokens, sum(result.steps for result in results)
         )
-
-
-def response_row(line: OpenAILine, status: int, body: Any) -> dict[str, Any]:
-    """The row of the output for a line: the response that a server would have sent."""
-    response = {"status_code": status, "request_id": f"batch-{line.line}", "body": body}
-    return {
-        "id": f"batch_req_{line.line}",
-        "custom_id": line.custom_id,
-        "response": response,
-        "error": None,
-    }

@@ -14,6 +14,7 @@ import typer
 import yaml
 
 from cluster.cli.chat_command import chat
+from cluster.cli.decide_command import decide
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import exit_on_error, run_app
@@ -130,6 +131,7 @@ def generate(
 
 
 app.command()(chat)
+app.command()(decide)
 
 
 @app.command()

@@ -107,12 +107,12 @@ def generate_many(
     """Decode a file of prompts to a file of results. Raises typer.Exit if lines failed."""
     lines = read_lines(source)
     with StepRecorder(trace) as recorder, open_engine(config, local=local) as engine:
-        failures = _write_outputs(decode_lines(engine, lines, raw=raw, recorder=recorder), output, len(lines))
+        failures = write_outputs(decode_lines(engine, lines, raw=raw, recorder=recorder), output, len(lines))
     if failures:
         raise error_exit(f"{failures} of {len(lines)} lines failed", FAILED)
 
 
-def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
+def write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
     """Write each output as it comes, reporting failures on stderr; returns how many failed."""
     failures = 0
     with _open_output(path) as file, ShownTask("Decoding", total, "lines") as task:

@@ -1,1 +1,2 @@
+from .decider import LopaDecider as LopaDecider
 from .predictor import LopaPredictor as LopaPredictor

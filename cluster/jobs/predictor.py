@@ -7,21 +7,14 @@ dataset.map_batches(
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import ray
-import torch
-
-from actors.engine import RayEngine
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, CompletedLine, parse_record
+from cluster.jobs.data_batches import as_table, plain, start_engine
 from cluster.jobs.source import without_nulls
-from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 
 RESULT_TYPES = {
@@ -66,7 +59,7 @@ class LopaPredictor:
         Raises SettingsError, CheckpointError, and what `RayEngine.from_config` raises.
         """
         self._raw, self._prefix = raw, output_prefix
-        self._engine = _start_engine(Config.load(config, overrides))
+        self._engine = start_engine(Config.load(config, overrides))
 
     def __call__(self, batch: Any) -> Any:
         """Decode the rows of a batch in flight together; returns a pyarrow.Table.
@@ -77,10 +70,10 @@ class LopaPredictor:
         added. A row that cannot be decoded has the reason in `error`, which is null in the others, and no result.
         Raises SettingsError for a batch without prompts, and if results have names that columns have already.
         """
-        table = _as_table(batch)
+        table = as_table(batch)
         self._check_columns(table.column_names)
         columns = [name for name in (*PROMPT_KEYS, *OPTION_KEYS) if name in table.column_names]
-        records = [without_nulls(_plain(record)) for record in table.select(columns).to_pylist()]
+        records = [without_nulls(plain(record)) for record in table.select(columns).to_pylist()]
         lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
         rows: list[dict[str, Any]] = []
         for output in decode_lines(self._engine, lines, raw=self._raw):
@@ -104,45 +97,6 @@ class LopaPredictor:
                 f"got a column {taken[0]!r}, and results add one of that name; set output_prefix, which is put "
                 "before the added names"
             )
-
-
-def _start_engine(config: Config) -> Engine:
-    if config.group.max_actors == 1:
-        torch.set_num_threads(config.group.threads_per_worker)
-        return LocalEngine.from_config(config)
-    if config.model.device != "cpu" and ray.is_initialized():
-        reserved = ray.get_runtime_context().get_accelerator_ids()
-        if any(reserved.values()):
-            raise SettingsError(
-                f"group: got {config.group.max_actors} actors, which reserve their own accelerators, besides those "
-                "that map_batches reserves for this process; leave num_gpus out there, or set group.num_workers and "
-                "tensor_parallel_size to 1"
-            )
-    return RayEngine.from_config(config)
-
-
-def _as_table(batch: Any) -> Any:
-    import pyarrow
-
-    if isinstance(batch, pyarrow.Table):
-        return batch
-    if isinstance(batch, Mapping):
-        from ray.data.block import BlockAccessor
-
-        return BlockAccessor.batch_to_arrow_block(dict(batch))
-    raise SettingsError(
-        f"got a batch of type {type(batch).__name__}; allowed: batch_format numpy (the default) or pyarrow"
-    )
-
-
-def _plain(value: Any) -> Any:
-    """Lists for arrays of numbers, and whole numbers again where Ray Data has made floats of them, as it does beside
-    nulls in numpy's format."""
-    if isinstance(value, dict):
-        return {key: _plain(field) for key, field in value.items()}
-    if isinstance(value, list | np.ndarray):
-        return [_plain(item) for item in (value.tolist() if isinstance(value, np.ndarray) else value)]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _as_columns(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -102,3 +102,10 @@ def api_error(
         "the server failed in a way that it does not expect; its log has the details under this request's id"
     )
     return ApiError(500, message, "internal_error")
+
+
+def decision_error(error: RequestError, retry_after_s: int) -> ApiError:
+    """The response for an error about a decision, whose `setting` is the field of the request."""
+    response = api_error(error, retry_after_s)
+    response.param = None if error.setting == "prompt" else error.setting
+    return response

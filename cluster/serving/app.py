@@ -20,6 +20,7 @@ from ray import serve
 from ray.serve import Application
 
 from actors.placement import worker_bundle
+from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
 from cluster.serving.backend import Backend, RequestRejected
 from cluster.serving.http.api_keys import load_api_keys
@@ -28,6 +29,7 @@ from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.group_settings import MIN_HUNG_AFTER_S
+from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import OverloadedError, PromptError, RequestError, SettingsError
 from lopa_ray.execution.model_files import pin_model
@@ -70,6 +72,17 @@ class GroupReplica(GroupServer):
             async with aclosing(super().generate(request)) as outputs:
                 async for output in outputs:
                     yield output
+        except (RequestError, OverloadedError) as error:
+            yield RequestRejected(error)
+
+    async def decide(  # type: ignore[override]  # it yields one more type
+        self, request: DecisionMessage
+    ) -> AsyncGenerator[DecisionResult | RequestRejected, None]:
+        """See `GroupServer.decide` and `RequestRejected`."""
+        try:
+            async with aclosing(super().decide(request)) as results:
+                async for result in results:
+                    yield result
         except (RequestError, OverloadedError) as error:
             yield RequestRejected(error)
 

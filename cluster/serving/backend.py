@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import (
     ChoicesOutput,
     ChoicesRequest,
@@ -13,6 +14,7 @@ from cluster.choices.messages import (
     PromptToTokenize,
     TokenizedPrompt,
 )
+from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.errors import LopaError
 
 
@@ -88,6 +90,12 @@ class Backend(Protocol):
 
         Raises PromptError and SettingsError (the request is wrong), OverloadedError (the client's queue is
         full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).
+        """
+
+    def decide(self, model: str, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
+        """Answer questions: one result. Closing the generator cancels the request.
+
+        Raises what `generate` raises; the `setting` of a PromptError is the field.
         """
 
     async def cancel(self, owned_id: OwnedId) -> bool:

@@ -85,6 +85,9 @@ class ModelEntry(StrictModel):
     decode: dict[str, Any] = Field(default_factory=dict)
     """Changes of the file's section `decode`: the settings of requests that do not set them."""
 
+    decisions: dict[str, Any] = Field(default_factory=dict)
+    """Changes of the file's section `decisions`."""
+
     @property
     def deployment(self) -> str:
         """Name of its deployment on Ray Serve."""
@@ -92,7 +95,13 @@ class ModelEntry(StrictModel):
 
     def load(self) -> Config:
         """The group's configuration. Raises SettingsError."""
-        return Config.load(self.config, {"model": self.model, "group": self.group, "decode": self.decode})
+        sections = {
+            "model": self.model,
+            "group": self.group,
+            "decode": self.decode,
+            "decisions": self.decisions,
+        }
+        return Config.load(self.config, sections)
 
 
 class ServeSettings(StrictModel):

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
+from lopa_ray.config.decision_settings import DecisionSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
@@ -18,8 +19,8 @@ from lopa_ray.engine.config import Config
 
 HEAD = """# Settings
 
-A YAML file has three sections: `model` (the checkpoint and its format), `group` (workers and the resources of each) and
-`decode` (the defaults of a request). Any setting can be given on the command line as `--set section.key=value`. Unknown
+A YAML file has four sections: `model` (the checkpoint and its format), `group` (workers and the resources of each),
+`decode` (the defaults of a request) and `decisions` (typed questions). Any setting can be given on the command line as `--set section.key=value`. Unknown
 keys and impossible combinations are errors. `lopa config` prints every setting with its value. A server on Ray Serve
 has settings of its own, the arguments of its application. This page is generated from the classes in `lopa_ray/config`,
 `lopa_ray/decoding/decoders` and `cluster/serving/settings.py`.
@@ -69,7 +70,7 @@ def _section(title: str, model: type[BaseModel], left_out: frozenset[str] = froz
 
 def settings_page() -> str:
     """Markdown of the page: a table per section and per decoder."""
-    assert {"model", "group", "decode"} == set(Config.model_fields), (
+    assert {"model", "group", "decode", "decisions"} == set(Config.model_fields), (
         "a new section of Config needs its table here"
     )
     parts = [
@@ -77,6 +78,7 @@ def settings_page() -> str:
         _section("model", ModelSettings),
         _section("group", GroupSettings),
         _section("group.scaling", ScalingSettings),
+        _section("decisions", DecisionSettings),
         _section("decode, for every decoder", GenerationSettings),
     ]
     shared = frozenset(GenerationSettings.model_fields)

@@ -12,6 +12,7 @@ from lopa_lab.bench.measurements import BenchRecord, Measurements
 from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_options as options
 from lopa_lab.cli.bench_options import benchmark, several
+from lopa_ray.errors import SettingsError
 
 
 @benchmark
@@ -24,6 +25,41 @@ def host(
     from lopa_lab.bench.host import measure_host
 
     return measure_host(list(product(requests, branches)), steps)
+
+
+@benchmark
+def decisions(
+    questions: Annotated[Any, several(options.POSITIVE, "Questions about the input.")] = "1,3,30,300",
+    prefix: Annotated[Any, several(options.WORDS, "input, joint.")] = "input",
+    input_len: Annotated[int, typer.Option("--input", min=1, help="Tokens of the input.")] = 256,
+    question_len: Annotated[int, typer.Option("--question", min=1, help="Tokens of a question.")] = 24,
+    values: Annotated[int, typer.Option(min=1, max=255, help="Values of a question, of a token each.")] = 2,
+    model: options.ModelOption = "demo",
+    shape: options.ShapeOption = None,
+    layers: options.LayersOption = None,
+    device: options.DeviceOption = "cpu",
+    dtype: options.DtypeOption = "float32",
+    threads: options.ThreadsOption = 1,
+    repeats: options.RepeatsOption = 9,
+) -> Measurements:
+    """Time per question of many questions about one input."""
+    from lopa_lab.bench.decisions import measure_decisions
+
+    for name in prefix:
+        if name not in ("input", "joint"):
+            raise SettingsError(f"--prefix: got {name!r}; allowed: input, joint")
+    with model_to_measure(model, shape, layers) as (name, settings):
+        return measure_decisions(
+            name,
+            {**settings, "device": device, "dtype": dtype},
+            questions,
+            prefix,
+            input_len=input_len,
+            question_len=question_len,
+            values=values,
+            threads=threads,
+            repeats=repeats,
+        )
 
 
 @benchmark
@@ -162,5 +198,17 @@ def cluster(
     return simulate_clusters(read_costs(None if steps is None else BenchRecord.read(steps)))
 
 
-COMMANDS = (host, control, startup, recovery, quantization, prefix, constraints, schemas, pages, cluster)
+COMMANDS = (
+    host,
+    decisions,
+    control,
+    startup,
+    recovery,
+    quantization,
+    prefix,
+    constraints,
+    schemas,
+    pages,
+    cluster,
+)
 """In the order of the help."""

@@ -16,6 +16,7 @@ from cluster.command_line.command_app import CommandApp, CommandGroup
 from cluster.command_line.exit_status import FAILED, exit_on_error
 from cluster.command_line.progress import ShownTask
 from lopa_lab.cli.declared_options import declare_options
+from lopa_lab.cli.eval_decisions_command import decisions
 from lopa_lab.hub_connection import use_cache_without_hub
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.errors import SettingsError
@@ -33,7 +34,7 @@ class _EvalGroup(CommandGroup):
 
 app = CommandApp(
     cls=_EvalGroup,
-    help="Evaluate: lm-evaluation-harness's commands, and the paper's benchmarks (extra eval).",
+    help="Evaluate: lm-evaluation-harness's commands, the paper's benchmarks (extra eval), and decisions.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
@@ -70,6 +71,9 @@ for _name, _help in _HARNESS_COMMANDS.items():
     app.command(_name, help=_help, add_help_option=False, context_settings=_as_they_are)(
         _harness_command(_name)
     )
+
+
+app.command()(decisions)
 
 
 def _run_options(

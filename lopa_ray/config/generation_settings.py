@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.structural_tag import StructuralTag
@@ -117,6 +118,11 @@ class GenerationSettings(StrictModel):
         """The decoder and the values that were set, from which `parse_decoder_settings` makes the same settings."""
         values = self.model_dump(mode=mode, exclude_unset=True, exclude={*self.implied})
         return {"decoder": self.decoder, **values}
+
+    @property
+    def prompt_attention(self) -> PromptAttention:
+        """What the positions of a prompt see."""
+        return PromptAttention()
 
     @property
     def constrained(self) -> bool:

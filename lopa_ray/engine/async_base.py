@@ -9,8 +9,16 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.decision_factory import (
+    AnyQuestion,
+    ChangedDecisions,
+    DecisionInput,
+    DecisionTask,
+    new_decision,
+)
 from lopa_ray.engine.generation_chunk import ChunkBuilder, GenerationChunk
 from lopa_ray.engine.session_factory import Prompt, RequestSettings, SessionFactory
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
@@ -53,6 +61,24 @@ class AsyncEngine(SessionFactory, ABC):
                     builder.add_step(event.plan, event.outcome)
         text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
         return builder.build(text, time.perf_counter() - began)
+
+    async def decide(
+        self,
+        input: DecisionInput,
+        questions: Sequence[AnyQuestion],
+        settings: ChangedDecisions | None = None,
+        **changes: Any,
+    ) -> DecisionResult:
+        """Answer typed questions about an input, in flight together with requests of other tasks.
+
+        Arguments and errors are those of `Engine.decide`.
+        """
+        task = DecisionTask(input, questions)
+        decision = await asyncio.to_thread(new_decision, self, task, settings, **changes)
+        async with aclosing(self.events([decision.session])) as events:
+            async for event in events:
+                decision.add_event(event)
+        return decision.result()
 
     async def stream(
         self,

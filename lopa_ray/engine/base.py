@@ -11,8 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, cast, overload
 
+from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.decision_factory import (
+    AnyQuestion,
+    ChangedDecisions,
+    DecisionInput,
+    DecisionTask,
+    new_decision,
+)
 from lopa_ray.engine.generation_chunk import ChunkBuilder, GenerationChunk
 from lopa_ray.engine.session_factory import Prompt, RequestSettings, SessionFactory, is_chat, is_token_ids
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
@@ -72,6 +80,40 @@ class Engine(SessionFactory, ABC):
                 on_event(index, event)
             if builders[index].finish_reason is not None:
                 yield index, self._build_result(builders[index], began)
+
+    def decide(
+        self,
+        input: DecisionInput,
+        questions: Sequence[AnyQuestion],
+        settings: ChangedDecisions | None = None,
+        **changes: Any,
+    ) -> DecisionResult:
+        """Answer typed questions about an input, a text or messages of a chat, by probabilities; a text is a predicate.
+
+        `settings` and `changes` override the configuration's section `decisions`. Raises what `new_decision` raises,
+        and what ended the request.
+        """
+        ((_, result),) = self.decide_all([DecisionTask(input, questions)], settings, **changes)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def decide_all(
+        self, tasks: Sequence[DecisionTask], settings: ChangedDecisions | None = None, **changes: Any
+    ) -> Iterator[tuple[int, DecisionResult | Exception]]:
+        """Answer the questions of many inputs; yields (index, result or error) when each one ends.
+
+        Arguments and errors are those of `decide`; errors of the arguments are raised before anything runs.
+        """
+        pending = [new_decision(self, task, settings, **changes) for task in tasks]
+        for event in self.events([decision.session for decision in pending]):
+            if isinstance(event, RequestFailure):
+                yield event.request_key, event.error
+                continue
+            decision = pending[event.request_key]
+            decision.add(event)
+            if decision.finished:
+                yield event.request_key, decision.result()
 
     def stream(
         self,

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator
 
+from lopa_ray.config.decision_settings import DecisionSettings
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.yaml_files import read_config
@@ -21,6 +22,14 @@ class Config(ExecutionConfig):
 
     decode: GenerationSettings = Field(default_factory=LopaSettings)
     """Decode settings of requests that do not set them."""
+
+    decisions: DecisionSettings = Field(default_factory=DecisionSettings)
+    """Settings of decisions that do not set them."""
+
+    @field_validator("decisions", mode="before")
+    @classmethod
+    def _build_decisions(cls, value: Any) -> Any:
+        return DecisionSettings(**value) if isinstance(value, dict) else value
 
     @field_validator("decode", mode="before")
     @classmethod
@@ -42,7 +51,7 @@ class Config(ExecutionConfig):
     def given(self) -> dict[str, Any]:
         """The values that were set, from which `parse` makes the same configuration: a checkpoint may have defaults
         for the others."""
-        sections = {"model": self.model, "group": self.group}
+        sections = {"model": self.model, "group": self.group, "decisions": self.decisions}
         values = {
             name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()
         }
@@ -54,6 +63,10 @@ class Config(ExecutionConfig):
         open_settings = {*self.decode.recommended_by_checkpoints} - self.decode.model_fields_set
         unset = {name: value for name, value in defaults.items() if name in open_settings}
         return self.replace(decode=self.decode.replace(**unset)) if unset else self
+
+    def with_decision_defaults(self, defaults: DecisionSettings) -> Self:
+        """The same, with a checkpoint's settings of decisions for those that are null."""
+        return self.replace(decisions=self.decisions.with_defaults(defaults)) if defaults.given() else self
 
     @classmethod
     def load(cls, source: str | Path, overrides: dict[str, dict[str, Any]] | None = None) -> Self:

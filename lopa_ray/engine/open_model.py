@@ -1,6 +1,7 @@
 """From a configuration to its model, in the process of an engine.
 
-`pin_model` turns names on the Hub into commits, `resolve_config` adds the checkpoint's sampling settings, and
+`pin_model` turns names on the Hub into commits, `resolve_config` adds the checkpoint's sampling settings and those of
+decisions, and
 `open_model` reads configuration and tokenizer. Workers get a `ModelSpec`: the pinned configuration and the
 `ModelConfig`. So they read only the weights of a checkpoint, and later workers load the same ones. The first worker
 of a group measures what `model.attention` auto stands for (`resolve_auto`), and the master sends it to the others.
@@ -11,6 +12,7 @@ workers call.
 
 from __future__ import annotations
 
+from lopa_ray.decisions.defaults import read_decision_defaults
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.execution.model_files import checkpoint_folder, pin_model
@@ -30,11 +32,13 @@ def open_model(config: Config) -> tuple[Config, ModelSpec, Tokenizer | None]:
 
 
 def resolve_config(config: Config) -> Config:
-    """The same configuration with pinned names, in which missing sampling settings are those of the checkpoint.
+    """The same configuration with pinned names, in which missing settings of sampling and of decisions are those of
+    the checkpoint.
 
     Raises CheckpointError.
     """
     config = pin_model(config)
+    config = config.with_decision_defaults(read_decision_defaults(checkpoint_folder(config.model)))
     if config.model.generation_config == "none":
         return config
     folder = checkpoint_folder(config.model)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lopa_ray.execution.logit_change_tables import DeviceChanges, change_logits
 from lopa_ray.execution.rows_to_score import ScoringGroup
-from lopa_ray.execution.sampler import SamplerOutput, score_rows, score_targets
+from lopa_ray.execution.sampler import SamplerOutput, score_candidates, score_rows, score_targets
 from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
@@ -123,6 +123,9 @@ class LMHead:
         numbers = columns.score_numbers[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers, self._vocab_ops)
+        if group.kind.has_candidates:
+            candidates = columns.candidates[chunk, : group.kind.top_logprobs]
+            return score_candidates(logits, candidates, self._banned_tokens, self._vocab_ops)
         allowed = None
         if group.kind.is_constrained:
             allowed = allowed_tokens.index_select(0, numbers[:, COLUMN.bitmask].to(torch.int64))

@@ -133,6 +133,7 @@ class Packing:
             score_rows=self.rows_to_score.padded(deciding),
             score_numbers=self.rows_to_score.numbers,
             ending_ids=self.rows_to_score.ending_ids,
+            candidates=self.rows_to_score.candidates,
             bitmasks=self.rows_to_score.bitmasks,
             change_rows=self.rows_to_score.change_rows,
             canvas_changes=self.rows_to_score.canvas_changes,

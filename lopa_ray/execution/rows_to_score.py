@@ -24,6 +24,7 @@ from lopa_ray.execution.scoring_kind import (
     GREEDY,
     TARGETS,
     ScoringKind,
+    candidates_kind,
     row_numbers,
 )
 from lopa_ray.protocol.keyed_random import keyed_uniforms
@@ -71,6 +72,11 @@ class RowsToScore:
         self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
         self._target_of_row = self._targets_of_rows()
+        branches = (lane.branch for lane in lanes)
+        self._num_candidates = np.array(
+            [len(b.candidates) if b is not None else 0 for b in branches], np.int64
+        )
+        """How many candidates each row of a lane has; 0: a token is chosen instead."""
         self._logit_changes: LogitChangeTables | None = None
         if any(logit_changes_of_lane(lane) is not None for lane in lanes):
             self._logit_changes = LogitChangeTables(lanes, bucket)
@@ -95,6 +101,7 @@ class RowsToScore:
         """The number N of rows, including padding."""
         self.numbers = self._numbers()
         self.ending_ids = self._ending_ids()
+        self.candidates = self._candidates()
         self.change_rows, self.canvas_changes, self.fill_changes = NO_CHANGING_ROWS, NO_CHANGES, NO_CHANGES
         if self._logit_changes is not None:
             self.change_rows = np.zeros((self._size, 2), np.int64)
@@ -196,6 +203,10 @@ class RowsToScore:
             kind_of_row = np.where(
                 self._target_of_row >= 0, index_of.setdefault(TARGETS, len(index_of)), kind_of_row
             )
+        if self._num_candidates.any():
+            kind = candidates_kind(int(self._num_candidates.max()))
+            has_candidates = self._num_candidates[self._lane_of_row] > 0
+            kind_of_row = np.where(has_candidates, index_of.setdefault(kind, len(index_of)), kind_of_row)
         self._kinds = list(index_of)
         return kind_of_row
 
@@ -242,6 +253,19 @@ class RowsToScore:
         ids[self._index[early]] = table[self._params_of_row[early]]
         return ids
 
+    def _candidates(self) -> npt.NDArray[np.int64]:
+        """See `StepColumns.candidates`."""
+        if not self._num_candidates.any():
+            return np.zeros((0, 0), np.int64)
+        of_lane = np.zeros((len(self._lanes), int(self._num_candidates.max())), np.int64)
+        for at, lane in enumerate(self._lanes):
+            if lane.branch is not None:
+                of_lane[at, : len(lane.branch.candidates)] = lane.branch.candidates
+        width = max(group.kind.top_logprobs for group in self.groups if group.kind.has_candidates)
+        candidates = np.zeros((self._size, width), np.int64)
+        candidates[self._index, : of_lane.shape[1]] = of_lane[self._lane_of_row]
+        return candidates
+
     # Reports
 
     def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
@@ -256,7 +280,7 @@ class RowsToScore:
         for at, lane in enumerate(self._lanes):
             if lane.request is not None and lane.index >= 0:
                 plan = lane.request.plan
-                width[at] = plan.sampling_params.top_logprobs
+                width[at] = self._num_candidates[at] or plan.sampling_params.top_logprobs
                 table.append((lane.request.request_id, plan.step, lane.index, int(count[at]), int(width[at])))
         size = self._size * columns
         scores = flat[:size].reshape(-1, columns)[self._index]
@@ -286,7 +310,8 @@ class RowsToScore:
                 of_group = flat[at : at + 2 * len(group.rows) * m].reshape(2, -1, m)
                 at += of_group.size
                 rows = np.flatnonzero((self._index >= group.rows.start) & (self._index < group.rows.stop))
-                to = first[rows][:, None] + np.arange(m)
                 within = self._index[rows] - group.rows.start
-                tokens[to], logprobs[to] = of_group[0, within], of_group[1, within]
+                is_asked = np.arange(m) < width[rows][:, None]  # candidates are padded
+                to = (first[rows][:, None] + np.arange(m))[is_asked]
+                tokens[to], logprobs[to] = of_group[0, within][is_asked], of_group[1, within][is_asked]
         return tokens, logprobs

@@ -142,6 +142,20 @@ def score_targets(logits: Tensor, numbers: Tensor, ops: VocabOps) -> SamplerOutp
     return SamplerOutput(tokens, probabilities, logprobs, probabilities, nothing.to(torch.int64), nothing)
 
 
+def score_candidates(
+    logits: Tensor, candidates: Tensor, banned_tokens: Tensor, ops: VocabOps
+) -> SamplerOutput:
+    """The log-probabilities, in fp32, of several tokens in rows of logits [N, V] of any float type.
+
+    `candidates` int64 [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. Tokens,
+    probabilities, log-probabilities and scores are those of each row's first candidate, the scores being probabilities.
+    """
+    logits = logits.float().masked_fill(banned_tokens, -torch.inf)
+    logprobs = ops.gather_several(logits, candidates) - ops.logsumexp(logits)
+    probabilities = logprobs[:, 0].exp()
+    return SamplerOutput(candidates[:, 0], probabilities, logprobs[:, 0], probabilities, candidates, logprobs)
+
+
 def _forbidden_tokens(
     rows: int, ending_ids: Tensor, banned_tokens: Tensor, allowed_tokens: Tensor | None, ops: VocabOps
 ) -> Tensor:

@@ -79,6 +79,8 @@ class ScoringKind:
     """Whether rows are scored by `row_scores`, which takes ranking and temperature of each row from its numbers."""
     has_targets: bool = False
     """Whether tokens are given, and only their probabilities are requested."""
+    has_candidates: bool = False
+    """Whether several tokens are given, `top_logprobs` per row at most, whose log-probabilities are requested."""
 
     @classmethod
     def of(
@@ -121,3 +123,8 @@ GREEDY = ScoringKind(is_fused=True)
 
 TARGETS = ScoringKind(has_targets=True)
 """The kind of all rows whose tokens are given."""
+
+
+def candidates_kind(most: int) -> ScoringKind:
+    """The kind of rows with up to `most` candidates each, padded so that steps have few kinds."""
+    return ScoringKind(has_candidates=True, top_logprobs=1 << (most - 1).bit_length())

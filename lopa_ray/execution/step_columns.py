@@ -24,7 +24,8 @@ class StepColumns(Generic[Column]):
     """The columns as arrays on the host, or as tensors on the device. They are int64 unless stated otherwise.
 
     Shape suffixes: R rows, T tiles, P staged rows, Q staged boundary rows, N scored rows, W ids that end an answer,
-    M sets of tokens, B bytes of a set, C canvases, E tokens whose logits change, L lanes, F tokens of a fill set.
+    M sets of tokens, B bytes of a set, C canvases, E tokens whose logits change, L lanes, F tokens of a fill set,
+    K candidates.
     Indices from 0 to R - 1 are rows of the forward, and indices from R on are boundary rows of slots.
     """
 
@@ -60,6 +61,8 @@ class StepColumns(Generic[Column]):
     """fp64 [N, columns]: see `RowNumbers`."""
     ending_ids: Column
     """[N, W]: ids that the row must not choose; -1: none."""
+    candidates: Column
+    """[N, K]: tokens whose log-probabilities are requested, padded with 0; [0, 0] if no row has any."""
     bitmasks: Column
     """uint8 [M, B]: sets of tokens, one bit per token. The first set has all tokens."""
     change_rows: Column

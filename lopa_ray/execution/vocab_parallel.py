@@ -59,7 +59,11 @@ class VocabOps:
 
     def gather(self, x: Tensor, ids: Tensor) -> Tensor:
         """The values [N, 1] of x [N, V] at one id per row, `ids` int64 [N]."""
-        return x.gather(1, ids[:, None])
+        return self.gather_several(x, ids[:, None])
+
+    def gather_several(self, x: Tensor, ids: Tensor) -> Tensor:
+        """The values [N, K] of x [N, V] at K ids per row, `ids` int64 [N, K], in the dtype of x."""
+        return x.gather(1, ids)
 
     def topk_values(self, x: Tensor, k: int) -> Tensor:
         """The largest values of x [N, V] in descending order: [N, K] in the dtype of x."""
@@ -142,9 +146,9 @@ class VocabParallelOps(VocabOps):
         values, ids = self._gather_with_ids(x.gather(1, best), best + self.local_ids.start)
         return ids.gather(0, values.argmax(0)[None])[0, :, 0]
 
-    def gather(self, x: Tensor, ids: Tensor) -> Tensor:
-        """See `VocabOps.gather`."""
-        here = ids[:, None] - self.local_ids.start
+    def gather_several(self, x: Tensor, ids: Tensor) -> Tensor:
+        """See `VocabOps.gather_several`."""
+        here = ids - self.local_ids.start
         mine = (here >= 0) & (here < len(self.local_ids))
         values = x.gather(1, here.clamp(0, len(self.local_ids) - 1))
         return self._tp_group.all_reduce(torch.where(mine, values, torch.zeros_like(values)))

@@ -69,6 +69,8 @@ class StepOutcome:
     canvas: tuple[int, ...]
     """Ids after the prompt, masks included, as they now stand."""
     blocks: tuple[BlockView, ...]
+    candidate_logprobs: tuple[tuple[float, ...], ...] = ()
+    """Of a `DecisionSession`: for each branch the log-probabilities of its candidates, in nats; empty for others."""
     commit: Commit | None = None
     """The commit that the next step carries out."""
     editable: range = range(0)

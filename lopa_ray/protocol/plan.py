@@ -48,6 +48,9 @@ class Branch:
     """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
     draws: tuple[float, ...] = ()
     """For each position of `scored` the number from 0 to 1 that its token is drawn by, in place of `draw_key`."""
+    candidates: tuple[int, ...] = ()
+    """Tokens whose log-probabilities are asked for at each scored position (see `BranchReport`); then no token is
+    chosen, and nothing else of how one would be counts. Empty: see `Plan.targets`."""
 
     @property
     def stop(self) -> int:

@@ -21,6 +21,10 @@ class BranchReport:
     likely first (m = 0 unless asked for).
 
     Where the plan has `targets`, these are `tokens`, and probabilities and scores are those of the plain softmax too.
+
+    Where the branch has `candidates`, these are `top_tokens`, in the branch's order, and `top_logprobs` are their
+    log-probabilities under the softmax over all tokens that can be generated, so without the mask token. The other
+    columns are about the first candidate.
     """
 
     step: int

@@ -263,12 +263,20 @@ class Scheduler:
                 self.abort(request_id, error)
                 continue
             entry.finish_step(plan, outcome, self._num_workers)
-            events.append(RequestStep(request_id, plan, outcome))
             if outcome.finish_reason is not None:
                 self._release(request_id, entry)
                 self._queue.end(request_id)
             else:
                 entry.save_prefix = self.prefix_index.reserve(self.prefix_index.hash_prefixes(plan))
+            events.append(
+                RequestStep(
+                    request_id,
+                    plan,
+                    outcome,
+                    cached_positions=entry.stored_prefix[-1].span.stop if entry.stored_prefix else 0,
+                    saved_positions=len(entry.save_prefix.span) if entry.save_prefix is not None else 0,
+                )
+            )
         return events + self.drain()
 
     def _confirm_prefixes(self) -> None:

@@ -206,16 +206,17 @@ class Tokenizer:
             messages, list(self._special_tokens.values()), tools=tools, variables=variables
         )
 
-    def encode_chat(self, chat: RenderedChat) -> list[int]:
+    def encode_chat(self, chat: RenderedChat, *, continues: bool = False) -> list[int]:
         """Encode a rendered chat to ids. Special tokens are recognised only where the template wrote them.
 
-        The tokenizer adds none of its own: the template has written those that a chat begins and ends with. Raises
-        `PromptError` for text that cannot be encoded.
+        The tokenizer adds none of its own: the template has written those that a chat begins and ends with. With
+        `continues` the text follows another, so that it gets no space of a beginning. Raises `PromptError` for text
+        that cannot be encoded.
         """
         ids: list[int] = []
         by_text = {token.content: i for i, token in self._special_tokens.items()}
         for at, (text, special) in enumerate(chat.runs):
-            ids += self._encode_text(text, self._later_backend if at else self._text_backend)
+            ids += self._encode_text(text, self._later_backend if at or continues else self._text_backend)
             if special is not None:
                 ids.append(by_text[special])
         return ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ import httpx
 import uvicorn
 
 from cluster.choices.answer_parser import AnswerDelta
+from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import (
     BranchView,
     CanvasSnapshot,
@@ -38,6 +40,9 @@ from cluster.serving.backend import Backend, GroupStatus, ReplicaMetrics, Reques
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.replica.request_defaults import request_defaults
 from cluster.serving.settings import HttpSettings
+from lopa_ray.config.decision_settings import DecisionSettings
+from lopa_ray.decisions.answers import DecisionResult, answer
+from lopa_ray.decisions.questions import orders_of
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
 from lopa_ray.text.tool_format import ToolCall
@@ -86,6 +91,7 @@ class FakeBackend:
     num_workers: dict[str, int] = field(default_factory=dict)
     replica_metrics: list[ReplicaMetrics] = field(default_factory=list)
     tokenized: list[tuple[str, PromptToTokenize]] = field(default_factory=list)
+    decisions: list[tuple[str, DecisionMessage]] = field(default_factory=list)
 
     def reset(self) -> None:
         """Back to how it was made."""
@@ -97,6 +103,37 @@ class FakeBackend:
         try:
             async for output in self._outputs(request):
                 yield output
+        finally:
+            self.running.discard(request.owned_id)
+            self.closed.append(request.id)
+
+    async def decide(self, model: str, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
+        """The nth value of each question is n + 1 times as probable as the first."""
+        self.decisions.append((model, request))
+        self.running.add(request.owned_id)
+        try:
+            if self.rejection is not None:
+                raise self.rejection
+            while self.hold:
+                await self._step(request)
+            likelihoods = [
+                tuple(math.log(at + 1) for at in range(len(orders_of(question, 1)[0])))
+                for question in request.questions
+            ]
+            yield DecisionResult(
+                answers=tuple(
+                    answer(question, [values], DecisionSettings())
+                    for question, values in zip(request.questions, likelihoods, strict=True)
+                ),
+                log_likelihoods=tuple((values,) for values in likelihoods),
+                input_tokens=20,
+                cached_tokens=4,
+                saved_tokens=16,
+                output_tokens=len(request.questions),
+                steps=2,
+                forwards=1 + len(request.questions),
+                seconds=0.5,
+            )
         finally:
             self.running.discard(request.owned_id)
             self.closed.append(request.id)
@@ -212,7 +249,7 @@ class FakeBackend:
             return "length"
         return "tool_calls" if any(part.tool_call for part in self.parts) else "stop"
 
-    async def _step(self, request: ChoicesRequest) -> None:
+    async def _step(self, request: ChoicesRequest | DecisionMessage) -> None:
         await asyncio.sleep(max(self.step_s, 0.005 if self.hold or self.hold_before_accepting else 0.0))
         if request.owned_id in self.cancelled:
             raise RequestCancelledError(f"request {request.id} was cancelled")

@@ -59,7 +59,8 @@ class FakeModel:
             scores = _rounded(probabilities * rng.random(n), self.levels)
         elif plan.sampling_params.ranking == "neg_entropy":
             scores = _rounded(-3 * rng.random(n), self.levels)
-        top = plan.sampling_params.top_logprobs
+        candidates = plan.branches[branch].candidates
+        top = len(candidates) or plan.sampling_params.top_logprobs
         return BranchReport(
             step=plan.step,
             branch=branch,
@@ -68,7 +69,7 @@ class FakeModel:
             probabilities=probabilities,
             logprobs=np.log(np.maximum(probabilities, 1e-9)).astype(np.float32),
             scores=scores,
-            top_tokens=np.tile(np.arange(top, dtype=np.int32), (n, 1)),
+            top_tokens=np.tile(np.array(candidates or range(top), np.int32), (n, 1)),
             top_logprobs=np.tile(-np.arange(1, top + 1, dtype=np.float32), (n, 1)),
         )
 

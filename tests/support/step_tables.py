@@ -54,15 +54,16 @@ def check_steps(session: DecodeSession, steps: Sequence[Step]) -> None:
                 if position in branch.scored and (token == M or step.plan.scores_decided)
             ]
             assert [*scores] == scored, "a table's scores are those of the scored positions"
-            reports.append(report(step.plan.step, index, scores))
+            reports.append(report(step.plan.step, index, scores, branch.candidates))
         outcome = session.advance(reports)
         assert replace(outcome, commit=None) == step.outcome
         assert following is None or outcome.commit == following.plan.commit
     assert session.finished
 
 
-def report(step: int, branch: int, scores: Scores) -> BranchReport:
-    """The report of a branch. Log-probabilities are the negative probabilities, so that they are exact, too."""
+def report(step: int, branch: int, scores: Scores, candidates: Sequence[int] = ()) -> BranchReport:
+    """The report of a branch. Log-probabilities are the negative probabilities, so that they are exact, too; all
+    candidates have the same."""
     probabilities = np.array([probability for _, probability in scores.values()], np.float64)
     return BranchReport(
         step=step,
@@ -72,6 +73,6 @@ def report(step: int, branch: int, scores: Scores) -> BranchReport:
         probabilities=probabilities,
         logprobs=-probabilities.astype(np.float32),
         scores=probabilities,
-        top_tokens=np.zeros((len(scores), 0), np.int32),
-        top_logprobs=np.zeros((len(scores), 0), np.float32),
+        top_tokens=np.tile(np.array(candidates, np.int32), (len(scores), 1)),
+        top_logprobs=np.tile(-probabilities.astype(np.float32)[:, None], (1, len(candidates))),
     )

@@ -47,6 +47,15 @@ LOPA_RAY = {
         "Tokenizer",
     ),
     *("TraceBranch", "TraceRuleStep", "TraceStep"),
+    *("DecisionResult", "DecisionSettings", "DecisionTask", "Option"),
+    *(
+        "ChoiceAnswer",
+        "ChoiceQuestion",
+        "PredicateAnswer",
+        "PredicateQuestion",
+        "ScoreAnswer",
+        "ScoreQuestion",
+    ),
     *(
         "BlockView",
         "Decision",
@@ -77,7 +86,7 @@ IMPORT_S = 0.3
 
 def test_the_lists_are_these_and_every_name_is_there() -> None:
     assert set(lopa_ray.__all__) == LOPA_RAY and set(actors.__all__) == ACTORS
-    assert set(cluster.jobs.__all__) == {"LopaPredictor"}
+    assert set(cluster.jobs.__all__) == {"LopaDecider", "LopaPredictor"}
     for package in (lopa_ray, actors, cluster.jobs):
         for name in package.__all__:
             assert getattr(package, name) is not None and name in dir(package)

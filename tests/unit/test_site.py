@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
+from lopa_ray.config.decision_settings import DecisionSettings
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.scaling_settings import ScalingSettings
@@ -63,7 +64,7 @@ def test_the_page_of_settings_has_all_of_them() -> None:
     page = settings_page()
     served = (ServeSettings, ModelEntry, HttpSettings)
     decoders = [decoder.settings for decoder in DECODERS.values()]
-    for settings in (ModelSettings, GroupSettings, ScalingSettings, *decoders, *served):
+    for settings in (ModelSettings, GroupSettings, ScalingSettings, DecisionSettings, *decoders, *served):
         for name, field in settings.model_fields.items():
             assert f"| `{name}` |" in page
             assert name == "decoder" or field.description, f"{settings.__name__}.{name} has no description"

@@ -10,10 +10,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 
+from cluster.choices.messages import OwnedId
 from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.admin_routes import admin_routes
+from cluster.serving.http.client_limits import ClientLimits
 from cluster.serving.http.cross_site_guard import CrossSiteGuard
+from cluster.serving.http.decision_routes import decision_routes
 from cluster.serving.http.defaults_routes import defaults_routes
 from cluster.serving.http.health_routes import health_routes
 from cluster.serving.http.metrics_routes import metrics_routes
@@ -71,7 +74,9 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         # Raised to the middleware, which formats all errors.
         raise ApiError(error.status_code, message, code, headers=error.headers)
 
-    app.include_router(openai_routes(backend, settings))
+    limits, running_ids = ClientLimits(settings), set[OwnedId]()
+    app.include_router(openai_routes(backend, settings, limits, running_ids))
+    app.include_router(decision_routes(backend, settings, limits, running_ids))
     app.include_router(tokenizer_routes(backend, settings))
     app.include_router(defaults_routes(backend, settings))
     app.include_router(health_routes(backend))

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from cluster.openai.errors import ApiError, short_repr
+from cluster.serving.http.content_encoding import decompressed
 
 JSON, CURL_DEFAULT = "application/json", "application/x-www-form-urlencoded"
 """Media types of bodies: the right one, and the one that curl names for any data."""
@@ -30,11 +31,12 @@ class ClientDisconnectedError(Exception):
 
 
 async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object that a request's body is.
+    """The JSON object that a request's body is, compressed or not.
 
-    Raises what `check_content_type`, `read_body` and `parse_json_object` raise."""
+    Raises what `check_content_type`, `read_body`, `decompressed` and `parse_json_object` raise."""
     check_content_type(request.headers)
-    return parse_json_object(await read_body(request.receive, request.headers.get("content-length"), limit))
+    body = await read_body(request.receive, request.headers.get("content-length"), limit)
+    return parse_json_object(decompressed(body, request.headers, limit))
 
 
 def check_content_type(headers: Mapping[str, str]) -> None:

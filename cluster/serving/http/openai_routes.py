@@ -39,22 +39,24 @@ from cluster.serving.http.openapi import (
 from cluster.serving.http.responder import Responder
 from cluster.serving.http.server_models import CancelledRequest
 from cluster.serving.settings import HttpSettings
+from cluster.typesafe.model_list import ModelMetadata, ModelMetadataList
+from cluster.typesafe.system_one import HEADER
 
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
 
 _ERROR_STATUSES = (400, 404, 409, 413, 415, 429, 499, 500, 503, 504)
 
 
-def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
-    """OpenAI's routes, and the one that cancels."""
+def openai_routes(
+    backend: Callable[[], Backend], settings: HttpSettings, limits: ClientLimits, running_ids: set[OwnedId]
+) -> APIRouter:
+    """OpenAI's routes but for decisions, and the one that cancels. `running_ids`: see `Responder`."""
     router = APIRouter(
         prefix="/v1",
         dependencies=[Security(require_api_key(settings.api_keys))] if settings.api_keys else [],
         responses=error_responses([401]) if settings.api_keys else {},
     )
     started = int(time.time())
-    running_ids: set[OwnedId] = set()
-    limits = ClientLimits(settings)
 
     async def respond(
         http_request: Request,
@@ -117,7 +119,15 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
         return await respond(request, ResponsesRequest, ResponsesBuilder)
 
     @router.get("/models", summary="List the models")
-    async def models() -> ModelList:
+    async def models(request: Request) -> ModelList | ModelMetadataList:
+        """A request with the header X-TypeSafe-SDK gets the list in the shape of that protocol."""
+        if HEADER in request.headers:
+            day = time.strftime("%Y-%m-%d", time.gmtime(started))
+            metadata = (
+                ModelMetadata(name=model, description=f"{model}, served by lopa-ray", release_date=day)
+                for model in backend().models
+            )
+            return ModelMetadataList(models=list(metadata))
         return ModelList(object="list", data=[model_card(model) for model in backend().models])
 
     @router.get("/models/{model:path}", summary="Look up a model", responses=error_responses([404]))

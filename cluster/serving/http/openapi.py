@@ -10,12 +10,14 @@ from pydantic import BaseModel
 from cluster.openai.chat import ChatRequest
 from cluster.openai.completion_objects import ChatChunk, CompletionChunk
 from cluster.openai.completions import CompletionRequest
+from cluster.openai.decisions import DecisionsRequest
 from cluster.openai.error_object import ErrorObject
 from cluster.openai.responses import ResponsesRequest
 from cluster.openai.responses_objects import ResponseEvent, ResponseObject
 from cluster.openai.tokenization import DetokenizeRequest, TokenizeRequest
 from cluster.serving.http.responder import WARNING_HEADER
 from cluster.serving.http.server_models import ScaleRequest
+from cluster.typesafe.system_one import SystemOneRequest
 
 ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
     ChatRequest,
@@ -24,6 +26,8 @@ ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
     DetokenizeRequest,
     ScaleRequest,
     ResponsesRequest,
+    DecisionsRequest,
+    SystemOneRequest,
     ChatChunk,
     CompletionChunk,
     ResponseEvent,

@@ -10,13 +10,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from actors.async_engine import AsyncRayEngine
 from cluster.choices.choice import ChoiceState
 from cluster.choices.choice_factory import ChoiceFactory
+from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import (
     ChoiceFinished,
     ChoicesOutput,
@@ -28,7 +30,9 @@ from cluster.choices.messages import (
 from cluster.serving.backend import RequestDefaults, WorkerCounts
 from cluster.serving.replica.metrics import GroupMetrics
 from cluster.serving.replica.request_defaults import request_defaults
+from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.engine.config import Config
+from lopa_ray.engine.decision_factory import DecisionTask, new_decision
 from lopa_ray.errors import (
     ClusterError,
     DeadlineError,
@@ -43,6 +47,20 @@ REQUESTS_PER_SLOT = 32
 """Requests of one client, per slot of the group, unless `group.max_requests_per_client` is set."""
 
 logger = logging.getLogger("lopa.group")
+
+
+@dataclass(slots=True)
+class _RequestRecord:
+    """A request that runs."""
+
+    arrival_time: float
+    """On the monotonic clock."""
+    accepted: bool = False
+    """Whether it was checked."""
+
+    def deadline(self, request: DecisionMessage) -> float | None:
+        """On the event loop's clock, which is the monotonic one."""
+        return None if request.deadline_s is None else self.arrival_time + request.deadline_s
 
 
 class GroupServer:
@@ -73,13 +91,9 @@ class GroupServer:
 
     async def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         """See `Backend.generate`, for this model. The deadline counts from the call."""
-        arrival_time = time.monotonic()
-        outcome = "error"
-        choices: list[ChoiceState] = []
-        self._requests[request.client] += 1
-        try:
-            self._check_room(request.client)
-            choices = await self._choices.create_in_background(request, arrival_time)
+        with self._recorded(request) as record:
+            choices = await self._choices.create_in_background(request, record.arrival_time)
+            record.accepted = True
             yield RequestAccepted(
                 tuple(len(choice.session.prompt) for choice in choices[:: request.n]),
                 max(choice.session.settings.max_new_tokens for choice in choices),
@@ -88,13 +102,41 @@ class GroupServer:
                 yield output
                 if isinstance(output, ChoiceFinished):
                     self._metrics.on_choice_finished(output)
+
+    async def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
+        """See `Backend.decide`, for this model. The deadline counts from the call."""
+        with self._recorded(request) as record:
+            engine, task = self._started_engine, DecisionTask(request.input, request.questions)
+            decision = await asyncio.to_thread(new_decision, engine, task, request.settings)
+            decision.session.client, decision.session.priority = request.client, request.priority
+            record.accepted = True
+            try:
+                async with asyncio.timeout_at(record.deadline(request)):
+                    async with aclosing(engine.events([decision.session])) as events:
+                        async for event in events:
+                            decision.add_event(event)
+            except TimeoutError:
+                raise DeadlineError(
+                    f"not finished after {request.deadline_s:g} s; raise the deadline or ask fewer questions"
+                ) from None
+            self._metrics.on_decision_finished(len(request.questions))
+            yield decision.result()
+
+    @contextmanager
+    def _recorded(self, request: ChoicesRequest | DecisionMessage) -> Iterator[_RequestRecord]:
+        """Counts a request while it runs, and records how it ended. Raises OverloadedError if a client has too many."""
+        record, outcome = _RequestRecord(time.monotonic()), "error"
+        self._requests[request.client] += 1
+        try:
+            self._check_room(request.client)
+            yield record
             outcome = "finished"
         except DeadlineError:
             outcome = "deadline"
             raise
         except LopaError as error:
-            outcome = "error" if choices else "refused"
-            if choices:
+            outcome = "error" if record.accepted else "refused"
+            if record.accepted:
                 logger.warning(f"request {request.id}: {type(error).__name__}: {error}")
             raise
         except (asyncio.CancelledError, GeneratorExit):
@@ -104,7 +146,7 @@ class GroupServer:
             self._requests[request.client] -= 1
             if not self._requests[request.client]:
                 del self._requests[request.client]
-            self._metrics.on_request_finished(outcome, time.monotonic() - arrival_time)
+            self._metrics.on_request_finished(outcome, time.monotonic() - record.arrival_time)
 
     def _check_room(self, client: str) -> None:
         """Raises OverloadedError if the client has too many requests here. Those of others are no reason."""

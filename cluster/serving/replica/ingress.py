@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, cast
 
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
+from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import (
     ChoicesOutput,
     ChoicesRequest,
@@ -30,6 +32,7 @@ from cluster.serving.backend import (
     WorkerCounts,
 )
 from cluster.serving.replica.metrics_reader import read_metrics
+from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 DEADLINE_GRACE_S = 1.0
@@ -61,16 +64,30 @@ class Ingress:
 
         Raises what the backend's does, and ClusterError while this server shuts down.
         """
+        async with aclosing(self._outputs(model, "generate", request)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def decide(self, model: str, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
+        """See `Backend.decide`. Raises what `generate` raises."""
+        async with aclosing(self._outputs(model, "decide", request)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def _outputs(
+        self, model: str, method: str, request: ChoicesRequest | DecisionMessage
+    ) -> AsyncGenerator[Any, None]:
+        """What a method of a group yields for a request."""
         if self._draining:
             raise ClusterError("the server is shutting down; send the request to another one")
         cancelled = self._cancel_events[request.owned_id] = asyncio.Event()
-        stream = self._groups[model].options(stream=True).generate.remote(request)
+        stream = getattr(self._groups[model].options(stream=True), method).remote(request)
         deadline = (
             None if request.deadline_s is None else time.monotonic() + request.deadline_s + DEADLINE_GRACE_S
         )
         finished = False
         cancellation = asyncio.ensure_future(cancelled.wait())
-        next_output: asyncio.Future[ChoicesOutput | RequestRejected | None] = asyncio.Future()
+        next_output: asyncio.Future[Any] = asyncio.Future()
         try:
             while True:
                 next_output = asyncio.ensure_future(anext(stream, None))

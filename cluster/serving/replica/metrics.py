@@ -35,6 +35,7 @@ class GroupMetrics:
         self._tpf = metrics.histogram(
             "lopa_tokens_per_forward", "Tokens per step of a finished choice.", PER_FORWARD
         )
+        self._questions = metrics.counter("lopa_decision_questions", "Questions of finished decisions.")
         self._steps = metrics.counter("lopa_steps", "Steps of the group.")
         self._phase_seconds = metrics.histogram(
             "lopa_step_phase_seconds", "Seconds of a step by phase.", STEP_SECONDS, "phase"
@@ -90,7 +91,12 @@ class GroupMetrics:
         self._steps.inc()
         for phase, seconds in asdict(step_events.timing).items():
             self._phase_seconds.observe(seconds, phase=phase)
-        steps = [event for event in step_events.events if isinstance(event, RequestStep)]
+        # Steps of decisions fill nothing.
+        steps = [
+            event
+            for event in step_events.events
+            if isinstance(event, RequestStep) and event.outcome.rule_steps
+        ]
         kinds = [
             "lookahead" if event.plan.branches[event.outcome.winner].fills else "anchor" for event in steps
         ]
@@ -107,6 +113,10 @@ class GroupMetrics:
         if stats.tokens:
             self._tokens.inc(stats.tokens)
             self._tpf.observe(stats.tpf)
+
+    def on_decision_finished(self, questions: int) -> None:
+        """After every decision, which has answered so many questions."""
+        self._questions.inc(questions)
 
     def on_request_finished(self, outcome: str, seconds: float) -> None:
         """After every request: finished, refused, deadline, cancelled or error."""

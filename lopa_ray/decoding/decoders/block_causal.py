@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.plan import Branch, Segment
@@ -17,6 +18,11 @@ class BlockCausalSettings(LookaheadSettings):
 
     block_size: int = Field(default=4, ge=1)
     """Positions per block, counted from the start of the prompt; what the model was trained with."""
+
+    @property
+    def prompt_attention(self) -> PromptAttention:
+        """See `GenerationSettings.prompt_attention`."""
+        return PromptAttention("blocks", self.block_size)
 
 
 class BlockCausalSession(BlockwiseSession):

@@ -14,6 +14,7 @@ from functools import cached_property
 from pydantic import Field
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import TokenBitmasks
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, PositionScore
@@ -39,6 +40,11 @@ class BlockParallelSettings(GenerationSettings):
 
     confidence_threshold: float = Field(default=0.9, ge=0.0, le=1.0)
     """Positions whose probability is strictly above this are filled."""
+
+    @property
+    def prompt_attention(self) -> PromptAttention:
+        """See `GenerationSettings.prompt_attention`. By default for decoders whose blocks tile."""
+        return PromptAttention("blocks", self.block_size)
 
 
 class BlockParallelSession(FillingSession[BlockCanvas]):

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
@@ -64,6 +65,13 @@ class BlockSettings(BlockParallelSettings, SettledSettings):
                 setting="commit_protocol",
             )
         return self
+
+    @property
+    def prompt_attention(self) -> PromptAttention:
+        """See `GenerationSettings.prompt_attention`."""
+        if self.window_attention == "full":
+            return PromptAttention()
+        return super().prompt_attention if self.block_origin == "start" else PromptAttention("one_block")
 
     @property
     def implied(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
@@ -53,6 +54,11 @@ class NemotronSettings(BlockCausalSettings):
 
     end_think_token_id: int | None = Field(default=None, ge=0)
     """The token that ends thinking, for `max_thinking_tokens`."""
+
+    @property
+    def prompt_attention(self) -> PromptAttention:
+        """See `GenerationSettings.prompt_attention`."""
+        return PromptAttention("causal" if self.causal_context else "one_block")
 
     @model_validator(mode="after")
     def _no_drafts_of_states(self) -> Self:

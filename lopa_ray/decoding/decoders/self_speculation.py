@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
+from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
@@ -42,6 +43,11 @@ class SelfSpeculationSettings(GenerationSettings):
     confidence_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
     """A drafting pass drafts masked positions with at least this probability, and the best-ranked one in any case.
     0: all in one pass."""
+
+    @property
+    def prompt_attention(self) -> PromptAttention:
+        """See `GenerationSettings.prompt_attention`."""
+        return PromptAttention("causal")
 
     @model_validator(mode="after")
     def _drafts_can_be_verified(self) -> Self:

@@ -43,6 +43,7 @@ def test_a_preset_names_every_setting(name: str) -> None:
     config = Config.load(name)
     assert values["model"].keys() == type(config.model).model_fields.keys()
     assert values["group"].keys() == type(config.group).model_fields.keys()
+    assert values["decisions"].keys() == type(config.decisions).model_fields.keys()
     assert values["decode"].keys() == type(parse_decoder_settings(values["decode"])).model_fields.keys()
 
 

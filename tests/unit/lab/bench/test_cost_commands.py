@@ -9,6 +9,21 @@ import pytest
 from support.bench_command import bench, bench_record
 
 COMMANDS = {
+    "decisions": (
+        (
+            "--questions",
+            "1,3",
+            "--prefix",
+            "input,joint",
+            "--input",
+            "8",
+            "--question",
+            "4",
+            "--repeats",
+            "1",
+        ),
+        4,
+    ),
     "host": (("--requests", "1,2", "--branches", "2", "--steps", "4"), 4),
     "quantization": (("--problems", "2", "--formats", "float32,bfloat16/w8a8"), 2),
     "constraints": (("--tokens", "80", "--branches", "2"), 5),

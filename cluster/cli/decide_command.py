@@ -1,0 +1,101 @@
+"""`lopa decide`: its arguments."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cluster.command_line import options
+from cluster.command_line.exit_status import exit_on_error
+from lopa_ray.errors import SettingsError
+
+
+def decide(
+    given: Annotated[
+        str | None,
+        typer.Argument(metavar="INPUT", help="What is asked about; without it, or for -, stdin is read."),
+    ] = None,
+    predicates: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--predicate", "-p", metavar="TEXT", help="A question that yes or no answers; repeat it for more."
+        ),
+    ] = None,
+    choices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--choice",
+            metavar="TEXT|A|B...",
+            help="A question, then its choices, with | between them; repeatable.",
+        ),
+    ] = None,
+    scores: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--score", metavar="TEXT|LOW|HIGH...", help="A question, then its levels in order; repeatable."
+        ),
+    ] = None,
+    questions: Annotated[
+        str | None,
+        typer.Option(
+            "--questions", metavar="JSON", help="File with a list of questions as OpenAI's API has them."
+        ),
+    ] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="input or joint (decisions.prefix).")] = None,
+    rotations: Annotated[
+        int | None, typer.Option("--rotations", help="Orders of choices to average (decisions.rotations).")
+    ] = None,
+    config: options.ConfigOption = "demo",
+    model: options.ModelOption = None,
+    lora: options.LoraOption = None,
+    dtype: options.DtypeOption = None,
+    device: options.DeviceOption = None,
+    assignments: options.SetOption = None,
+    workers: options.WorkersOption = None,
+    tensor_parallel_size: options.TensorParallelSizeOption = None,
+    local: options.LocalOption = False,
+    as_json: options.JsonOption = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--input", "-i", metavar="JSONL", help="Many inputs, one per line; - is stdin."),
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="JSONL", help="Results, in input order.")
+    ] = "-",
+) -> None:
+    """Answer typed questions about an input by probabilities.
+
+    A line of --input is an object with "input" and "questions", as OpenAI's API has them, and optionally "id" and
+    "settings" (prefix, rotations). Questions of the options go with each line that has none.
+    """
+    from cluster.cli.decide import decide_many, decide_one, read_questions
+    from cluster.cli.generate import read_prompt
+
+    with exit_on_error():
+        for value, option in ((workers, "--workers"), (tensor_parallel_size, "--tensor-parallel-size")):
+            if local and value is not None:
+                raise SettingsError(f"--local and {option} exclude each other; leave one out")
+        overrides = options.parse_overrides(
+            assignments,
+            model=model,
+            lora=lora,
+            dtype=dtype,
+            device=device,
+            workers=workers,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+        named = {"prefix": prefix, "rotations": rotations}
+        overrides.setdefault("decisions", {}).update(
+            {name: value for name, value in named.items() if value is not None}
+        )
+        loaded = options.load_config(config, overrides)
+        asked = read_questions(predicates or [], choices or [], scores or [], questions)
+        if source is not None:
+            if given is not None:
+                raise SettingsError("--input takes no INPUT; leave one of them out")
+            decide_many(loaded, source, output, asked, local=local)
+        else:
+            if output != "-":
+                raise SettingsError("--output needs --input; for one input redirect stdout")
+            decide_one(loaded, read_prompt(given), asked, local=local, as_json=as_json)

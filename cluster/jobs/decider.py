@@ -1,0 +1,127 @@
+"""LopaDecider: typed questions as a step of a Ray Data pipeline, on a pool of actors.
+
+dataset.map_batches(
+    LopaDecider, fn_constructor_kwargs={"questions": [...], "config": "demo"}, batch_size=64, concurrency=4
+)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.batch.decode_lines import decode_lines
+from cluster.batch.lines import CompletedLine, DecisionLine, LineResult
+from cluster.jobs.data_batches import as_table, plain, start_engine
+from cluster.jobs.source import without_nulls
+from cluster.openai.decisions import DecisionsRequest
+from cluster.openai.errors import ApiError
+from lopa_ray.engine.config import Config
+from lopa_ray.errors import SettingsError
+
+ANSWERS, ERROR = "answers", "error"
+"""Columns that every result adds: the answers as JSON text, as OpenAI's API has them, and why there are none."""
+
+
+class LopaDecider:
+    """The class for `Dataset.map_batches`: it takes rows with inputs and returns the same rows with answers."""
+
+    def __init__(
+        self,
+        questions: Sequence[Mapping[str, Any]],
+        config: str | Path = "demo",
+        overrides: dict[str, dict[str, Any]] | None = None,
+        *,
+        input_column: str = "input",
+        output_prefix: str = "",
+    ) -> None:
+        """Load the model.
+
+        `questions` are those about every row, in the shape of OpenAI's API; each needs a `name` of its own, after which
+        its columns are called. `input_column` has a text or messages. For the others see `LopaPredictor`.
+
+        Raises SettingsError for wrong questions too, before the model is loaded.
+        """
+        self._questions = [dict(question) for question in questions]
+        self._input, self._prefix = input_column, output_prefix
+        try:
+            parsed = DecisionsRequest.parse({"input": "", "questions": self._questions}).questions
+        except ApiError as error:
+            raise SettingsError(error.message) from None
+        names = [question.name for question in parsed]
+        if None in names or len(set(names)) < len(names):
+            raise SettingsError(
+                f"questions: got the names {names}; each needs one of its own, for its columns"
+            )
+        self._types = {
+            column: kind
+            for question in parsed
+            for column, kind in _columns_of(str(question.name), question.type).items()
+        } | {ANSWERS: "string", ERROR: "string"}
+        self._engine = start_engine(Config.load(config, overrides))
+
+    def __call__(self, batch: Any) -> Any:
+        """Answer the questions about the rows of a batch, in flight together; returns a pyarrow.Table.
+
+        `batch` is a mapping of columns or a pyarrow.Table. All columns stay. A predicate NAME adds the column NAME, its
+        probability. A choice adds NAME, the value as text, a score adds NAME, the mean level, and both NAME_confidence.
+        `answers` has all probabilities, as JSON text. A row that cannot be answered has the reason in `error`, which is
+        null in the others, and no answers. Raises SettingsError for a batch without inputs, and if answers have names
+        that columns have already.
+        """
+        import pyarrow
+
+        table = as_table(batch)
+        self._check_columns(table.column_names)
+        records = [without_nulls(plain(record)) for record in table.select([self._input]).to_pylist()]
+        lines = [
+            DecisionLine(number, {"input": record.get(self._input), "questions": self._questions})
+            for number, record in enumerate(records, 1)
+        ]
+        rows = [_row(output) for output in decode_lines(self._engine, lines, raw=False)]
+        for name, kind in self._types.items():
+            values = pyarrow.array([row.get(name) for row in rows], pyarrow.type_for_alias(kind))
+            table = table.append_column(self._prefix + name, values)
+        return table
+
+    def _check_columns(self, names: list[str]) -> None:
+        if self._input not in names:
+            raise SettingsError(
+                f"got the columns {', '.join(names)}; needed: {self._input}; set input_column"
+            )
+        taken = sorted({self._prefix + name for name in self._types} & set(names))
+        if taken:
+            raise SettingsError(
+                f"got a column {taken[0]!r}, and answers add one of that name; set output_prefix, which is put before "
+                "the added names"
+            )
+
+
+def _columns_of(name: str, question_type: str) -> dict[str, str]:
+    """Columns of a question, with pyarrow's names of their types."""
+    if question_type == "predicate":
+        return {name: "double"}
+    return {name: "string" if question_type == "choice" else "double", f"{name}_confidence": "double"}
+
+
+def _row(output: LineResult) -> dict[str, Any]:
+    """Column → value of a row."""
+    if not isinstance(output, CompletedLine):
+        return {ERROR: output.error}
+    answers = output.row["answers"]
+    row: dict[str, Any] = {ANSWERS: json.dumps(answers, ensure_ascii=False)}
+    for answer in answers:
+        name = answer["name"]
+        if answer["type"] == "predicate":
+            row[name] = answer["probability"]
+        elif answer["type"] == "choice":
+            row |= {name: _value_text(answer["choice"]), f"{name}_confidence": answer["confidence"]}
+        else:
+            row |= {name: answer["score"], f"{name}_confidence": answer["confidence"]}
+    return row
+
+
+def _value_text(value: str | bool) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

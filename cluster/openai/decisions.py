@@ -1,0 +1,180 @@
+"""Requests for decisions, in OpenAI's shape."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag
+
+from cluster.choices.decision_message import DecisionMessage
+from cluster.openai.decision_content import Content, DecisionInputParam, content_text, decision_input
+from cluster.openai.errors import ApiError
+from cluster.openai.request_model import MAX_INT, RequestModel
+from lopa_ray.config.decision_settings import DecisionSettings
+from lopa_ray.decisions.questions import (
+    MAX_QUESTIONS,
+    MAX_VALUES,
+    ChoiceQuestion,
+    Option,
+    PredicateQuestion,
+    Question,
+    ScoreQuestion,
+    check_questions,
+)
+from lopa_ray.errors import PromptError
+from lopa_ray.text.client_object import TAG_MARK
+
+
+class DecisionChoice(RequestModel):
+    """A choice."""
+
+    value: str | bool
+    """Unique among the choices; a text and a boolean are two values."""
+
+    description: str | None = None
+    """When it applies."""
+
+
+class DecisionLevel(RequestModel):
+    """A level of a score."""
+
+    label: str
+    """Unique among the levels."""
+
+    description: str | None = None
+    """When it applies."""
+
+
+class PredicateParam(RequestModel):
+    """How likely it is that a statement about the input is true."""
+
+    type: Literal["predicate"]
+    """Names the type of the question."""
+
+    instructions: Content
+    """The statement or question: text, or parts."""
+
+    name: str | None = None
+    """The answer has it; it need not be unique."""
+
+    def as_question(self) -> Question:
+        """The same for the model."""
+        return PredicateQuestion(content_text(self.instructions), self.name)
+
+
+class ChoiceParam(RequestModel):
+    """Which one of some choices fits."""
+
+    type: Literal["choice"]
+    """Names the type of the question."""
+
+    instructions: Content
+    """What to decide: text, or parts."""
+
+    choices: list[DecisionChoice] = Field(min_length=2, max_length=MAX_VALUES)
+    """The choices."""
+
+    name: str | None = None
+    """The answer has it; it need not be unique."""
+
+    def as_question(self) -> Question:
+        """The same for the model."""
+        options = [Option(choice.value, choice.description) for choice in self.choices]
+        return ChoiceQuestion(content_text(self.instructions), options, self.name)
+
+
+class ScoreParam(RequestModel):
+    """Which one of some ordered levels fits."""
+
+    type: Literal["score"]
+    """Names the type of the question."""
+
+    instructions: Content
+    """What to rate: text, or parts."""
+
+    levels: list[DecisionLevel] = Field(min_length=2, max_length=MAX_VALUES)
+    """The levels, from number 0 on."""
+
+    name: str | None = None
+    """The answer has it; it need not be unique."""
+
+    def as_question(self) -> Question:
+        """The same for the model."""
+        options = [Option(level.label, level.description) for level in self.levels]
+        return ScoreQuestion(content_text(self.instructions), options, self.name)
+
+
+def _question_type(value: Any) -> str:
+    return TAG_MARK + str(value.get("type") if isinstance(value, dict) else None)
+
+
+QuestionParam: TypeAlias = Annotated[
+    Annotated[PredicateParam, Tag(f"{TAG_MARK}predicate")]
+    | Annotated[ChoiceParam, Tag(f"{TAG_MARK}choice")]
+    | Annotated[ScoreParam, Tag(f"{TAG_MARK}score")],
+    Discriminator(
+        _question_type,
+        custom_error_type="unknown_question",
+        custom_error_message="questions of the types predicate, choice and score",
+    ),
+]
+
+
+class DecisionOptions(RequestModel):
+    """Settings that OpenAI's API does not have."""
+
+    prefix: Literal["input", "joint"] | None = DecisionSettings.model_fields["prefix"].default
+    """input: all questions read K/V of the input alone. joint: each is computed with the input."""
+
+    rotations: int | None = Field(default=None, ge=1, le=MAX_VALUES)
+    """Orders of a question's choices whose probabilities are averaged."""
+
+    deadline: float | None = Field(default=None, gt=0, le=86400)
+    """Seconds after which the request ends with 504."""
+
+
+class DecisionsRequest(RequestModel):
+    """Questions about an input."""
+
+    model: str | None = None
+    """Which of the models that are served; may be left out if it is the only one."""
+
+    input: DecisionInputParam
+    """What the questions are about: text, or messages, calls and their outputs."""
+
+    questions: list[QuestionParam] = Field(min_length=1, max_length=MAX_QUESTIONS)
+    """The questions, whose answers come in the same order."""
+
+    priority: int | None = Field(default=None, ge=-MAX_INT, le=MAX_INT)
+    """Of the requests of one client, those with a lower value are decoded earlier; 0 is the default."""
+
+    prompt_cache_key: str | None = None
+    """Which requests begin alike. Accepted, and not used."""
+
+    prompt_cache_options: dict[str, Any] | None = None
+    """Accepted, and not used."""
+
+    safety_identifier: str | None = None
+    """The user of the client. Accepted, and not used."""
+
+    lopa: DecisionOptions | None = None
+    """Settings that OpenAI's API does not have."""
+
+    def as_message(self, request_id: str, client: str) -> DecisionMessage:
+        """The request to a group. Raises ApiError (400) for what is wrong in it."""
+        options = self.lopa or DecisionOptions()
+        questions = tuple(question.as_question() for question in self.questions)
+        try:
+            check_questions(questions)
+        except PromptError as error:
+            raise ApiError(400, str(error), "invalid_value", param=error.setting) from None
+        settings = {"prefix": options.prefix, "rotations": options.rotations}
+        return DecisionMessage(
+            request_id,
+            decision_input(self.input),
+            questions,
+            {name: value for name, value in settings.items() if value is not None},
+            client,
+            self.priority or 0,
+            options.deadline,
+        )

@@ -1,0 +1,20 @@
+"""The models that are served, as TypeSafe's protocol lists them."""
+
+from __future__ import annotations
+
+from cluster.openai.response_model import ResponseModel
+
+
+class ModelMetadata(ResponseModel):
+    """A model that is served."""
+
+    name: str
+    description: str
+    release_date: str
+    """The day on which this server began, YYYY-MM-DD: a checkpoint does not say its own."""
+
+
+class ModelMetadataList(ResponseModel):
+    """The models that are served."""
+
+    models: list[ModelMetadata]

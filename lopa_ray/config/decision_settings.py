@@ -1,0 +1,47 @@
+"""The section `decisions` of a configuration."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field
+
+from lopa_ray.config.strict import StrictModel
+
+DecisionType = Literal["predicate", "choice", "score"]
+"""What a question asks for."""
+
+
+class DecisionSettings(StrictModel):
+    """How typed questions about an input are answered. What is null is the checkpoint's, in its decisions.json."""
+
+    prefix: Literal["input", "joint"] | None = None
+    """input: the input is computed once, alone, and all questions read its K/V. joint: each question is computed with
+    the input in front of it, which then sees the question as far as the model's attention allows. Where null is left,
+    input if both are the same (block-causal models), and else joint."""
+
+    rotations: int | None = Field(default=None, ge=1, le=255)
+    """Orders of a question's choices, each rotated against the others, whose probabilities are averaged. Each takes
+    forwards of its own. Where null is left, 1."""
+
+    predicate_temperature: float | None = Field(default=None, gt=0.0, le=1000.0)
+    """What log-likelihoods of yes and no are divided by; `lopa eval decisions` fits it. Where null is left, 1."""
+
+    choice_temperature: float | None = Field(default=None, gt=0.0, le=1000.0)
+    """The same for choices."""
+
+    score_temperature: float | None = Field(default=None, gt=0.0, le=1000.0)
+    """The same for the levels of scores."""
+
+    def temperature(self, decision_type: DecisionType) -> float:
+        """The temperature of a type of questions."""
+        temperature: float | None = getattr(self, f"{decision_type}_temperature")
+        return 1.0 if temperature is None else temperature
+
+    def with_defaults(self, defaults: DecisionSettings) -> Self:
+        """The same, with `defaults` for what is null."""
+        return self.replace(**{name: getattr(defaults, name) for name, value in self if value is None})
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are not null."""
+        return {name: value for name, value in self if value is not None}

@@ -1,0 +1,1 @@
+"""Decisions: typed questions about an input, from their wording to probabilities."""

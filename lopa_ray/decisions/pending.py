@@ -1,0 +1,76 @@
+"""PendingDecision: a session of an input's questions, and what its steps have reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from lopa_ray.config.decision_settings import DecisionSettings
+from lopa_ray.decisions.answers import DecisionResult, answer
+from lopa_ray.decisions.questions import Question
+from lopa_ray.decoding.decision_session import DecisionSession
+from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+
+
+class PendingDecision:
+    """Collects the steps of a session, and makes the result of them. The client of an engine has it."""
+
+    def __init__(
+        self,
+        session: DecisionSession,
+        questions: Sequence[Question],
+        orders: Sequence[Sequence[tuple[int, ...]]],
+        settings: DecisionSettings,
+    ) -> None:
+        """`orders`: for each question those of its values, each of which is a question of the session."""
+        self.session, self._questions, self._orders, self._settings = session, questions, orders, settings
+        self._began = time.perf_counter()
+        self._logprobs: list[tuple[float, ...]] = []
+        self._steps = self._forwards = self._cached = self._saved = 0
+        self.finished = False
+
+    def add_event(self, event: RequestEvent) -> None:
+        """Take in an event. Raises the error of a failure."""
+        if isinstance(event, RequestFailure):
+            raise event.error
+        self.add(event)
+
+    def add(self, event: RequestStep) -> None:
+        """Take in a step."""
+        self._logprobs += event.outcome.candidate_logprobs
+        self._steps += 1
+        self._forwards += len(event.plan.branches)
+        self._cached += event.cached_positions
+        self._saved += event.saved_positions
+        self.finished = event.outcome.finish_reason is not None
+
+    def result(self) -> DecisionResult:
+        """The answers, after the last step."""
+        session, log_likelihoods = self.session, self._log_likelihoods()
+        pairs = zip(self._questions, log_likelihoods, strict=True)
+        return DecisionResult(
+            answers=tuple(answer(question, orders, self._settings) for question, orders in pairs),
+            log_likelihoods=log_likelihoods,
+            input_tokens=len(session.prompt) + sum(len(question.asked) for question in session.questions),
+            cached_tokens=self._cached,
+            saved_tokens=self._saved,
+            output_tokens=sum(question.slot.length for question in session.questions),
+            steps=self._steps,
+            forwards=self._forwards,
+            seconds=time.perf_counter() - self._began,
+        )
+
+    def _log_likelihoods(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """See `DecisionResult.log_likelihoods`."""
+        at, asked, results = 0, iter(self.session.questions), []
+        for orders in self._orders:
+            of_question = []
+            for order in orders:
+                slot = next(asked).slot
+                count = len(slot.candidates_by_prefix)
+                listed = slot.log_likelihoods(self._logprobs[at : at + count])
+                at += count
+                by_value = dict(zip(order, listed, strict=True))
+                of_question.append(tuple(by_value[index] for index in range(len(order))))
+            results.append(tuple(of_question))
+        return tuple(results)

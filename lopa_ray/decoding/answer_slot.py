@@ -1,0 +1,62 @@
+"""AnswerSlot: the masked positions that answer a question, and the log-likelihood of each value that may stand there.
+
+The slot is as long as the longest value, and a token that ends answers closes shorter ones. A value's log-likelihood is
+the chain from left to right:
+
+    Σ over its tokens log p(token | the value's earlier tokens filled in, the rest of the slot masked)
+
+All prefixes of all values are known beforehand, so each distinct one is a forward of one step. This is the
+factorisation in one order, which a diffusion model's own marginals need not agree with; for values of one token it is
+the model's marginal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lopa_ray.errors import PromptError
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSlot:
+    """The tokens of a question's values, each as it stands in the slot."""
+
+    values: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, values: Sequence[Sequence[int]], end_token_id: int) -> AnswerSlot:
+        """The slot of values, given by their token ids. Raises PromptError for no value, an empty one, or two alike."""
+        if not values or not all(values):
+            raise PromptError(
+                "a question needs values, and each of them at least one token; add what is missing"
+            )
+        length = max(map(len, values))
+        closed = tuple((*value, end_token_id)[:length] for value in values)
+        if len(set(closed)) < len(closed):
+            raise PromptError("two values of a question have the same tokens; change one of them")
+        return cls(closed)
+
+    @property
+    def length(self) -> int:
+        """Positions of the slot."""
+        return max(map(len, self.values))
+
+    @property
+    def candidates_by_prefix(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """Each distinct prefix of the values, in order of the values → the tokens that follow it in one of them."""
+        following: dict[tuple[int, ...], dict[int, None]] = {}
+        for value in self.values:
+            for at, token in enumerate(value):
+                following.setdefault(value[:at], {})[token] = None
+        return {prefix: tuple(tokens) for prefix, tokens in following.items()}
+
+    def log_likelihoods(self, logprobs: Sequence[Sequence[float]]) -> list[float]:
+        """The log-likelihood of each value in nats, by the log-probabilities of each prefix' candidates, in order."""
+        by_prefix = {
+            prefix: dict(zip(candidates, of_prefix, strict=True))
+            for (prefix, candidates), of_prefix in zip(
+                self.candidates_by_prefix.items(), logprobs, strict=True
+            )
+        }
+        return [sum(by_prefix[value[:at]][token] for at, token in enumerate(value)) for value in self.values]

@@ -1,0 +1,216 @@
+"""DecisionSession: the values of many questions about one input, as a request like any other.
+
+The first step computes the input alone, and stores its K/V. In the steps after it each lane is a question behind the
+input, with a prefix of a value in its slot, and reports the log-probabilities of the tokens that may follow there (see
+`AnswerSlot`). Lanes read the input's K/V and nothing of each other, so what they report depends on the input and their
+own question alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.prompt_attention import PromptAttention
+from lopa_ray.decoding.answer_slot import AnswerSlot
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import PromptError
+from lopa_ray.protocol.outcome import FinishReason, StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.step_report import BranchReport
+from lopa_ray.protocol.vocabulary import Vocabulary
+
+MAX_STEP_ROWS = 2**15
+"""Maximum number of rows of a step, unless a single lane has more. It bounds the size of a plan; the scheduler divides
+a step that is too large for its workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTokens:
+    """A question in token ids."""
+
+    asked: tuple[int, ...]
+    """What stands between the input and the slot, at least one token."""
+    slot: AnswerSlot
+
+    @property
+    def length(self) -> int:
+        """Positions of question and slot."""
+        return len(self.asked) + self.slot.length
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLane:
+    """One forward: a question with the first tokens of a value in its slot."""
+
+    question: QuestionTokens
+    prefix: tuple[int, ...]
+    candidates: tuple[int, ...]
+    """The tokens that follow the prefix in a value."""
+
+
+class DecisionSession(DecodeSession):
+    """One input's questions. `StepOutcome.candidate_logprobs` of all steps are those of `lanes`, in order.
+
+    No position is filled: `generated` is empty.
+    """
+
+    immutable_attributes: ClassVar[tuple[str, ...]] = (
+        *DecodeSession.immutable_attributes,
+        "questions",
+        "attention",
+        "joint",
+        "max_step_rows",
+        "lanes",
+    )
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        questions: Sequence[QuestionTokens],
+        vocabulary: Vocabulary,
+        *,
+        attention: PromptAttention,
+        joint: bool = False,
+        max_step_rows: int = MAX_STEP_ROWS,
+    ) -> None:
+        """`prompt` is the input. With `joint` each lane computes it anew, so that it sees the question too, as far as
+        `attention` allows.
+
+        Raises PromptError as `DecodeSession` does, for no questions, and for an empty question or one with an id that
+        is none or the mask token's.
+        """
+        if not questions:
+            raise PromptError("got no questions; add one")
+        for index, question in enumerate(questions):
+            _check_tokens(question, index, vocabulary)
+        self.questions = tuple(questions)
+        self.attention, self.joint, self.max_step_rows = attention, joint, max_step_rows
+        # No decoder has this name: a user cannot ask for it.
+        longest = max(question.length for question in self.questions)
+        super().__init__(prompt, GenerationSettings(decoder="decision", max_new_tokens=longest), vocabulary)
+
+    def _begin(self) -> None:
+        self._evaluated = 0
+        """Lanes that steps have evaluated."""
+        self._is_stored = self.stored_end == 0
+        """Whether the input's K/V are stored, or about to be by the coming step's commit."""
+        self._commit: Commit | None = None
+
+    @cached_property
+    def lanes(self) -> tuple[DecisionLane, ...]:
+        """All lanes, question by question."""
+        return tuple(
+            DecisionLane(question, prefix, candidates)
+            for question in self.questions
+            for prefix, candidates in question.slot.candidates_by_prefix.items()
+        )
+
+    @property
+    def stored_end(self) -> int:
+        """End of the part of the input whose K/V all lanes read."""
+        return 0 if self.joint else self.attention.stored_end(len(self.prompt))
+
+    @property
+    def longest_lane(self) -> int:
+        """Rows of the longest branch of any step."""
+        return max(self.stored_end, self.max_len - self.stored_end)
+
+    @property
+    def generated(self) -> list[int]:
+        """Nothing is filled in."""
+        return []
+
+    @property
+    def exhausted(self) -> bool:
+        """Every lane is evaluated."""
+        return self._evaluated == len(self.lanes)
+
+    @property
+    def step_limit(self) -> int:
+        """A step stores the input, each other one evaluates a lane at least."""
+        return 1 + len(self.lanes)
+
+    def _finish_reason(self) -> FinishReason | None:
+        return "stop" if self.exhausted else None
+
+    def _plan(self, num_branches: int) -> Plan:
+        """Lanes are all needed, so their number in a step follows from their rows."""
+        return self._lane_plan() if self._is_stored else self._input_plan()
+
+    def _input_plan(self) -> Plan:
+        end, causal = self.stored_end, self.attention.kind == "causal"
+        segments = ((end, end),) if causal else self.attention.segments(0, end, end)
+        return Plan(
+            step=self.steps + 1,
+            start=0,
+            canvas=tuple(self.prompt[:end]),
+            branches=(Branch(segments, scored=range(end, end), to_stage=(range(end),)),),
+            cached=(),
+            causal=causal,
+            stage_shared=True,
+        )
+
+    def _lane_plan(self) -> Plan:
+        start, rows, lanes = self.stored_end, 0, list[DecisionLane]()
+        for lane in self.lanes[self._evaluated :]:
+            rows += len(self.prompt) - start + lane.question.length
+            if lanes and rows > self.max_step_rows:
+                break
+            lanes.append(lane)
+        masks = max(lane.question.length for lane in lanes)
+        return Plan(
+            step=self.steps + 1,
+            start=start,
+            canvas=(*self.prompt[start:], *[self.vocabulary.mask_token_id] * masks),
+            branches=tuple(map(self._branch, lanes)),
+            cached=(range(start),) if start else (),
+            commit=self._commit,
+        )
+
+    def _branch(self, lane: DecisionLane) -> Branch:
+        first, question = len(self.prompt), lane.question
+        given, slot = (*question.asked, *lane.prefix), first + len(question.asked)
+        scored = slot + len(lane.prefix)
+        return Branch(
+            segments=self.attention.segments(self.stored_end, slot, slot + question.slot.length),
+            scored=range(scored, scored + 1),
+            fills=tuple(enumerate(given, first)),
+            candidates=lane.candidates,
+        )
+
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        commit: Commit | None = None
+        logprobs: tuple[tuple[float, ...], ...] = ()
+        if self._is_stored:
+            logprobs = tuple(tuple(report.top_logprobs[0].tolist()) for report in reports)
+            self._evaluated += len(reports)
+        else:
+            commit = Commit(plan.step, 0, plan.branches[0].to_stage, shared=True)
+        self._is_stored, self._commit = True, commit
+        return StepOutcome(
+            step=plan.step,
+            winner=0,
+            confidences=tuple(map(max, logprobs)) or (0.0,),
+            adopted=(),
+            rule_steps=(),
+            canvas=(),
+            blocks=(),
+            candidate_logprobs=logprobs,
+            commit=commit,
+        )
+
+
+def _check_tokens(question: QuestionTokens, index: int, vocabulary: Vocabulary) -> None:
+    """Raises PromptError for an empty question, for ids outside of the vocabulary, and for the mask token."""
+    if not question.asked:
+        raise PromptError(f"question {index} is empty; give at least one token")
+    for token in (*question.asked, *(token for value in question.slot.values for token in value)):
+        if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
+            raise PromptError(
+                f"question {index} has the token {token}; allowed: ids 0 to {vocabulary.size - 1} but for the mask "
+                f"token ({vocabulary.mask_token_id})"
+            )

@@ -1,0 +1,94 @@
+"""The wording of decisions: typed questions about an input, each answered by one of a few labels in masked positions.
+
+The input is messages of a chat, and a question is one more message of the user's behind them, so the input can be read
+once, alone, for all of its questions. The answer begins with a label, whose tokens are the slot of the question:
+`yes` or `no`, a choice's letter, a level's number. Letters or numbers of one question have as many characters as each
+other, so that they fill slots of one length. The model in the package is trained on these wordings
+(`examples/training`).
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+YES, NO = "yes", "no"
+"""The labels of a predicate."""
+LETTERS = string.ascii_uppercase
+"""The labels of up to 26 choices."""
+PREDICATE, CHOICE, LEVEL = "Is this so?", "Which choice fits?", "Which level fits?"
+"""What is asked by a question without instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionQuestion:
+    """What a user's message asks, and the labels that may answer it."""
+
+    message: str
+    labels: tuple[str, ...]
+    """In the order of the choices or levels; yes, then no, for a predicate."""
+
+
+def predicate_question(instructions: str, yes: str | None = None, no: str | None = None) -> DecisionQuestion:
+    """A question that is answered by yes or no, with what counts as one of them if that is given."""
+    meanings = [f"\n{label}: {text}" for label, text in ((YES, yes), (NO, no)) if text is not None]
+    return DecisionQuestion(f"{instructions}{''.join(meanings)}\nAnswer yes or no.", (YES, NO))
+
+
+def choice_question(instructions: str, choices: Sequence[str]) -> DecisionQuestion:
+    """Which one of the choices. Raises ValueError for none."""
+    labels = choice_labels(len(choices))
+    return DecisionQuestion(
+        f"{instructions}\n{_listed(labels, choices)}\nAnswer with the label of one choice.", labels
+    )
+
+
+def level_question(instructions: str, levels: Sequence[str]) -> DecisionQuestion:
+    """Which one of the ordered levels. Raises ValueError for none."""
+    labels = level_labels(len(levels))
+    return DecisionQuestion(
+        f"{instructions}\n{_listed(labels, levels)}\nAnswer with the number of one level.", labels
+    )
+
+
+def choice_labels(count: int) -> tuple[str, ...]:
+    """Letters, or where there are too few of them numbers from 1, all with as many digits."""
+    _check_count(count)
+    if count <= len(LETTERS):
+        return tuple(LETTERS[:count])
+    width = len(str(count))
+    return tuple(str(number).zfill(width) for number in range(1, count + 1))
+
+
+def level_labels(count: int) -> tuple[str, ...]:
+    """Numbers from 0, all with as many digits."""
+    _check_count(count)
+    width = len(str(count - 1))
+    return tuple(str(number).zfill(width) for number in range(count))
+
+
+def value_text(value: str | bool) -> str:
+    """How a choice's value is written, so that no two values look alike: `true` is the boolean, `"true"` the text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return (
+        json.dumps(value, ensure_ascii=False)
+        if value in ("true", "false") or value.startswith('"')
+        else value
+    )
+
+
+def described(text: str, description: str | None) -> str:
+    """A choice or a level with its description, if it has one."""
+    return text if description is None else f"{text}: {description}"
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise ValueError("a question needs possible answers, got none")
+
+
+def _listed(labels: Sequence[str], texts: Sequence[str]) -> str:
+    return "\n".join(f"{label}: {text}" for label, text in zip(labels, texts, strict=True))
