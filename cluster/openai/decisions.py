@@ -10,7 +10,7 @@ from cluster.choices.decision_message import DecisionMessage
 from cluster.openai.decision_content import Content, DecisionInputParam, content_text, decision_input
 from cluster.openai.errors import ApiError
 from cluster.openai.request_model import MAX_INT, RequestModel
-from lopa_ray.config.decision_settings import DecisionSettings
+from lopa_ray.config.decision_settings import Prefix
 from lopa_ray.decisions.questions import (
     MAX_QUESTIONS,
     MAX_VALUES,
@@ -123,7 +123,7 @@ QuestionParam: TypeAlias = Annotated[
 class DecisionOptions(RequestModel):
     """Settings that OpenAI's API does not have."""
 
-    prefix: Literal["input", "joint"] | None = DecisionSettings.model_fields["prefix"].default
+    prefix: Prefix | None = None
     """input: all questions read K/V of the input alone. joint: each is computed with the input."""
 
     rotations: int | None = Field(default=None, ge=1, le=MAX_VALUES)

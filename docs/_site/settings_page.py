@@ -20,10 +20,10 @@ from lopa_ray.engine.config import Config
 HEAD = """# Settings
 
 A YAML file has four sections: `model` (the checkpoint and its format), `group` (workers and the resources of each),
-`decode` (the defaults of a request) and `decisions` (typed questions). Any setting can be given on the command line as `--set section.key=value`. Unknown
-keys and impossible combinations are errors. `lopa config` prints every setting with its value. A server on Ray Serve
-has settings of its own, the arguments of its application. This page is generated from the classes in `lopa_ray/config`,
-`lopa_ray/decoding/decoders` and `cluster/serving/settings.py`.
+`decode` (the defaults of a request) and `decisions` (typed questions). Any setting can be given on the command line as
+`--set section.key=value`. Unknown keys and impossible combinations are errors. `lopa config` prints every setting with
+its value. A server on Ray Serve has settings of its own, the arguments of its application. This page is generated from
+the classes in `lopa_ray/config`, `lopa_ray/decoding/decoders` and `cluster/serving/settings.py`.
 """
 
 DERIVED_DEFAULTS = {"commit_protocol": "by `window_attention`"}

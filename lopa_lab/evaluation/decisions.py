@@ -19,7 +19,7 @@ from lopa_lab.evaluation.decision_scores import (
 )
 from lopa_lab.records.figure import svg_image
 from lopa_lab.records.markdown import table
-from lopa_ray.config.decision_settings import DecisionSettings, DecisionType
+from lopa_ray.config.decision_settings import DecisionSettings, DecisionType, Prefix
 from lopa_ray.decisions.answers import type_of
 from lopa_ray.engine.base import Engine
 
@@ -46,8 +46,7 @@ class TypeReport:
 class DecisionReport:
     """All questions, with one way of reading inputs."""
 
-    prefix: str
-    """input or joint."""
+    prefix: Prefix
     rotations: int
     accuracy: float
     """Over the questions of all types."""

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from lopa_ray.config.strict import StrictModel
 
+Prefix = Literal["input", "joint"]
+"""How lanes get the input; see `DecisionSettings.prefix`."""
+
 DecisionType = Literal["predicate", "choice", "score"]
 """What a question asks for."""
 
@@ -15,7 +18,7 @@ DecisionType = Literal["predicate", "choice", "score"]
 class DecisionSettings(StrictModel):
     """How typed questions about an input are answered. What is null is the checkpoint's, in its decisions.json."""
 
-    prefix: Literal["input", "joint"] | None = None
+    prefix: Prefix | None = None
     """input: the input is computed once, alone, and all questions read its K/V. joint: each question is computed with
     the input in front of it, which then sees the question as far as the model's attention allows. Where null is left,
     input if both are the same (block-causal models), and else joint."""

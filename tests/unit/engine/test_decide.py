@@ -33,6 +33,7 @@ from lopa_ray.decisions.encoded_input import EncodedInput
 from lopa_ray.decisions.questions import Question
 from lopa_ray.engine.decision_factory import new_decision
 from lopa_ray.errors import CheckpointError
+from support.thread_tensor_parallel import engine_in_two_shards
 from support.tiny_model import CANVAS_MODEL, tiny_engine
 
 torch.set_num_threads(1)
@@ -143,6 +144,36 @@ def test_an_asynchronous_engine_answers_alike(engine: LocalEngine) -> None:
     wrapped = Wrapped(engine.config, engine.vocabulary, engine.tokenizer)
     result = asyncio.run(wrapped.decide(INPUT, QUESTIONS))
     assert result.answers == engine.decide(INPUT, QUESTIONS).answers
+
+
+def test_steps_in_parts_change_no_bit(engine: LocalEngine) -> None:
+    bounded = LocalEngine.from_pretrained("demo", max_model_len=512, max_num_batched_tokens=240)
+    result = bounded.decide(INPUT, QUESTIONS * 4)
+    assert result.log_likelihoods == engine.decide(INPUT, QUESTIONS * 4).log_likelihoods
+    with pytest.raises(SettingsError, match="max_num_batched_tokens"):
+        bounded.decide("pens " * 260, QUESTIONS)
+
+
+def test_two_shards_give_the_same(engine: LocalEngine) -> None:
+    shards = engine_in_two_shards(engine.config)
+    shards.tokenizer = engine.tokenizer
+    wanted = engine.decide(INPUT, QUESTIONS[:3]).log_likelihoods
+    for of_question, expected in zip(
+        shards.decide(INPUT, QUESTIONS[:3]).log_likelihoods, wanted, strict=True
+    ):
+        assert of_question[0] == pytest.approx(expected[0], abs=1e-3)
+
+
+def test_calls_and_their_outputs_are_inputs(engine: LocalEngine) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    chat = [
+        {"role": "user", "content": INPUT},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "red", "tool_call_id": "1"},
+    ]
+    red = engine.decide(chat, QUESTIONS[:1])
+    blue = engine.decide([*chat[:2], {**chat[2], "content": "blue"}], QUESTIONS[:1])
+    assert red.log_likelihoods != blue.log_likelihoods
 
 
 # Settings
