@@ -70,6 +70,14 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         super()._begin()
         remainder = len(self.prompt) % self.settings.block_size if self._tiled else 0
         self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder)
+        first = len(self.prompt)
+        while len(self._anchor) < first + self.given.end:
+            self._anchor.grow(self.settings.block_size, self.max_len)
+        self._set_tokens((first + at, token) for at, token in self.given.tokens.items())
+        self._anchor.mark_to_cache()
+
+    def _view_stop(self, position: int) -> int:
+        return next(block.stop for block in self._anchor.blocks if position < block.stop)
 
     @cached_property
     def sampling_params(self) -> SamplingParams:

@@ -36,8 +36,11 @@ class BlockwiseSession(FillingSession[list[int]]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._ids = self.prompt + [self.vocabulary.mask_token_id] * self.settings.max_new_tokens
+        answer = self.given.canvas(self.settings.max_new_tokens, self.vocabulary.mask_token_id)
+        self._ids = self.prompt + answer
         self._block = self._block_at(len(self.prompt))
+        while not self._masked_positions(self._block) and self._block.stop < self.max_len:
+            self._block = self._block_at(self._block.stop)
         self._calls = 0
         """Calls that have filled the current block."""
 
@@ -133,9 +136,9 @@ class BlockwiseSession(FillingSession[list[int]]):
         return not self._masked_positions(self._block)
 
     def _end_step(self, branch: Branch) -> None:
-        """Go on to the next block when this one is final and there is one."""
+        """When this block is final, go on to the next one that has masks, if there is one."""
         self._calls += bool(branch.scored)
-        if self._block_is_final and self._block.stop < self.max_len:
+        while self._block_is_final and self._block.stop < self.max_len:
             self._block = self._block_at(self._block.stop)
             self._calls = 0
 

@@ -141,7 +141,8 @@ class DraftTree:
         if blocks is None or self._model is None or self._threshold is None:
             return self._stale_fill_sets(session, source)
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
-        return self._model.fill_sets(blocks, source, beyond, self._threshold, most)
+        sets = self._model.fill_sets(blocks, source, beyond, self._threshold, most)
+        return [(probability, session.with_ends(fills)) for probability, fills in sets]
 
     @staticmethod
     def _stale_fill_sets(session: FillingSession[Any], source: EvaluatedState) -> list[FillSet]:

@@ -23,7 +23,7 @@ from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.result import length_through_end
+from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
