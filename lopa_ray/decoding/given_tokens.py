@@ -66,6 +66,12 @@ class GivenTokens:
         return max(self.tokens, default=-1) + 1
 
     @cached_property
+    def beginning(self) -> list[int]:
+        """The given tokens in front of the first position that is none."""
+        stop = self.holes[0].start if self.holes else self.end
+        return [self.tokens[at] for at in range(stop)]
+
+    @cached_property
     def holes(self) -> tuple[range, ...]:
         """Offsets of the holes in front of given tokens, ascending."""
         edges = [-1, *sorted(self.tokens)]

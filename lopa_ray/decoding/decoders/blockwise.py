@@ -38,9 +38,14 @@ class BlockwiseSession(FillingSession[list[int]]):
         super()._begin()
         answer = self.given.canvas(self.settings.max_new_tokens, self.vocabulary.mask_token_id)
         self._ids = self.prompt + answer
-        self._block = self._block_at(len(self.prompt))
-        while not self._masked_positions(self._block) and self._block.stop < self.max_len:
-            self._block = self._block_at(self._block.stop)
+        self._begin_block_at(len(self.prompt))
+        while not self._open_positions and self._block.stop < self.max_len:
+            self._begin_block_at(self._block.stop)
+
+    def _begin_block_at(self, position: int) -> None:
+        self._block = self._block_at(position)
+        self._open_positions = self._masked_positions(self._block)
+        """Those of the current block that were masked when it began."""
         self._calls = 0
         """Calls that have filled the current block."""
 
@@ -139,8 +144,7 @@ class BlockwiseSession(FillingSession[list[int]]):
         """When this block is final, go on to the next one that has masks, if there is one."""
         self._calls += bool(branch.scored)
         while self._block_is_final and self._block.stop < self.max_len:
-            self._block = self._block_at(self._block.stop)
-            self._calls = 0
+            self._begin_block_at(self._block.stop)
 
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         return self._calls > 0 and len(self.scored_masks()) > len(fills)

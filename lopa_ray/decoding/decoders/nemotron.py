@@ -148,7 +148,7 @@ class NemotronSession(BlockCausalSession):
         start, block, causal = self._cached_end, self._block, self.settings.causal_context
         if not self._stores:
             return super()._window()
-        has_seed = causal and self._end_of_thinking != block.start
+        has_seed = causal and self._end_of_thinking != block.start and self._is_masked(block.start)
         # The seed's own row is fed for its score alone: the row in front of it decides.
         span = range(start, block.start + has_seed)
         return Window(
