@@ -77,7 +77,12 @@ class ChoiceFactory:
             )
             answer = answer_format(request, tokenizer, rendered, self._constraints.schema_size)
             ids = self._sessions.encode_rendered(rendered) + tokenizer.encode_markup(answer.prefill)
-            settings = self._generation_settings({**request.settings, **answer.settings}, len(ids))
+            suffix = tokenizer.encode_later_part(
+                request.settings.get("suffix") or "", parse_special=request.raw and request.parse_special
+            )
+            settings = self._generation_settings(
+                {**request.settings, **answer.settings}, len(ids) + len(suffix)
+            )
             prompts.append(_EncodedPrompt(ids, settings, answer))
         return prompts
 
@@ -94,7 +99,9 @@ class ChoiceFactory:
             for offset in range(request.n):
                 if settings.temperature > 0:
                     settings = settings.replace(seed=(first_seed + offset) % SEED_LIMIT)
-                session = self._sessions.create_session(prompt.ids, settings)
+                session = self._sessions.create_session(
+                    prompt.ids, settings, raw=request.raw, parse_special=request.parse_special
+                )
                 session.client, session.priority = request.client, request.priority
                 choices.append(
                     ChoiceState(
@@ -110,7 +117,8 @@ class ChoiceFactory:
         return choices
 
     def _generation_settings(self, overrides: Mapping[str, Any], prompt_len: int) -> GenerationSettings:
-        """The model's decode settings with those of the request on top."""
+        """The model's decode settings with those of the request on top. `prompt_len`: positions that prompt and suffix
+        take up."""
         config = self._sessions.config
         overrides = dict(overrides)
         if "num_branches" in overrides:

@@ -52,6 +52,7 @@ class CanvasRenderer:
         self._prompt_len = len(session.prompt)
         self._eos_token_id = session.vocabulary.eos_token_id
         self._by_entropy = session.settings.ranking == "neg_entropy"
+        self._given = session.given.tokens
         self._decided_in: list[int] = []
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
@@ -66,7 +67,8 @@ class CanvasRenderer:
         step = frame.step
         decided = sum(1 for number in frame.decided_in if number)
         title = (
-            f"step {step.step} · {decided}/{len(step.canvas)} decided · {decided / step.step:.1f} per step"
+            f"step {step.step} · {decided}/{len(step.canvas) - len(self._given)} decided"
+            f" · {decided / step.step:.1f} per step"
         )
         if step.depth > 1:
             title += f" · depth {step.depth}"
@@ -84,10 +86,12 @@ class CanvasRenderer:
         return table
 
     def canvas(self, frame: CanvasFrame) -> Text:
-        """The answer as it stands: tokens coloured by step, the newest ones bold."""
+        """The answer as it stands: tokens coloured by step, the newest ones bold, and those that the request gives plain."""
         text = Text()
-        for token, decided_in in zip(frame.step.canvas, frame.decided_in, strict=True):
-            if not decided_in:
+        for at, (token, decided_in) in enumerate(zip(frame.step.canvas, frame.decided_in, strict=True)):
+            if at in self._given:
+                text.append(self._token_text(token))
+            elif not decided_in:
                 text.append(MASK_SYMBOL, "dim")
             else:
                 style = step_colour(decided_in) + (" bold underline" if decided_in == frame.step.step else "")

@@ -170,6 +170,15 @@ class ResultBuilder:
         return step
 
     @property
+    def returned_canvas(self) -> Sequence[int]:
+        """What is returned of `final_canvas`, up to its first end. See `GivenTokens.returned_text`."""
+        return self._given.returned_text(self.final_canvas, self._end_token_ids)
+
+    def num_generated(self, text_tokens: int) -> int:
+        """Tokens that were generated up to the last one of the first `text_tokens` of `returned_canvas`."""
+        return self._given.num_generated(self.final_canvas, self._end_token_ids, text_tokens)
+
+    @property
     def text_token_ids(self) -> list[int]:
         """The ids that make up the text: all before the first end."""
         text = self._given.returned_text(self.canvas, self._end_token_ids)

@@ -80,7 +80,7 @@ class GroupServer:
             self._check_room(request.client)
             choices = await self._choices.create_in_background(request, arrival_time)
             yield RequestAccepted(
-                tuple(len(choice.session.prompt) for choice in choices[:: request.n]),
+                tuple(choice.prompt_tokens for choice in choices[:: request.n]),
                 max(choice.session.settings.max_new_tokens for choice in choices),
             )
             async for output in self._decode_choices(request, choices):
