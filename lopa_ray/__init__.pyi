@@ -1,3 +1,4 @@
+from .config.given_part import GivenPart as GivenPart
 from .config.generation_settings import GenerationSettings as GenerationSettings
 from .config.group_settings import GroupSettings as GroupSettings
 from .config.model_settings import ModelSettings as ModelSettings
