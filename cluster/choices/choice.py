@@ -194,8 +194,10 @@ class ChoiceState:
         result, settings = self._result, self.session.settings
         canvas = result.returned_canvas
         text_tokens = self._detokenizer.num_text_tokens(canvas)
-        ended = not self._detokenizer.stopped and text_tokens < len(canvas) and (
-            canvas[text_tokens] in self.session.end_token_ids
+        ended = (
+            not self._detokenizer.stopped
+            and text_tokens < len(canvas)
+            and (canvas[text_tokens] in self.session.end_token_ids)
         )
         return ChoiceStats(
             steps=result.steps,

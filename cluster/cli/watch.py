@@ -86,7 +86,7 @@ class CanvasRenderer:
         return table
 
     def canvas(self, frame: CanvasFrame) -> Text:
-        """The answer as it stands: tokens coloured by step, the newest ones bold, and those that the request gives plain."""
+        """The answer as it stands: tokens coloured by step, the newest ones bold; plain what the request gives."""
         text = Text()
         for at, (token, decided_in) in enumerate(zip(frame.step.canvas, frame.decided_in, strict=True)):
             if at in self._given:

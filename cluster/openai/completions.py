@@ -98,7 +98,9 @@ class CompletionRequest(MultiChoiceRequest):
         if not self.suffix:
             return given
         if given:
-            raise invalid_value("suffix", "excludes given_parts: they say what stands behind a hole too; give one")
+            raise invalid_value(
+                "suffix", "excludes given_parts: they say what stands behind a hole too; give one"
+            )
         return {"suffix": self.suffix}
 
     def prompts(self) -> tuple[Prompt, ...]:

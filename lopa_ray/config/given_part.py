@@ -57,9 +57,15 @@ def parse_given_parts(value: Any) -> Any:
     parts = []
     for number, part in enumerate(value):
         if not isinstance(part, dict | GivenPart):
-            raise SettingsError(f"part {number}: got {short_repr(part)}; allowed: an object with text or token_ids")
+            raise SettingsError(
+                f"part {number}: got {short_repr(part)}; allowed: an object with text or token_ids"
+            )
         try:
-            parts.append(GivenPart(**{str(key): given for key, given in part.items()}) if isinstance(part, dict) else part)
+            parts.append(
+                GivenPart(**{str(key): given for key, given in part.items()})
+                if isinstance(part, dict)
+                else part
+            )
         except SettingsError as error:
             raise SettingsError(f"part {number}: ", *error.parts) from None
     return tuple(parts)

@@ -54,8 +54,8 @@ class BlockCanvas:
     def __init__(
         self, prompt: list[int], mask_id: int, remainder: int = 0, beginning: Sequence[int] = ()
     ) -> None:
-        """`beginning`: tokens that the answer begins with, which are decided as those of the prompt are. `remainder`: so
-        many tokens at the end of both are part of the block that is appended first."""
+        """`beginning`: tokens of the answer that are decided as the prompt's are. `remainder`: so many tokens at the
+        end of both are part of the block that is appended first."""
         self.ids = [*prompt, *beginning]
         self.mask_id = mask_id
         self.prompt_len = len(prompt)

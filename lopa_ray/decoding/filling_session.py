@@ -119,9 +119,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         self._settled.record(scores, filled=bool(filled))
         return filled + self._ended(filled, constraint_state)
 
-    def _ended(
-        self, filled: Sequence[Decision], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def _ended(self, filled: Sequence[Decision], constraint_state: ConstraintState | None) -> list[Decision]:
         """EOS at all masked positions behind an end in a hole, as it will be with what is `filled`."""
         decisions = [
             Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=())

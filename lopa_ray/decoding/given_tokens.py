@@ -1,9 +1,9 @@
 """GivenTokens: the tokens of an answer that are decided before the first step, and the holes between them.
 
-Offsets are counted from the beginning of the answer. An end token (EOS, or another one of
-`DecodeSession.end_token_ids`) in a hole ends the hole: what is behind it, up to the given tokens that follow, is no part
-of the answer. What is behind the last given token ends as an answer without given tokens does. Here it is a hole too,
-the last one. No given token is an end token.
+Offsets are counted from the beginning of the answer. An end token (EOS, or another of `DecodeSession.end_token_ids`)
+in a hole ends the hole: what is behind it, up to the given tokens that follow, is no part of the answer. What is behind
+the last given token ends as an answer without given tokens does. Here it is a hole too, the last one. No given token is
+an end token.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.answer_ends import length_through_end
@@ -40,7 +41,7 @@ class GivenTokens:
             return cls()
         tokens: dict[int, int] = {}
         if setting == "suffix":
-            ids = _encoded(str(settings.suffix), setting, encode)
+            ids = encode_given(str(settings.suffix), setting, encode)
             return cls(dict(enumerate(ids, settings.max_new_tokens)), setting)
         end = 0
         for number, part in enumerate(settings.given_parts):
@@ -52,7 +53,7 @@ class GivenTokens:
                     f"allowed: {end} or more, with parts in the order of the answer",
                     setting=setting,
                 )
-            ids = part.token_ids or _encoded(str(part.text), setting, encode)
+            ids = part.token_ids or encode_given(str(part.text), setting, encode)
             tokens |= enumerate(ids, start)
             end = start + len(ids)
         return cls(tokens, setting)
@@ -75,7 +76,7 @@ class GivenTokens:
     def holes(self) -> tuple[range, ...]:
         """Offsets of the holes in front of given tokens, ascending."""
         edges = [-1, *sorted(self.tokens)]
-        return tuple(range(a + 1, b) for a, b in zip(edges, edges[1:], strict=False) if a + 1 < b)
+        return tuple(range(a + 1, b) for a, b in pairwise(edges) if a + 1 < b)
 
     def holes_within(self, length: int) -> tuple[range, ...]:
         """Offsets of all holes of an answer of `length` positions, the one behind the last given token included."""
@@ -138,7 +139,8 @@ class GivenTokens:
 NONE_GIVEN = GivenTokens()
 
 
-def _encoded(text: str, setting: str, encode: Encode | None) -> Sequence[int]:
+def encode_given(text: str, setting: str, encode: Encode | None) -> Sequence[int]:
+    """The token ids of text that `setting` gives. Raises SettingsError as `GivenTokens.of` does."""
     if encode is None:
         raise SettingsError(
             SettingName(setting),
@@ -150,5 +152,7 @@ def _encoded(text: str, setting: str, encode: Encode | None) -> Sequence[int]:
     except PromptError as error:
         raise SettingsError(SettingName(setting), ": ", *error.parts, setting=setting) from None
     if not ids:
-        raise SettingsError(SettingName(setting), ": got text that has no tokens; leave it out", setting=setting)
+        raise SettingsError(
+            SettingName(setting), ": got text that has no tokens; leave it out", setting=setting
+        )
     return ids

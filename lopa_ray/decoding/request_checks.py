@@ -76,7 +76,9 @@ def check_given(
         elif token in end_token_ids:
             what = "which ends an answer; remove it, and let max_new_tokens end behind the last part"
         if what is not None:
-            raise SettingsError(name, f": got token {token} at position {at} of the answer, {what}", setting=name)
+            raise SettingsError(
+                name, f": got token {token} at position {at} of the answer, {what}", setting=name
+            )
     if given.end > settings.max_new_tokens:
         raise SettingsError(
             name,

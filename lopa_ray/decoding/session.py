@@ -26,10 +26,10 @@ import numpy as np
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.constraints.holes_constraint_state import HolesConstraintState
-from lopa_ray.decoding.branch_budget import requested_branches
-from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.answer_ends import length_through_end
+from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.given_tokens import GivenTokens
+from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.request_checks import (
     check_constraint,
     check_decoder,
@@ -193,7 +193,7 @@ class DecodeSession(ABC):
         return tuple(token for token in self.end_token_ids if token != self.vocabulary.eos_token_id)
 
     def has_ended(self, answer: Sequence[int]) -> bool:
-        """Whether a token ends an answer, which may have masks. An end before the last given token ends a hole alone."""
+        """Whether a token ends an answer, which may have masks. One before the last given token ends a hole."""
         return not frozenset(self.end_token_ids).isdisjoint(answer[self.given.end :])
 
     @cached_property

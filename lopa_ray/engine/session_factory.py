@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decoding.decoders import new_session, override_settings
-from lopa_ray.decoding.given_tokens import GivenTokens
+from lopa_ray.decoding.given_tokens import Encode, GivenTokens, encode_given
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
@@ -184,14 +184,21 @@ class SessionFactory:
         return session
 
     def given_tokens(self, settings: GenerationSettings, *, parse_special: bool = False) -> GivenTokens:
-        """The tokens that settings give of the answer. With `parse_special` special tokens are recognised in their text.
+        """The tokens that settings give of the answer. With `parse_special` their text may have special tokens.
 
         Raises SettingsError for parts that overlap, and for text that cannot be encoded.
         """
+        return GivenTokens.of(settings, self._encode_given(parse_special))
+
+    def suffix_length(self, suffix: str, *, parse_special: bool = False) -> int:
+        """The tokens of a suffix, 0 for an empty one. Raises SettingsError for text that cannot be encoded."""
+        return len(encode_given(suffix, "suffix", self._encode_given(parse_special))) if suffix else 0
+
+    def _encode_given(self, parse_special: bool) -> Encode | None:
         tokenizer = self.tokenizer
-        if tokenizer is None:
-            return GivenTokens.of(settings, None)
-        return GivenTokens.of(settings, partial(tokenizer.encode_later_part, parse_special=parse_special))
+        return (
+            None if tokenizer is None else partial(tokenizer.encode_later_part, parse_special=parse_special)
+        )
 
     async def prepare(self, settings: GenerationSettings, client: str = "") -> None:
         """Compile the constraint of `settings`, if they have one, so that `create_session` does not wait for it.

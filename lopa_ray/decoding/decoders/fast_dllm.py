@@ -124,7 +124,7 @@ class FastDllmSession(MaskedAnswerSession):
 
     @property
     def _decides_first_alone(self) -> bool:
-        """Whether the first call on the block decides its first position and no other: unless that was decided before."""
+        """Whether the first call on the block decides its first position and no other. Not if that is decided."""
         is_open = self._block.start in self._open_positions
         return self._uses_dream_sampler and self.settings.cache != "none" and is_open
 

@@ -50,8 +50,8 @@ class SelfSpeculationSettings(GenerationSettings):
         given = [name for name in PENALTIES if getattr(self, name) != fields[name].default]
         if (name := self.giving_setting) is not None:
             raise SettingsError(
-                f"{name} with decoder {self.decoder}: one causal pass decides each token by what is in front of it, and "
-                f"sees nothing that is given behind it; leave {name} out, or use decoder nemotron",
+                f"{name} with decoder {self.decoder}: one causal pass decides each token by what is in front of it, "
+                f"and sees nothing that is given behind it; leave {name} out, or use decoder nemotron",
                 setting=name,
             )
         name = self.constraint_setting or next(iter(given), None)

@@ -73,8 +73,12 @@ def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_match(regex: str,
             if text is not None and re.fullmatch(regex, text):
                 answers.append(whole)
         for _ in range(25):
-            source = answers[draw.integers(len(answers))] if answers else tuple(draw.choice(ALPHABET, 6).tolist())
-            canvas = [pinned.get(at, token if draw.random() < 0.4 else MASK) for at, token in enumerate(source)]
+            source = (
+                answers[draw.integers(len(answers))] if answers else tuple(draw.choice(ALPHABET, 6).tolist())
+            )
+            canvas = [
+                pinned.get(at, token if draw.random() < 0.4 else MASK) for at, token in enumerate(source)
+            ]
             state = HolesConstraintState(constraint, canvas, MASK, span, min_tokens, holes)
             left = [a for a in answers if all(c in (MASK, t) for c, t in zip(canvas, a, strict=True))]
             assert state.satisfiable == bool(left)
@@ -91,9 +95,16 @@ def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_match(regex: str,
                         token = allowed[0]
                         state.fill(position, token)
                         fresh = HolesConstraintState(
-                            constraint, [*canvas[:at], token, *canvas[at + 1 :]], MASK, span, min_tokens, holes
+                            constraint,
+                            [*canvas[:at], token, *canvas[at + 1 :]],
+                            MASK,
+                            span,
+                            min_tokens,
+                            holes,
                         )
-                        assert all(state.token_bitmask(p) == fresh.token_bitmask(p) for p in span if p > position)
+                        assert all(
+                            state.token_bitmask(p) == fresh.token_bitmask(p) for p in span if p > position
+                        )
                         state = HolesConstraintState(constraint, canvas, MASK, span, min_tokens, holes)
 
 
@@ -115,10 +126,14 @@ def test_the_whole_answer_matches_given_tokens_included(decoder: str, data: st.D
     values = data.draw(DECODERS[decoder]).given()
     length = data.draw(st.integers(4, 12))
     values |= {"max_new_tokens": length, "min_tokens": data.draw(st.integers(0, 4)), "ignore_eos": False}
-    values |= {"guided_regex": regex, "logit_bias": {}, "steps": None} if "steps" in values else {
-        "guided_regex": regex,
-        "logit_bias": {},
-    }
+    values |= (
+        {"guided_regex": regex, "logit_bias": {}, "steps": None}
+        if "steps" in values
+        else {
+            "guided_regex": regex,
+            "logit_bias": {},
+        }
+    )
     if values.get("fill") == "schedule":
         del values["fill"]
     wanted = parse_decoder_settings(values)

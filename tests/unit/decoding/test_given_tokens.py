@@ -88,7 +88,9 @@ def test_given_tokens_are_there_at_each_step(decoder, data):
         for branch in step.plan.branches:
             ids = dict(enumerate(step.plan.input_ids(branch), step.plan.start - first))
             assert all(ids.get(at, token) == token for at, token in shown.items())
-            reads_all = decoder in ("lopa", "multi_block", "vanilla") or not number and decoder == "fast_dllm"
+            reads_all = decoder in ("lopa", "multi_block", "vanilla") or (
+                not number and decoder == "fast_dllm"
+            )
             assert branch.stop >= first + end or not reads_all
             assert not {position - first for position, _ in branch.fills} & shown.keys()
         decisions = step.outcome.adopted + step.outcome.filled
@@ -146,7 +148,6 @@ def test_ends_counts_and_results(decoder, data):
 @given(st.data())
 def test_a_resumed_journal_has_the_same_tokens(decoder, data):
     session, model = data.draw(requests(decoder))
-    prompt, wanted = session.prompt, session.settings
     journal = Journal(session.with_state(session.export_state(), ()))
     for step in steps_of(session, model):
         resumed = journal.restored_session()
@@ -160,7 +161,11 @@ def beginnings(draw: st.DrawFn) -> tuple[GenerationSettings, dict[int, int]]:
     """Settings of decoders to which a given beginning of the answer is a longer prompt."""
     kind = draw(st.sampled_from(["vanilla", "block_diffusion", "multi_block", "lopa"]))
     length = draw(st.integers(2, 30))
-    common = {"max_new_tokens": length, "block_size": draw(st.integers(1, 9)), "num_branches": draw(st.integers(1, 4))}
+    common = {
+        "max_new_tokens": length,
+        "block_size": draw(st.integers(1, 9)),
+        "num_branches": draw(st.integers(1, 4)),
+    }
     if kind == "vanilla":
         del common["block_size"]
     if kind == "lopa":
@@ -171,15 +176,21 @@ def beginnings(draw: st.DrawFn) -> tuple[GenerationSettings, dict[int, int]]:
 
 
 @settings(max_examples=150)
-@given(PROMPTS, beginnings(), st.builds(ContextModel, seed=st.integers(0, 99), eos_probability=st.sampled_from([0.0, 0.1])))
+@given(
+    PROMPTS,
+    beginnings(),
+    st.builds(ContextModel, seed=st.integers(0, 99), eos_probability=st.sampled_from([0.0, 0.1])),
+)
 def test_a_given_beginning_decodes_as_a_longer_prompt(prompt, request, model):
     wanted, tokens = request
     longer = prompt + list(tokens.values())
     rest = wanted.replace(max_new_tokens=wanted.max_new_tokens - len(tokens))
     together = list(steps_of(session_with(prompt, wanted, tokens), replace(model)))
     apart = list(steps_of(new_session(longer, rest, VOCABULARY), replace(model)))
-    assert [step.outcome.canvas[len(tokens) :] for step in together] == [step.outcome.canvas for step in apart]
-    assert [step.reports for step in together][0][0].tokens.tolist() == apart[0].reports[0].tokens.tolist()
+    assert [step.outcome.canvas[len(tokens) :] for step in together] == [
+        step.outcome.canvas for step in apart
+    ]
+    assert together[0].reports[0].tokens.tolist() == apart[0].reports[0].tokens.tolist()
 
 
 def test_an_end_in_a_hole_ends_the_hole_alone():
@@ -261,7 +272,12 @@ def test_block_causal_decoders_take_what_the_hole_sees(name):
 
 def test_a_seed_of_a_causal_pass_sees_nothing_behind_it():
     wanted = NemotronSettings(max_new_tokens=16, block_size=4)
-    assert new_session([1], wanted, VOCABULARY, given=GivenTokens({0: 9, 3: 7})).generated[:4] == [9, MASK, MASK, 7]
+    assert new_session([1], wanted, VOCABULARY, given=GivenTokens({0: 9, 3: 7})).generated[:4] == [
+        9,
+        MASK,
+        MASK,
+        7,
+    ]
     with pytest.raises(SettingsError, match="sees nothing from position 1 on"):
         new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7}))
 
@@ -279,7 +295,9 @@ def test_decoders_without_a_place_for_given_tokens_say_so(decoder, values):
 @given(any_vanilla(), GIVEN)
 def test_a_schedule_counts_the_positions_to_fill(wanted, tokens):
     """One branch, no end: each block takes its calls, and none more than it has masks where one is filled per call."""
-    wanted = wanted.replace(num_branches=1, steps=None, remasking="low_confidence", block_size=None, anchor="compete")
+    wanted = wanted.replace(
+        num_branches=1, steps=None, remasking="low_confidence", block_size=None, anchor="compete"
+    )
     session = session_with([1], wanted, tokens)
     steps = list(steps_of(session, FakeModel(eos_probability=0.0)))
     assert len(steps) == wanted.max_new_tokens - len(session.given)
@@ -287,7 +305,9 @@ def test_a_schedule_counts_the_positions_to_fill(wanted, tokens):
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
 def test_dreams_first_call_is_the_rule_where_the_first_position_is_given(cache):
-    wanted = FastDllmSettings(max_new_tokens=8, block_size=4, cache=cache, sampler="dream", confidence_threshold=0.0)
+    wanted = FastDllmSettings(
+        max_new_tokens=8, block_size=4, cache=cache, sampler="dream", confidence_threshold=0.0
+    )
     session = new_session([1], wanted, VOCABULARY, given=GivenTokens({0: 3, 5: 4}))
     first, *others = steps_of(session, FakeModel())
     assert list(first.outcome.canvas)[:4].count(MASK) == 0

@@ -104,11 +104,19 @@ def test_a_pattern_covers_the_given_text(engine: LocalEngine) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
-    "too long for the answer": ({"given_parts": [{"at": 40, "text": SUFFIX}], "max_new_tokens": 42}, "given_parts", "max_new_tokens is 42"),
+    "too long for the answer": (
+        {"given_parts": [{"at": 40, "text": SUFFIX}], "max_new_tokens": 42},
+        "given_parts",
+        "max_new_tokens is 42",
+    ),
     "too long for the model": ({"suffix": "a b c " * 2000}, "suffix", "exceed max_model_len 2048"),
-    "overlap": ({"given_parts": [{"text": SUFFIX}, {"at": 1, "text": "x"}]}, "given_parts", "part 1 begins at position 1"),
+    "overlap": (
+        {"given_parts": [{"text": SUFFIX}, {"at": 1, "text": "x"}]},
+        "given_parts",
+        "part 1 begins at position 1",
+    ),
     "not Unicode": ({"suffix": "\ud800"}, "suffix", "Unicode"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -121,7 +129,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_decoded(engine: LocalEn
 
 
 def test_the_mask_token_in_raw_text_is_refused(engine: LocalEngine) -> None:
-    with pytest.raises(SettingsError, match="suffix: got token .* the mask token"):
+    with pytest.raises(SettingsError, match=r"suffix: got token .* the mask token"):
         engine.generate("1 + 1", suffix="<|mask|>", raw=True)
     assert engine.generate("1 + 1", suffix="<|mask|>", raw=True, parse_special=False).steps
     with pytest.raises(PromptTooLongError, match="prompt tokens and max_new_tokens"):
@@ -146,7 +154,11 @@ def test_lines_of_a_file_give_parts(engine: LocalEngine) -> None:
     rows = list(decode_lines(engine, lines, raw=False))
     first, second, third, fourth, fifth, sixth = rows
     assert first.as_dict()["text"] == engine.generate(PROBLEM, suffix=SUFFIX, max_new_tokens=24).text
-    assert second.as_dict()["text"] == third.as_dict()["text"] == engine.generate(PROBLEM, given_parts=PARTS).text
+    assert (
+        second.as_dict()["text"]
+        == third.as_dict()["text"]
+        == engine.generate(PROBLEM, given_parts=PARTS).text
+    )
     assert isinstance(fourth, FailedLine) and "given_parts: part 0: text: got 3" in fourth.error
     assert isinstance(fifth, FailedLine) and fifth.error.startswith("suffix: got 3")
     choice = sixth.as_dict()["response"]["body"]["choices"][0]

@@ -95,7 +95,7 @@ KINDS: dict[str, GenerationSettings] = {
     "settled": LopaSettings(**FULL, num_branches=3, settled=1.0),
     "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
     "verified": LopaSettings(**FULL, num_branches=6, lookahead="verified"),
-    "given": LopaSettings(**FULL, num_branches=3, given_parts=GIVEN),
+    "given": LopaSettings(**FULL | {"max_new_tokens": 36}, num_branches=3, given_parts=GIVEN),
     "given_dual_cache": FastDllmSettings(
         max_new_tokens=24, block_size=4, num_branches=2, confidence_threshold=0.6, given_parts=GIVEN
     ),
