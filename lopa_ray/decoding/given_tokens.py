@@ -2,8 +2,8 @@
 
 Offsets are counted from the beginning of the answer. An end token (EOS, or another of `DecodeSession.end_token_ids`)
 in a hole ends the hole: what is behind it, up to the given tokens that follow, is no part of the answer. What is behind
-the last given token ends as an answer without given tokens does. Here it is a hole too, the last one. No given token is
-an end token.
+the last given token ends as an answer without given tokens does. Here it is a hole too, the last one. A given end token
+ends nothing: it stands at the end of an answer, or in a suffix.
 """
 
 from __future__ import annotations

@@ -64,17 +64,21 @@ def check_generated(token: int, vocabulary: Vocabulary, setting: str) -> None:
 def check_given(
     given: GivenTokens, settings: GenerationSettings, vocabulary: Vocabulary, end_token_ids: Collection[int]
 ) -> None:
-    """Raises SettingsError for given tokens that are none of the vocabulary, masks, or end the answer, that exceed
-    `max_new_tokens`, or that leave no hole."""
+    """Raises SettingsError for given tokens that are none of the vocabulary, masks, or ends in the middle of an answer,
+    that exceed `max_new_tokens`, or that leave no hole. A suffix, which is not returned, may have ends."""
     name = SettingName(given.setting)
+    ends = frozenset(end_token_ids if given.setting == "given_parts" else ())
+    last = settings.max_new_tokens
+    while given.tokens.get(last - 1) in ends:
+        last -= 1
     for at, token in given.tokens.items():
         what = None
         if not 0 <= token < vocabulary.size:
             what = f"which is no token; allowed: ids 0 to {vocabulary.size - 1}"
         elif token == vocabulary.mask_token_id:
             what = "the mask token, which stands for a position that is not decided; remove it"
-        elif token in end_token_ids:
-            what = "which ends an answer; remove it, and let max_new_tokens end behind the last part"
+        elif token in ends and at < last:
+            what = "which ends an answer; allowed: at the last of its positions, behind all others"
         if what is not None:
             raise SettingsError(
                 name, f": got token {token} at position {at} of the answer, {what}", setting=name

@@ -325,6 +325,21 @@ def test_a_canvas_of_blocks_begins_with_all_that_is_given():
     assert final_part(session.generated, range(0), 1)[13] == 4
 
 
+def test_a_given_end_stands_at_the_end_of_the_answer():
+    wanted = VanillaSettings(max_new_tokens=6, sampler="llada")
+    session = new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7, 4: EOS, 5: EOS}))
+    steps = list(steps_of(session, FakeModel()))
+    builder = ResultBuilder(1, wanted, session.end_token_ids, False, session.given)
+    builder.add_step(steps[-1].plan, steps[-1].outcome)
+    result = builder.build(None, 1.0)
+    assert result.token_ids[3:] == [7, EOS] and (result.tokens, result.finish_reason) == (3, "length")
+    behind = GivenTokens({4: EOS, 5: 7}, "suffix")
+    suffixed = new_session([1], wanted, VOCABULARY, given=behind)
+    *_, last = steps_of(suffixed, FakeModel())
+    assert last.outcome.canvas[4:] == (EOS, 7)
+    assert list(behind.returned_text(last.outcome.canvas, [EOS])) == list(last.outcome.canvas[:4])
+
+
 def test_verified_and_given_have_one_set_of_given_tokens():
     wanted = LopaSettings(max_new_tokens=12, lookahead="verified", num_branches=4)
     session = new_session([1], wanted, VOCABULARY, given=GivenTokens({4: 7}))
