@@ -101,7 +101,7 @@ def encode_problem(engine: Engine, problem: BenchmarkProblem, *, add_bos: bool =
 
 def suffix_of(engine: Engine, problem: BenchmarkProblem, *, add_eos: bool = False) -> str:
     """The text behind a problem's answer, empty if there is none. `add_eos` puts the checkpoint's EOS behind it, as the
-    authors of Dream-Coder do."""
+    evaluation code of DreamOn does."""
     if not (add_eos and problem.suffix):
         return problem.suffix
     return problem.suffix + require_tokenizer(engine.tokenizer).token_text(engine.vocabulary.eos_token_id)

@@ -36,6 +36,7 @@ class HumanEvalInfilling(CodeTask):
         return dict.fromkeys(("prompt", "suffix", "entry_point", "test"), str)
 
     def problem(self, row: DataRow) -> BenchmarkProblem:
+        """See `CodeTask`. Raises SettingsError for chats."""
         if self.chat:
             raise SettingsError(f"--chat: {self.name} has no chats, it is code around a hole; leave it out")
         return BenchmarkProblem(str(row["task_id"]), row["prompt"], row=row, suffix=row["suffix"])
