@@ -125,8 +125,9 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=())
             for position, token in self.with_ends([decision.fill for decision in filled])[len(filled) :]
         ]
-        for decision in decisions if constraint_state is not None else ():
-            constraint_state.fill(*decision.fill)
+        if constraint_state is not None:
+            for decision in decisions:
+                constraint_state.fill(*decision.fill)
         return decisions
 
     def with_ends(self, fills: Sequence[Fill]) -> tuple[Fill, ...]:
