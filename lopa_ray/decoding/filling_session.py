@@ -136,9 +136,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         if not (self.given.holes and self.settings.stop_at_eos):
             return fills
         first, mask, eos = len(self.prompt), self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
-        answer = self.generated
+        # The planned branch may have grown, behind all that is given.
+        answer = self.generated[: self.given.end]
         for position, token in fills:
-            answer[position - first] = token
+            if position - first < len(answer):
+                answer[position - first] = token
         ended = self.given.ended_positions(answer, self.end_token_ids)
         return (*fills, *((first + at, eos) for at in ended if answer[at] == mask))
 
