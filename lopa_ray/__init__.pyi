@@ -1,5 +1,6 @@
 from .config.decision_settings import DecisionSettings as DecisionSettings
 from .config.generation_settings import GenerationSettings as GenerationSettings
+from .config.given_part import GivenPart as GivenPart
 from .config.group_settings import GroupSettings as GroupSettings
 from .config.model_settings import ModelSettings as ModelSettings
 from .config.scaling_settings import ScalingSettings as ScalingSettings

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cluster.openai.errors import short_repr
+from lopa_ray.config.generation_settings import GIVING
 from lopa_ray.errors import PromptError
 from lopa_ray.text.chat_message import read_messages
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
 
-OPTION_KEYS = ("settings", "parse_special")
-"""How the prompt is read and decoded."""
+OPTION_KEYS = ("settings", "parse_special", *GIVING)
+"""How the prompt is read and decoded, and what is given of the answer."""
 
 OPENAI_KEYS = ("custom_id", "method", "url", "body")
 
@@ -29,7 +30,8 @@ DECISION_KEYS = ("input", "questions")
 
 @dataclass(frozen=True, slots=True)
 class PromptLine:
-    """A line in this project's format. `id` is repeated in its result, `settings` go on top of the others."""
+    """A line in this project's format. `id` is repeated in its result, `settings` go on top of the others. What the
+    line gives of the answer is among them."""
 
     line: int
     """Number of the line, from 1."""
@@ -208,7 +210,8 @@ def _parse_settings(record: dict[str, Any]) -> dict[str, Any] | None:
     settings = record.get("settings")
     if settings is not None and not isinstance(settings, dict):
         raise PromptError(f"settings: got {json.dumps(settings)[:60]}; allowed: an object of settings")
-    return settings
+    given = {name: record[name] for name in GIVING if record.get(name) is not None}
+    return {**(settings or {}), **given} if given else settings
 
 
 def _parse_special(record: dict[str, Any]) -> bool:

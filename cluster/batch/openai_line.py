@@ -54,7 +54,7 @@ class OpenAIWork:
         prompts = self._choices[:: choices_request.n]
         settings = self._choices[0].session.settings
         self._builder.add(
-            RequestAccepted(tuple(len(choice.session.prompt) for choice in prompts), settings.max_new_tokens)
+            RequestAccepted(tuple(choice.prompt_tokens for choice in prompts), settings.max_new_tokens)
         )
         self.sessions: Sequence[DecodeSession] = [choice.session for choice in self._choices]
         for choice in self._choices:

@@ -52,7 +52,9 @@ class ChoiceState:
         self._request = request
         self._tokenizer = tokenizer
         settings, vocabulary = session.settings, session.vocabulary
-        self._result = ResultBuilder(len(session.prompt), settings, session.end_token_ids, with_trace=False)
+        self._result = ResultBuilder(
+            len(session.prompt), settings, session.end_token_ids, with_trace=False, given=session.given
+        )
         self._detokenizer = IncrementalDetokenizer(
             partial(tokenizer.decode, shown=answer_format.shown_tokens),
             vocabulary.mask_token_id,
@@ -70,6 +72,11 @@ class ChoiceState:
         self._first_step: float | None = None
         self._position_bytes, self._commit_bytes = position_bytes, 0
         self._trace_events: list[Mapping[str, Any]] = []
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, and those that the request gives of the answer."""
+        return len(self.session.prompt) + len(self.session.given)
 
     def start(self) -> Iterator[ChoicesOutput]:
         """The outputs before the first step."""
@@ -113,7 +120,7 @@ class ChoiceState:
 
     def _new_text(self, *, final: bool) -> Iterator[ChoicesOutput]:
         first = len(self._logprobs)
-        delta = self._detokenizer.update(self._result.final_canvas, final=final)
+        delta = self._detokenizer.update(self._result.returned_canvas, final=final)
         if self._request.logprobs:
             self._logprobs += [self._logprob(self._decisions[first + at]) for at in range(delta.tokens)]
         parts = list(self._parser.update(delta.text, final=final or self._detokenizer.stopped))
@@ -185,15 +192,18 @@ class ChoiceState:
     def _stats(self) -> ChoiceStats:
         now = time.monotonic()
         result, settings = self._result, self.session.settings
-        text_tokens = self._detokenizer.num_text_tokens(result.final_canvas)
-        ended = not self._detokenizer.stopped and self.session.has_ended(
-            result.final_canvas[text_tokens : text_tokens + 1]
+        canvas = result.returned_canvas
+        text_tokens = self._detokenizer.num_text_tokens(canvas)
+        ended = (
+            not self._detokenizer.stopped
+            and text_tokens < len(canvas)
+            and (canvas[text_tokens] in self.session.end_token_ids)
         )
         return ChoiceStats(
             steps=result.steps,
             forwards=result.forwards,
             rule_steps=result.rule_steps,
-            tokens=text_tokens + ended,
+            tokens=result.num_generated(text_tokens + ended),
             seconds=now - self.arrival_time,
             queued_seconds=(self._first_step or now) - self.arrival_time,
             seed=settings.seed,
@@ -204,9 +214,10 @@ class ChoiceState:
     # Canvas
 
     def _snapshot(self, step: TraceStep, now: float) -> CanvasSnapshot:
+        given, decided_at = self.session.given.tokens, self._decided_at_step
         cells = tuple(
-            CellView(self._tokenizer.token_text(token), self._decided_at_step[at])
-            if at in self._decided_at_step
+            CellView(self._tokenizer.token_text(token), decided_at.get(at, 0))
+            if at in decided_at or at in given
             else CellView("", 0)
             for at, token in enumerate(step.canvas)
         )

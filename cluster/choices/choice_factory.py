@@ -16,7 +16,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.engine.session_factory import SessionFactory
-from lopa_ray.errors import PromptTooLongError, SettingsError
+from lopa_ray.errors import PromptTooLongError, SettingName, SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
 
 SEED_LIMIT = 2**63
@@ -77,7 +77,12 @@ class ChoiceFactory:
             )
             answer = answer_format(request, tokenizer, rendered, self._constraints.schema_size)
             ids = self._sessions.encode_rendered(rendered) + tokenizer.encode_markup(answer.prefill)
-            settings = self._generation_settings({**request.settings, **answer.settings}, len(ids))
+            suffix_len = self._sessions.suffix_length(
+                request.settings.get("suffix") or "", parse_special=request.raw and request.parse_special
+            )
+            settings = self._generation_settings(
+                {**request.settings, **answer.settings}, len(ids), suffix_len
+            )
             prompts.append(_EncodedPrompt(ids, settings, answer))
         return prompts
 
@@ -94,7 +99,9 @@ class ChoiceFactory:
             for offset in range(request.n):
                 if settings.temperature > 0:
                     settings = settings.replace(seed=(first_seed + offset) % SEED_LIMIT)
-                session = self._sessions.create_session(prompt.ids, settings)
+                session = self._sessions.create_session(
+                    prompt.ids, settings, raw=request.raw, parse_special=request.parse_special
+                )
                 session.client, session.priority = request.client, request.priority
                 choices.append(
                     ChoiceState(
@@ -109,7 +116,9 @@ class ChoiceFactory:
                 )
         return choices
 
-    def _generation_settings(self, overrides: Mapping[str, Any], prompt_len: int) -> GenerationSettings:
+    def _generation_settings(
+        self, overrides: Mapping[str, Any], prompt_len: int, suffix_len: int
+    ) -> GenerationSettings:
         """The model's decode settings with those of the request on top."""
         config = self._sessions.config
         overrides = dict(overrides)
@@ -122,6 +131,14 @@ class ChoiceFactory:
                     f"{prompt_len} prompt tokens leave no room for an answer: prompt and answer together may "
                     f"have {config.model.max_model_len} tokens; shorten the prompt"
                 )
+            if suffix_len >= available:
+                raise SettingsError(
+                    SettingName("suffix"),
+                    f": got {suffix_len} tokens, which leave no room for an answer: they exceed max_model_len "
+                    f"{config.model.max_model_len} with {prompt_len} prompt tokens; shorten it, or the prompt",
+                    setting="suffix",
+                )
+            available -= suffix_len
             overrides["max_new_tokens"] = min(config.decode.max_new_tokens, available)
             overrides.setdefault("min_tokens", min(config.decode.min_tokens, available))
         return override_settings(config.decode, overrides)

@@ -75,7 +75,7 @@ class RequestAccepted:
     """The request was checked and waits for a slot, or has one."""
 
     prompt_tokens: tuple[int, ...]
-    """Per prompt."""
+    """Per prompt: its own, and those that the request gives of the answer."""
     max_new_tokens: int
 
 
@@ -120,7 +120,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """One position of the canvas; `step` decided it (0: still masked, and `text` is empty)."""
+    """One position of the canvas; `step` decided it (0: still masked, and `text` is empty, or given by the request)."""
 
     text: str
     step: int

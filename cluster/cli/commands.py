@@ -60,6 +60,10 @@ def generate(
     decoder: options.DecoderOption = None,
     num_branches: options.NumBranchesOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
+    suffix: Annotated[
+        str | None,
+        typer.Option(help="Text behind the answer; the model fills in what stands in front of it (decode)."),
+    ] = None,
     temperature: options.TemperatureOption = None,
     seed: options.SeedOption = None,
     assignments: options.SetOption = None,
@@ -89,8 +93,9 @@ def generate(
     with group.num_workers, RAY_ADDRESS or several accelerators ask for it.
 
     A line of --input is an object with "prompt" (text or token ids), "messages" or "token_ids", and
-    optionally "id", "settings" (decode settings for this line) and "parse_special" (with --raw: false
-    reads special tokens in the text as characters), or just a text or a list of ids.
+    optionally "id", "settings" (decode settings for this line), "suffix" or "given_parts" (what is given of
+    the answer) and "parse_special" (with --raw: false reads special tokens in the text as characters), or just
+    a text or a list of ids.
     """
     from cluster.cli.demo_model import warn_of_demo_model
     from cluster.cli.generate import generate_many, generate_one, read_prompt
@@ -114,6 +119,8 @@ def generate(
             temperature=temperature,
             seed=seed,
         )
+        if suffix is not None:
+            overrides.setdefault("decode", {})["suffix"] = suffix
         loaded = options.load_config(config or "demo", overrides)
         if source is not None and (prompt is not None or watch or svg is not None):
             raise SettingsError("--input takes no PROMPT, --watch or --svg; leave them out")

@@ -59,6 +59,7 @@ class CanvasRenderer:
         settings = session.settings
         metric = getattr(settings, "branch_confidence", "mean")
         self._is_logarithm = settings.ranking == "neg_entropy" or metric.startswith("length_corrected")
+        self._given = session.given.tokens
         self._decided_in: list[int] = []
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
@@ -73,7 +74,8 @@ class CanvasRenderer:
         step = frame.step
         decided = sum(1 for number in frame.decided_in if number)
         title = (
-            f"step {step.step} · {decided}/{len(step.canvas)} decided · {decided / step.step:.1f} per step"
+            f"step {step.step} · {decided}/{len(step.canvas) - len(self._given)} decided"
+            f" · {decided / step.step:.1f} per step"
         )
         if step.depth > 1:
             title += f" · depth {step.depth}"
@@ -96,10 +98,12 @@ class CanvasRenderer:
         return table
 
     def canvas(self, frame: CanvasFrame) -> Text:
-        """The answer as it stands: tokens coloured by step, the newest ones bold."""
+        """The answer as it stands: tokens coloured by step, the newest ones bold; plain what the request gives."""
         text = Text()
-        for token, decided_in in zip(frame.step.canvas, frame.decided_in, strict=True):
-            if not decided_in:
+        for at, (token, decided_in) in enumerate(zip(frame.step.canvas, frame.decided_in, strict=True)):
+            if at in self._given:
+                text.append(self._token_text(token))
+            elif not decided_in:
                 text.append(MASK_SYMBOL, "dim")
             else:
                 style = step_colour(decided_in) + (" bold underline" if decided_in == frame.step.step else "")

@@ -122,8 +122,7 @@ def without_nulls(row: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in row.items() if value is not None}
     if isinstance(kept.get("settings"), dict):
         kept["settings"] = without_nulls(kept["settings"])
-    if isinstance(kept.get("messages"), list):
-        kept["messages"] = [
-            without_nulls(message) if isinstance(message, dict) else message for message in kept["messages"]
-        ]
+    for name in ("messages", "given_parts"):
+        if isinstance(kept.get(name), list):
+            kept[name] = [without_nulls(item) if isinstance(item, dict) else item for item in kept[name]]
     return kept

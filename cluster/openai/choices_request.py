@@ -8,7 +8,7 @@ from cluster.choices.messages import ChoicesRequest
 from cluster.openai.errors import invalid_value
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.lopa_options import LopaOptions
-from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.generation_settings import GIVING, GenerationSettings
 
 MAX_CHOICES, MAX_STOP = 16, 64
 """Choices of a request, and its stop texts, unless something else is set."""
@@ -41,7 +41,8 @@ def make_choices_request(
         prompts=prompts,
         settings=options.decode_settings
         | _decode_settings(request, top_logprobs)
-        | request.constraint_settings(),
+        | request.constraint_settings()
+        | request.giving_settings(),
         client=client,
         priority=request.priority or 0,
         raw=request.raw,
@@ -55,7 +56,11 @@ def make_choices_request(
     )
 
 
-SETTING_FIELDS = [name for name in GenerationSettings.model_fields if name in GenerationRequest.model_fields]
+SETTING_FIELDS = [
+    name
+    for name in GenerationSettings.model_fields
+    if name in GenerationRequest.model_fields and name not in GIVING
+]
 """Fields that set the decode setting of the same name."""
 
 

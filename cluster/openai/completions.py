@@ -49,7 +49,6 @@ class CompletionRequest(MultiChoiceRequest):
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **MultiChoiceRequest.unsupported_fields,
         "add_special_tokens": (True,),  # vLLM's
-        "suffix": ("",),
     }
 
     prompt_field: ClassVar[str] = "prompt"
@@ -63,6 +62,10 @@ class CompletionRequest(MultiChoiceRequest):
         ),
     ]
     """Text, token ids, or several of either."""
+
+    suffix: str | None = None
+    """Text behind the answer: the model fills in what stands between prompt and suffix, `max_tokens` at most. The
+    response has that alone."""
 
     parse_special: bool | None = None
     """False: read the names of special tokens in text (<|im_start|>) as characters, and not as these tokens."""
@@ -88,6 +91,17 @@ class CompletionRequest(MultiChoiceRequest):
             "echo": bool(self.echo),
             "parse_special": self.parse_special is not False,
         }
+
+    def giving_settings(self) -> dict[str, Any]:
+        """See `GenerationRequest`."""
+        given = super().giving_settings()
+        if not self.suffix:
+            return given
+        if given:
+            raise invalid_value(
+                "suffix", "excludes given_parts: they say what stands behind a hole too; give one"
+            )
+        return {"suffix": self.suffix}
 
     def prompts(self) -> tuple[Prompt, ...]:
         """The prompts; each is a text or token ids."""

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from cluster.openai.errors import invalid_value, short_repr
 from cluster.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
 from cluster.openai.request_model import MAX_INT, RequestModel
-from lopa_ray.config.generation_settings import GUIDED, MAX_LOGIT_BIAS
+from lopa_ray.config.generation_settings import GUIDED, MAX_GIVEN_PARTS, MAX_LOGIT_BIAS
 from lopa_ray.engine.session_factory import Prompt
 
 
@@ -28,6 +28,23 @@ LogitBias: TypeAlias = Annotated[
     Field(max_length=MAX_LOGIT_BIAS),
     BeforeValidator(_check_token_ids),
 ]
+
+
+class GivenPartObject(RequestModel):
+    """A part of the answer that is given."""
+
+    at: int | None = Field(default=None, ge=0, le=MAX_INT)
+    """Position of its first token in the answer. In place of `hole`."""
+
+    hole: int | None = Field(default=None, ge=0, le=MAX_INT)
+    """Positions left to the model in front of it. Without `at` and `hole` the part follows directly on what is before
+    it."""
+
+    text: str | None = Field(default=None, min_length=1)
+    """Its text. In place of `token_ids`."""
+
+    token_ids: Annotated[list[Annotated[int, Field(ge=0, le=MAX_INT)]], Field(min_length=1)] | None = None
+    """Its token ids. In place of `text`."""
 
 
 class GenerationRequest(RequestModel, ABC):
@@ -100,6 +117,10 @@ class GenerationRequest(RequestModel, ABC):
     bad_words: Annotated[list[str], Field(max_length=256)] | None = None
     """No run of whole tokens in the answer spells one of these, by itself or behind a space."""
 
+    given_parts: Annotated[list[GivenPartObject], Field(max_length=MAX_GIVEN_PARTS)] | None = None
+    """Parts of the answer that are given, in order; the model fills the holes between them (infilling). They are among
+    the positions of the answer, and in its text."""
+
     priority: int | None = Field(default=None, ge=-MAX_INT, le=MAX_INT)
     """Of the requests of one client, those with a lower value are decoded earlier; 0 is the default."""
 
@@ -161,6 +182,18 @@ class GenerationRequest(RequestModel, ABC):
             first, second, *_ = given
             raise invalid_value(second, f"excludes {first}: an answer has one constraint; give one of them")
         return dict(given.values())
+
+    def giving_settings(self) -> dict[str, Any]:
+        """The decode setting that gives parts of the answer, if any. Raises ApiError for fields that do not go
+        together."""
+        if not self.given_parts:
+            return {}
+        if self.num_top_logprobs() is not None:
+            raise invalid_value(
+                "given_parts",
+                "got some with log-probabilities; the model decides no given token, so they have none: leave one out",
+            )
+        return {"given_parts": [part.model_dump(exclude_none=True) for part in self.given_parts]}
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class CanvasCell(ResponseModel):
     t: str
     """Its text; empty while it is masked."""
     s: int
-    """The step that decided it; 0 while it is masked."""
+    """The step that decided it; 0 while it is masked, and if the request gives it."""
 
 
 class CanvasBranch(ResponseModel):

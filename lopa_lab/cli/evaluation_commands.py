@@ -97,7 +97,8 @@ def _run_options(
         ),
     ] = None,
     add_bos: Annotated[
-        bool, typer.Option("--add-bos", help="The checkpoint's BOS before plain text.")
+        bool,
+        typer.Option("--add-bos", help="The checkpoint's BOS before plain text, and EOS behind a suffix."),
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Decode the first problems only, so many.")] = None,
     concurrency: Annotated[
@@ -150,7 +151,10 @@ def _runs_benchmarks(run: Callable[..., bool]) -> Callable[..., None]:
 @_runs_benchmarks
 def paper(
     task: Annotated[
-        str, typer.Argument(help="gsm8k, math, humaneval, humaneval_plus, mbpp, mbpp_plus or word_problems.")
+        str,
+        typer.Argument(
+            help="gsm8k, math, humaneval, humaneval_plus, humaneval_infilling, mbpp, mbpp_plus or word_problems."
+        ),
     ],
     output: Path | None,
     overrides: options.ConfigOverrides,

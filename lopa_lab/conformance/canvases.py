@@ -8,8 +8,8 @@ from typing import Any
 from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, token_ids
 from lopa_lab.conformance.replayed import ReplayedRun, check, check_close
 from lopa_lab.conformance.row_settings import RowSettings
+from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.decoding.decoders.renoising import RenoisingSession, RenoisingSettings
-from lopa_ray.decoding.result import length_through_end
 from lopa_ray.decoding.session import DecodeSession
 
 ENTROPY_TOLERANCE = 2e-4

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from lopa_ray.config.given_part import GivenPart, parse_given_parts
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
@@ -27,6 +28,12 @@ MAX_BAD_WORDS_CHARS = 4096
 
 GUIDED = ("guided_regex", "guided_choice", "guided_json", "guided_structural_tag")
 """Settings that restrict the answer's text."""
+
+GIVING = ("given_parts", "suffix")
+"""Settings that give parts of the answer."""
+
+MAX_GIVEN_PARTS = 1024
+"""Parts of an answer: what each step costs follows them."""
 
 CONSTRAINING = (*GUIDED, "bad_words")
 """Settings that make a constraint, which takes a while."""
@@ -114,6 +121,15 @@ class GenerationSettings(StrictModel):
     bad_words: tuple[str, ...] = Field(default=(), max_length=256)
     """No run of whole tokens in the answer spells one of these words, by itself or behind a space."""
 
+    given_parts: tuple[GivenPart, ...] = Field(default=(), max_length=MAX_GIVEN_PARTS)
+    """Parts of the answer that the request gives (infilling). They are decided before the first step, and among the
+    `max_new_tokens` positions of the answer; the holes between them are what the model fills. EOS in a hole ends the
+    hole alone."""
+
+    suffix: str | None = None
+    """Text behind the answer, which the model sees from the first step: the answer is what stands between prompt and
+    suffix, and `max_new_tokens` is the most tokens that it has. Empty: none."""
+
     def given(self, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
         """The decoder and the values that were set, from which `parse_decoder_settings` makes the same settings."""
         values = self.model_dump(mode=mode, exclude_unset=True, exclude={*self.implied})
@@ -144,6 +160,16 @@ class GenerationSettings(StrictModel):
             self.guided_structural_tag,
             self.bad_words,
         )
+
+    @property
+    def giving_setting(self) -> str | None:
+        """The name of the setting that gives parts of the answer; None if none does."""
+        return next((name for name in GIVING if getattr(self, name) not in (None, "", ())), None)
+
+    @field_validator("given_parts", mode="before")
+    @classmethod
+    def _objects_as_parts(cls, value: Any) -> Any:
+        return parse_given_parts(value)
 
     @field_validator("bad_words", "guided_choice", "stop_token_ids", mode="before")
     @classmethod
@@ -198,6 +224,15 @@ class GenerationSettings(StrictModel):
                 SettingName(given[0]),
                 "), whose answers end where the match does; leave ignore_eos out",
                 setting="ignore_eos",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_of_giving(self) -> Self:
+        if self.given_parts and self.suffix:
+            raise SettingsError(
+                "suffix: got one with given_parts, which say what stands behind a hole as well; leave one of them out",
+                setting="suffix",
             )
         return self
 

@@ -100,14 +100,16 @@ class Constraint:
         member[states] = True
         return member
 
-    def _token_bitmask(self, before: StateSet, after: StateSet) -> bytes:
-        """The tokens that lead from one set into the other, as a compressed bitmask; see `unpack_bitmask`."""
+    def _token_bitmask(self, before: StateSet, after: StateSet, or_eos: bool = False) -> bytes:
+        """The tokens that lead from one set into the other, and EOS with `or_eos`, as a compressed bitmask; see
+        `unpack_bitmask`."""
         allowed = self._classes_between(before, after)[self.token_classes]
+        allowed[self.eos_token_id] |= or_eos
         return zlib.compress(np.packbits(allowed, bitorder="little").tobytes(), 1)
 
-    def _allows_one_token(self, before: StateSet, after: StateSet) -> bool:
-        """Whether exactly one token leads from one set into the other."""
-        return bool(self._class_sizes[self._classes_between(before, after)].sum() == 1)
+    def _allows_one_token(self, before: StateSet, after: StateSet, or_eos: bool = False) -> bool:
+        """Whether exactly one token leads from one set into the other; with `or_eos` EOS is one, and it does not."""
+        return bool(self._class_sizes[self._classes_between(before, after)].sum() + or_eos == 1)
 
     def _classes_between(self, before: StateSet, after: StateSet) -> npt.NDArray[np.bool_]:
         """Whether each class of tokens leads from one set into the other, bool [classes]."""
@@ -178,21 +180,26 @@ class ConstraintState:
 
     def _propagate(self, forward: range, backward: range) -> None:
         """Update the forward and backward sets in these orders of positions. Each stops at the first unchanged set."""
-        constraint, token_classes = self._constraint, self._token_classes
         for at in forward:
-            states = self._without_early_eos(
-                constraint.successors(self._forward[at], token_classes[at]), at + 1
-            )
+            states = self._states_after(at)
             if states == self._forward[at + 1]:
                 break
             self._forward[at + 1] = states
         for at in backward:
-            states = self._without_early_eos(
-                constraint.predecessors(self._backward[at + 1], token_classes[at]), at
-            )
+            states = self._states_before(at)
             if states == self._backward[at]:
                 break
             self._backward[at] = states
+
+    def _states_after(self, at: int) -> StateSet:
+        """The forward set behind a position, from that before it."""
+        states = self._constraint.successors(self._forward[at], self._token_classes[at])
+        return self._without_early_eos(states, at + 1)
+
+    def _states_before(self, at: int) -> StateSet:
+        """The backward set before a position, from that behind it."""
+        states = self._constraint.predecessors(self._backward[at + 1], self._token_classes[at])
+        return self._without_early_eos(states, at)
 
     @property
     def satisfiable(self) -> bool:

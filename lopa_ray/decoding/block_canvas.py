@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -51,12 +51,15 @@ class BlockCanvas:
     """The ids of prompt and blocks of one branch. The prompt is block 0, or what of it is not in the first answer's
     block."""
 
-    def __init__(self, prompt: list[int], mask_id: int, remainder: int = 0) -> None:
-        """`remainder`: so many tokens at the prompt's end are part of the block that is appended first."""
-        self.ids = list(prompt)
+    def __init__(
+        self, prompt: list[int], mask_id: int, remainder: int = 0, beginning: Sequence[int] = ()
+    ) -> None:
+        """`beginning`: tokens of the answer that are decided as the prompt's are. `remainder`: so many tokens at the
+        end of both are part of the block that is appended first."""
+        self.ids = [*prompt, *beginning]
         self.mask_id = mask_id
         self.prompt_len = len(prompt)
-        stop = len(prompt) - remainder
+        stop = len(self.ids) - remainder
         state = BlockState.TO_CACHE if stop else BlockState.IN_CACHE
         self.blocks = [Block(0, stop, 0, state, complete=True)]
 

@@ -106,8 +106,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     ) -> list[Decision]:
         """What a step of the rule fills, by the scores of all masked positions.
 
-        That is what the rule chooses and the constraint allows, what the constraint leaves no choice about, and then
-        what has settled. The constraint state takes it in.
+        That is what the rule chooses and the constraint allows, what the constraint leaves no choice about, then what
+        has settled, and what an end in a hole implies. The constraint state takes it in.
         """
         chosen = set(self._filling_rule(scores)) if scores else set()
         if constraint_state is not None:
@@ -117,7 +117,32 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         settled = self._settled.positions((p for p in scores if p not in positions), scores)
         filled += filter_by_constraint(constraint_state, [scores[p].decision for p in settled], scores)
         self._settled.record(scores, filled=bool(filled))
-        return filled
+        return filled + self._ended(filled, constraint_state)
+
+    def _ended(self, filled: Sequence[Decision], constraint_state: ConstraintState | None) -> list[Decision]:
+        """EOS at all masked positions behind an end in a hole, as it will be with what is `filled`."""
+        decisions = [
+            Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=())
+            for position, token in self.with_ends([decision.fill for decision in filled])[len(filled) :]
+        ]
+        if constraint_state is not None:
+            for decision in decisions:
+                constraint_state.fill(*decision.fill)
+        return decisions
+
+    def with_ends(self, fills: Sequence[Fill]) -> tuple[Fill, ...]:
+        """`fills`, and EOS at all masked positions behind an end in a hole: these are no part of the answer."""
+        fills = tuple(fills)
+        if not (self.given.holes and self.settings.stop_at_eos):
+            return fills
+        first, mask, eos = len(self.prompt), self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
+        # The planned branch may have grown, behind all that is given.
+        answer = self.generated[: self.given.end]
+        for position, token in fills:
+            if position - first < len(answer):
+                answer[position - first] = token
+        ended = self.given.ended_positions(answer, self.end_token_ids)
+        return (*fills, *((first + at, eos) for at in ended if answer[at] == mask))
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         confidences = self._lookahead.confidences(
@@ -127,12 +152,17 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         winner = self._lookahead.select_winner(confidences)
         won, constraint_state = self._branches[winner], self._branches[winner].constraint_state
         scores = scores_by_position(reports[winner])
+        if plan.scores_decided:
+            # What is given is like the prompt: no step edits it.
+            given = self.given.tokens
+            scores = {p: score for p, score in scores.items() if p - len(self.prompt) not in given}
         self._adopt(won.canvas)
         filled = self.choose(scores, constraint_state)
         self._set_tokens(decision.fill for decision in filled)
         masked = [p for p in scores if self._is_masked(p)]
         if self._fills_last_mask and len(masked) == 1:
             last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)
+            last += self._ended(last, constraint_state)
             self._set_tokens(decision.fill for decision in last)
             filled += last
             masked = [p for p in masked if self._is_masked(p)]
@@ -173,6 +203,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         plan = self.plan()
         is_plain = not (plan.token_bitmasks or self.logit_changes or self.settings.temperature)
         if not is_plain or plan.branches[0].to_stage or not self._keeps_blocks(fills):
+            return None
+        if len(self.with_ends(fills)) > len(fills):
             return None
         answer, first = list(self.generated), len(self.prompt)
         for position, token in fills:

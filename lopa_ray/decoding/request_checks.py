@@ -1,11 +1,13 @@
-"""Checks of a request before its session begins: its prompt, its stop tokens and its constraint."""
+"""Checks of a request before its session begins: its prompt, its stop tokens, what it gives of the answer, and its
+constraint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
+from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.errors import PromptError, SettingName, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -59,12 +61,69 @@ def check_generated(token: int, vocabulary: Vocabulary, setting: str) -> None:
         )
 
 
+def check_given(
+    given: GivenTokens, settings: GenerationSettings, vocabulary: Vocabulary, end_token_ids: Collection[int]
+) -> None:
+    """Raises SettingsError for given tokens that are none of the vocabulary, masks, or ends in the middle of an answer,
+    that exceed `max_new_tokens`, or that leave no hole. A suffix, which is not returned, may have ends."""
+    name = SettingName(given.setting)
+    ends = frozenset(end_token_ids if given.setting == "given_parts" else ())
+    last = settings.max_new_tokens
+    while given.tokens.get(last - 1) in ends:
+        last -= 1
+    for at, token in given.tokens.items():
+        what = None
+        if not 0 <= token < vocabulary.size:
+            what = f"which is no token; allowed: ids 0 to {vocabulary.size - 1}"
+        elif token == vocabulary.mask_token_id:
+            what = "the mask token, which stands for a position that is not decided; remove it"
+        elif token in ends and at < last:
+            what = "which ends an answer; allowed: at the last of its positions, behind all others"
+        if what is not None:
+            raise SettingsError(
+                name, f": got token {token} at position {at} of the answer, {what}", setting=name
+            )
+    if given.end > settings.max_new_tokens:
+        raise SettingsError(
+            name,
+            f": the last part ends at position {given.end} of the answer; ",
+            SettingName("max_new_tokens"),
+            f" is {settings.max_new_tokens}: raise it to {given.end} or more, or shorten what is given",
+            setting=name,
+        )
+    if given.tokens and not given.holes_within(settings.max_new_tokens):
+        raise SettingsError(
+            name,
+            f": got all {settings.max_new_tokens} tokens of the answer, which leaves no hole to fill; raise ",
+            SettingName("max_new_tokens"),
+            ", or leave positions out",
+            setting=name,
+        )
+
+
+def check_holes_see(given: GivenTokens, view_stop: int, settings: GenerationSettings) -> None:
+    """Raises SettingsError if given tokens lie behind what the first hole sees. `view_stop`: the offset where that
+    ends."""
+    if given.end > view_stop:
+        raise SettingsError(
+            SettingName(given.setting),
+            f": got tokens up to position {given.end} of the answer, behind a hole that begins at position "
+            f"{given.holes[0].start}; under these settings of decoder {settings.decoder} it sees nothing from position "
+            f"{view_stop} on, so what is given behind a hole has to stand before that; use a larger block_size if the "
+            "model allows one, a shorter hole, or a decoder and a model that attend to the whole answer",
+            setting=given.setting,
+        )
+
+
 def check_constraint(
-    constraint: Constraint | None, empty_answer: ConstraintState | None, settings: GenerationSettings
+    constraint: Constraint | None,
+    empty_answer: ConstraintState | None,
+    settings: GenerationSettings,
+    given: GivenTokens,
 ) -> None:
     """Raises SettingsError if the settings need a constraint and there is none, or if no answer can keep it.
 
-    `empty_answer`: the constraint laid over an answer of masks.
+    `empty_answer`: the constraint laid over an answer of which only what is `given` is decided.
     """
     if (constraint is None) != (not settings.constrained):
         raise SettingsError(
@@ -74,6 +133,13 @@ def check_constraint(
         )
     if constraint is None or empty_answer is None or empty_answer.satisfiable:
         return
+    if given.tokens:
+        raise SettingsError(
+            SettingName(given.setting),
+            f": no answer with what is given matches {settings.constraint_setting}, which the whole answer has to "
+            "match, given text included; change one of them, or make the holes larger",
+            setting=given.setting,
+        )
     least, most = constraint.min_tokens(), settings.max_new_tokens
     if least is None:
         raise SettingsError(

@@ -6,15 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.answer_ends import length_through_end
+from lopa_ray.decoding.given_tokens import NONE_GIVEN, GivenTokens
 from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Fill, Plan
-
-
-def length_through_end(ids: Sequence[int], end_token_ids: Collection[int]) -> int | None:
-    """Tokens up to and including the first of `end_token_ids` (see `DecodeSession`); None without one."""
-    if frozenset(end_token_ids).isdisjoint(ids):
-        return None
-    return next(at for at, token in enumerate(ids, 1) if token in end_token_ids)
 
 
 def final_part(canvas: Sequence[int], editable: range, prompt_len: int) -> Sequence[int]:
@@ -23,10 +18,17 @@ def final_part(canvas: Sequence[int], editable: range, prompt_len: int) -> Seque
 
 
 def returned_token_ids(
-    canvas: Sequence[int], settings: GenerationSettings, end_token_ids: Collection[int]
+    canvas: Sequence[int],
+    settings: GenerationSettings,
+    end_token_ids: Collection[int],
+    given: GivenTokens = NONE_GIVEN,
 ) -> list[int]:
-    """The tokens that a request returns: through the first end with `stop_at_eos`, else the whole canvas."""
-    return list(canvas[: length_through_end(canvas, end_token_ids)] if settings.stop_at_eos else canvas)
+    """The tokens that a request returns: through the first end with `stop_at_eos`, else the whole canvas.
+
+    The end of a hole, and what is behind it, is not among them. Of an answer with a suffix they are those of the hole.
+    """
+    text = given.returned_text(canvas, end_token_ids)
+    return list(text[: length_through_end(text, end_token_ids)] if settings.stop_at_eos else text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,12 @@ class GenerationResult:
 
     token_ids: list[int]
     text: str | None
-    """Decoded up to the first EOS; None without a tokenizer."""
+    """Decoded up to the first EOS; None without a tokenizer. With given parts they are in it, with a suffix it is what
+    stands before that."""
     finish_reason: FinishReason
     tokens: int
-    """Tokens up to and including the first one that ends the answer (all of them if none does)."""
+    """Tokens up to and including the first one that ends the answer (all of them if none does). Given tokens do not
+    count, and of a hole those up to and including its end."""
     steps: int
     """Forward rounds (the published decoders report one more)."""
     forwards: int
@@ -109,6 +113,7 @@ class GenerationResult:
     seconds: float
     """Wall-clock time from submission to the last step."""
     prompt_tokens: int
+    """Tokens of the prompt, and those that the request gives of its answer."""
     trace: tuple[TraceStep, ...] = ()
 
     @property
@@ -131,9 +136,14 @@ class ResultBuilder:
     """Makes a result of one request's steps, on either side of a process border."""
 
     def __init__(
-        self, prompt_len: int, settings: GenerationSettings, end_token_ids: Collection[int], with_trace: bool
+        self,
+        prompt_len: int,
+        settings: GenerationSettings,
+        end_token_ids: Collection[int],
+        with_trace: bool,
+        given: GivenTokens = NONE_GIVEN,
     ) -> None:
-        self._prompt_len = prompt_len
+        self._prompt_len, self._given = prompt_len, given
         self._settings = settings
         self._end_token_ids = end_token_ids
         self._with_trace = with_trace
@@ -160,26 +170,36 @@ class ResultBuilder:
         return step
 
     @property
+    def returned_canvas(self) -> Sequence[int]:
+        """What is returned of `final_canvas`, up to its first end. See `GivenTokens.returned_text`."""
+        return self._given.returned_text(self.final_canvas, self._end_token_ids)
+
+    def num_generated(self, text_tokens: int) -> int:
+        """Tokens that were generated up to the last one of the first `text_tokens` of `returned_canvas`."""
+        return self._given.num_generated(self.final_canvas, self._end_token_ids, text_tokens)
+
+    @property
     def text_token_ids(self) -> list[int]:
         """The ids that make up the text: all before the first end."""
-        length = length_through_end(self.canvas, self._end_token_ids)
-        return list(self.canvas if length is None else self.canvas[: length - 1])
+        text = self._given.returned_text(self.canvas, self._end_token_ids)
+        length = length_through_end(text, self._end_token_ids)
+        return list(text if length is None else text[: length - 1])
 
     def build(self, text: str | None, seconds: float) -> GenerationResult:
         """The finished request. Raises ValueError before the last step."""
         if self.finish_reason is None:
             raise ValueError("the request is not finished")
-        counted = length_through_end(self.canvas, self._end_token_ids)
+        ends, given = self._end_token_ids, self._given
         return GenerationResult(
-            token_ids=returned_token_ids(self.canvas, self._settings, self._end_token_ids),
+            token_ids=returned_token_ids(self.canvas, self._settings, ends, given),
             text=text,
             finish_reason=self.finish_reason,
-            tokens=len(self.canvas) if counted is None else counted,
+            tokens=given.num_generated(self.canvas, ends),
             steps=self.steps,
             forwards=self.forwards,
             rule_steps=self.rule_steps,
             seconds=seconds,
-            prompt_tokens=self._prompt_len,
+            prompt_tokens=self._prompt_len + len(given),
             trace=tuple(self._trace),
         )
 

@@ -25,10 +25,20 @@ import numpy as np
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
+from lopa_ray.constraints.holes_constraint_state import HolesConstraintState
+from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.decoding.branch_budget import requested_branches
+from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
-from lopa_ray.decoding.request_checks import check_constraint, check_decoder, check_prompt, check_stop_tokens
-from lopa_ray.decoding.result import final_part, length_through_end
+from lopa_ray.decoding.request_checks import (
+    check_constraint,
+    check_decoder,
+    check_given,
+    check_holes_see,
+    check_prompt,
+    check_stop_tokens,
+)
+from lopa_ray.decoding.result import final_part
 from lopa_ray.errors import ProtocolError, ScoreError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest
@@ -50,6 +60,7 @@ class DecodeSession(ABC):
         "settings",
         "vocabulary",
         "constraint",
+        "given",
         "logit_changes",
         "sampling_params",
         "end_token_ids",
@@ -71,13 +82,16 @@ class DecodeSession(ABC):
         settings: GenerationSettings,
         vocabulary: Vocabulary,
         constraint: Constraint | None = None,
+        given: GivenTokens | None = None,
     ) -> None:
-        """Start decoding after `prompt`; `constraint` is that of the settings' pattern, if they have one.
+        """Start decoding after `prompt`; `constraint` is that of the settings' pattern, if they have one, and `given`
+        what they give of the answer. None: they give token ids, or nothing.
 
         Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens in
         the prompt (the published decoders fill those or hang on them; here they are refused),
         and SettingsError for a decoder that is not for this kind of model, for a constraint that no answer of this
-        length can keep, or a stop token or a token of `logit_bias` that is none.
+        length can keep, for a stop token or a token of `logit_bias` that is none, or for given tokens that are none,
+        do not fit, or lie where a hole in front of them does not see them.
         """
         check_decoder(settings, vocabulary, self.denoises_canvases)
         check_prompt(prompt, vocabulary)
@@ -86,6 +100,9 @@ class DecodeSession(ABC):
         self.settings = settings
         self.vocabulary = vocabulary
         self.constraint = constraint
+        self.given = GivenTokens.of(settings, None) if given is None else given
+        """The tokens of the answer that are decided before the first step."""
+        check_given(self.given, settings, vocabulary, self.end_token_ids)
         self.logit_changes = initial_logit_changes(settings, prompt, vocabulary)
         self.replay: tuple[ScheduledRequest, ...] = ()
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
@@ -93,18 +110,22 @@ class DecodeSession(ABC):
         """Whose request it is; see `lopa_ray.scheduling.fair_queue`."""
         self.priority = 0
         """Of the requests of one client, those with the lowest value get slots first."""
-        check_constraint(constraint, self._constraint_state([]), settings)
+        beginning = self.given.canvas(self.given.end, vocabulary.mask_token_id)
+        check_constraint(constraint, self._constraint_state(beginning), settings, self.given)
         self.steps = 0
         self.forwards = 0
         self.finish_reason: FinishReason | None = "length" if settings.max_new_tokens == 0 else None
         self._pending_plan: Plan | None = None
         self._begin()
+        if self.given.holes:
+            first_hole = len(self.prompt) + self.given.holes[0].start
+            check_holes_see(self.given, self._view_stop(first_hole) - len(self.prompt), settings)
 
     # What a decoder provides
 
     @abstractmethod
     def _begin(self) -> None:
-        """Set up what steps change; prompt, settings and vocabulary are there."""
+        """Set up what steps change; prompt, settings, vocabulary and given tokens are there."""
 
     @abstractmethod
     def _plan(self, num_branches: int) -> Plan:
@@ -124,6 +145,10 @@ class DecodeSession(ABC):
     def exhausted(self) -> bool:
         """Nothing is masked and nothing more may be added."""
 
+    def _view_stop(self, position: int) -> int:
+        """End of what is seen where a masked position is decided."""
+        return self.max_len
+
     @property
     def editable(self) -> range:
         """See `StepOutcome.editable`."""
@@ -141,9 +166,10 @@ class DecodeSession(ABC):
         if self.constraint is None:
             return None
         span = range(len(self.prompt), self.max_len)
-        return ConstraintState(
-            self.constraint, answer, self.vocabulary.mask_token_id, span, self.settings.min_tokens
-        )
+        mask, min_tokens = self.vocabulary.mask_token_id, self.settings.min_tokens
+        if self.given.holes:
+            return HolesConstraintState(self.constraint, answer, mask, span, min_tokens, self.given.holes)
+        return ConstraintState(self.constraint, answer, mask, span, min_tokens)
 
     @property
     def finished(self) -> bool:
@@ -166,9 +192,9 @@ class DecodeSession(ABC):
     def _end_token_ids_but_eos(self) -> tuple[int, ...]:
         return tuple(token for token in self.end_token_ids if token != self.vocabulary.eos_token_id)
 
-    def has_ended(self, ids: Sequence[int]) -> bool:
-        """Whether a token that ends the answer is among `ids`."""
-        return not frozenset(self.end_token_ids).isdisjoint(ids)
+    def has_ended(self, answer: Sequence[int]) -> bool:
+        """Whether a token ends an answer, which may have masks. One before the last given token ends a hole."""
+        return not frozenset(self.end_token_ids).isdisjoint(answer[self.given.end :])
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
@@ -272,10 +298,16 @@ class DecodeSession(ABC):
             return "stop"
         if not self.exhausted:
             return None
-        whole = self.constraint is not None and self.constraint.is_complete_match(answer)
-        return "stop" if self.has_ended(answer) or whole else "length"
+        ends = self.end_token_ids
+        last_hole = self.given.holes_within(self.settings.max_new_tokens)[-1]
+        has_ended = length_through_end(answer[last_hole.start : last_hole.stop], ends) is not None
+        whole = self.constraint is not None and self.constraint.is_complete_match(
+            self.given.whole_text(answer, ends)
+        )
+        return "stop" if has_ended or whole else "length"
 
     def _is_decided(self, answer: Sequence[int]) -> bool:
         """Whether an answer has a token that ends it, and no mask before that."""
-        length = length_through_end(answer, self.end_token_ids)
-        return length is not None and self.vocabulary.mask_token_id not in answer[:length]
+        end = self.given.end
+        length = length_through_end(answer[end:], self.end_token_ids)
+        return length is not None and self.vocabulary.mask_token_id not in answer[: end + length]

@@ -52,7 +52,9 @@ class AsyncEngine(SessionFactory, ABC):
         """
         began = time.perf_counter()
         session = await self._new_session(prompt, settings, raw, parse_special, changes)
-        builder = ResultBuilder(len(session.prompt), session.settings, session.end_token_ids, trace)
+        builder = ResultBuilder(
+            len(session.prompt), session.settings, session.end_token_ids, trace, session.given
+        )
         if not session.finished:
             async with aclosing(self.events([session])) as events:
                 async for event in events:

@@ -64,7 +64,9 @@ class Engine(SessionFactory, ABC):
         After every step of every request, `on_step` is called with (index, step) and `on_event` with (index, event).
         """
         began = time.perf_counter()
-        builders = [ResultBuilder(len(s.prompt), s.settings, s.end_token_ids, trace) for s in sessions]
+        builders = [
+            ResultBuilder(len(s.prompt), s.settings, s.end_token_ids, trace, s.given) for s in sessions
+        ]
         waiting = [index for index, session in enumerate(sessions) if not session.finished]
         for index in set(range(len(sessions))) - set(waiting):
             yield index, self._build_result(builders[index], began)

@@ -33,7 +33,11 @@ class ChunkBuilder:
     def __init__(self, session: DecodeSession, tokenizer: Tokenizer | None) -> None:
         self._began = time.perf_counter()
         self._builder = ResultBuilder(
-            len(session.prompt), session.settings, session.end_token_ids, with_trace=False
+            len(session.prompt),
+            session.settings,
+            session.end_token_ids,
+            with_trace=False,
+            given=session.given,
         )
         mask = session.vocabulary.mask_token_id
         self._detokenizer = (
@@ -54,7 +58,7 @@ class ChunkBuilder:
         builder, text, result = self._builder, None, None
         finished = builder.finish_reason is not None
         if self._detokenizer is not None:
-            text = self._detokenizer.update(builder.canvas, final=finished).text
+            text = self._detokenizer.update(builder.returned_canvas, final=finished).text
         if finished:
             whole = None if self._detokenizer is None else self._detokenizer.text
             result = builder.build(whole, time.perf_counter() - self._began)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decoding.decoders import new_session, override_settings
+from lopa_ray.decoding.given_tokens import Encode, GivenTokens, encode_given
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
@@ -152,7 +154,9 @@ class SessionFactory:
         """
         settings = self.decode_settings(settings, **changes)
         ids = self.encode(prompt, raw=raw, parse_special=parse_special)
+        given = self.given_tokens(settings, parse_special=raw and parse_special)
         room = self.config.model.max_model_len
+        num_behind = given.end - settings.max_new_tokens if given.setting == "suffix" else 0
         if len(ids) + settings.max_new_tokens > room:
             max_new_tokens = SettingName("max_new_tokens")
             raise PromptTooLongError(
@@ -162,11 +166,39 @@ class SessionFactory:
                 max_new_tokens,
                 " or raise max_model_len",
             )
-        session = new_session(ids, settings, self.vocabulary, self._constraint(settings))
+        if num_behind > room - len(ids) - settings.max_new_tokens:
+            raise SettingsError(
+                SettingName("suffix"),
+                f": got {num_behind} tokens; they exceed max_model_len {room} with {len(ids)} prompt tokens and ",
+                SettingName("max_new_tokens"),
+                f" {settings.max_new_tokens}; shorten it, or the prompt",
+                setting="suffix",
+            )
+        if num_behind:
+            # The canvas has the suffix, and its last position ends the answer.
+            settings = settings.replace(max_new_tokens=settings.max_new_tokens + num_behind)
+        session = new_session(ids, settings, self.vocabulary, self._constraint(settings), given)
         if self.config.model.max_num_batched_tokens is not None and not session.finished:
             # A stream would have begun before the group refuses the request's first step.
             StepLimit(self.config.model.max_num_batched_tokens).check(session.next_branch_rows)
         return session
+
+    def given_tokens(self, settings: GenerationSettings, *, parse_special: bool = False) -> GivenTokens:
+        """The tokens that settings give of the answer. With `parse_special` their text may have special tokens.
+
+        Raises SettingsError for parts that overlap, and for text that cannot be encoded.
+        """
+        return GivenTokens.of(settings, self._encode_given(parse_special))
+
+    def suffix_length(self, suffix: str, *, parse_special: bool = False) -> int:
+        """The tokens of a suffix, 0 for an empty one. Raises SettingsError for text that cannot be encoded."""
+        return len(encode_given(suffix, "suffix", self._encode_given(parse_special))) if suffix else 0
+
+    def _encode_given(self, parse_special: bool) -> Encode | None:
+        tokenizer = self.tokenizer
+        return (
+            None if tokenizer is None else partial(tokenizer.encode_later_part, parse_special=parse_special)
+        )
 
     async def prepare(self, settings: GenerationSettings, client: str = "") -> None:
         """Compile the constraint of `settings`, if they have one, so that `create_session` does not wait for it.

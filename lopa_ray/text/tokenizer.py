@@ -131,6 +131,11 @@ class Tokenizer:
         backend = self._backend if parse_special else self._text_backend
         return self._encode_text(text, backend, add_special_tokens=add_special_tokens)
 
+    def encode_later_part(self, text: str, *, parse_special: bool = False) -> list[int]:
+        """Encode text that continues another one to ids, without the special tokens that the tokenizer adds to every
+        text. See `encode`."""
+        return self._encode_text(text, self._backend if parse_special else self._later_backend)
+
     def encode_markup(self, text: str) -> list[int]:
         """Encode text that does not come from a user to ids. Special tokens are recognised in it."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)

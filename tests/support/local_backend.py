@@ -21,7 +21,7 @@ class LocalBackend(FakeBackend):
     async def _outputs(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         assert self.engine is not None
         choices = ChoiceFactory(self.engine).create(request, 0.0)
-        lengths = tuple(len(choice.session.prompt) for choice in choices[:: request.n])
+        lengths = tuple(choice.prompt_tokens for choice in choices[:: request.n])
         yield RequestAccepted(lengths, choices[0].session.settings.max_new_tokens)
         for output in outputs(self.engine, request):
             yield output

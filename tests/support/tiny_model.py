@@ -84,6 +84,16 @@ SETTINGS: dict[str, GenerationSettings] = {
         presence_penalty=0.2,
         logit_bias={7: -100.0, 19: 1.5},
     ),
+    "given": LopaSettings(
+        max_new_tokens=60,
+        num_branches=4,
+        block_size=16,
+        given_parts=(
+            {"token_ids": [5]},
+            {"hole": 9, "token_ids": [9, 8, 7]},
+            {"hole": 20, "token_ids": [6, 5]},
+        ),
+    ),
     "prefix_cache": FastDllmSettings(
         max_new_tokens=40, block_size=16, cache="prefix", num_branches=4, stop_at_eos=False
     ),

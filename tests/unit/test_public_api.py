@@ -32,6 +32,7 @@ LOPA_RAY = {
     *(
         "Config",
         "GenerationSettings",
+        "GivenPart",
         "GroupSettings",
         "LookaheadSettings",
         "ModelSettings",

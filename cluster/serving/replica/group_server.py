@@ -95,7 +95,7 @@ class GroupServer:
             choices = await self._choices.create_in_background(request, record.arrival_time)
             record.accepted = True
             yield RequestAccepted(
-                tuple(len(choice.session.prompt) for choice in choices[:: request.n]),
+                tuple(choice.prompt_tokens for choice in choices[:: request.n]),
                 max(choice.session.settings.max_new_tokens for choice in choices),
             )
             async for output in self._decode_choices(request, choices):

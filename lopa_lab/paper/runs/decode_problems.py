@@ -49,7 +49,12 @@ def _decode(
     timed: bool,
 ) -> Iterator[ProblemRecord]:
     prompts = [encode_problem(engine, problem, add_bos=add_bos) for problem in problems]
-    fitting = [fitting_prompt(engine, ids, settings.max_new_tokens) for ids in prompts]
+    suffixes = [suffix_of(engine, problem, add_eos=add_bos) for problem in problems]
+    lengths = [engine.suffix_length(suffix, parse_special=True) for suffix in suffixes]
+    fitting = [
+        fitting_prompt(engine, ids, settings.max_new_tokens + length)
+        for ids, length in zip(prompts, lengths, strict=True)
+    ]
     fills: list[list[int]] = [[] for _ in problems]
     step_ends: list[float] = []
 
@@ -57,7 +62,10 @@ def _decode(
         step_ends.append(time.perf_counter())
         fills[index].append(len(step.decided))
 
-    sessions = [engine.create_session(ids, settings) for ids in fitting]
+    sessions = [
+        engine.create_session(ids, settings.replace(suffix=suffix) if suffix else settings, raw=True)
+        for ids, suffix in zip(fitting, suffixes, strict=True)
+    ]
     began = time.perf_counter()
     for index, result in answered(engine.run(sessions, on_step=on_step)):
         now = time.perf_counter()
@@ -89,3 +97,11 @@ def encode_problem(engine: Engine, problem: BenchmarkProblem, *, add_bos: bool =
     if bos is None:
         raise SettingsError("--add-bos: the checkpoint's tokenizer has no BOS token; leave it out")
     return ids if ids[:1] == [bos] else [bos, *ids]
+
+
+def suffix_of(engine: Engine, problem: BenchmarkProblem, *, add_eos: bool = False) -> str:
+    """The text behind a problem's answer, empty if there is none. `add_eos` puts the checkpoint's EOS behind it, as the
+    evaluation code of DreamOn does."""
+    if not (add_eos and problem.suffix):
+        return problem.suffix
+    return problem.suffix + require_tokenizer(engine.tokenizer).token_text(engine.vocabulary.eos_token_id)

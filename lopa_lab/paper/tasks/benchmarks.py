@@ -1,4 +1,4 @@
-"""The benchmarks of the paper by name."""
+"""The benchmarks by name: those of the paper, and HumanEval-Infilling."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from pathlib import Path
 from lopa_lab.paper.tasks.evalplus_task import HumanEvalPlus, MbppPlus
 from lopa_lab.paper.tasks.harness_task import BENCHMARKS, HarnessTask
 from lopa_lab.paper.tasks.humaneval import HumanEval
+from lopa_lab.paper.tasks.humaneval_infilling import HumanEvalInfilling
 from lopa_lab.paper.tasks.mbpp import Mbpp
 from lopa_lab.paper.tasks.task import PaperTask
 from lopa_ray.errors import SettingsError
 
 CODE_TASKS: dict[str, Callable[..., PaperTask]] = {
-    task.name: task for task in (HumanEval, HumanEvalPlus, Mbpp, MbppPlus)
+    task.name: task for task in (HumanEval, HumanEvalInfilling, HumanEvalPlus, Mbpp, MbppPlus)
 }
 """The code benchmarks by name; each takes a file or None, and `chat`."""
 
 WORD_PROBLEMS = "word_problems"
 """The benchmark whose problems are in the package."""
 
-ASKED_AS_TEXT = ("humaneval",)
-"""Benchmarks that the paper's authors prompt with plain text for every checkpoint: the prompt is code to complete."""
+ASKED_AS_TEXT = ("humaneval", "humaneval_infilling")
+"""Benchmarks that are prompted with plain text for every checkpoint: the prompt is code to complete. HumanEval is so by
+the paper's authors."""
 
 
 def benchmark_names() -> tuple[str, ...]:

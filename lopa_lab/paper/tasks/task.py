@@ -25,6 +25,8 @@ class BenchmarkProblem:
     """The graded answer ends before the first of these."""
     row: Mapping[str, Any] = field(default_factory=dict)
     """The data set's row, for what grades the answer."""
+    suffix: str = ""
+    """Text behind the answer, which the model sees from the first step (infilling)."""
 
     def cut(self, text: str) -> str:
         """An answer without the first stop string and what follows it."""

@@ -18,6 +18,7 @@ from lopa_ray.decoding.decoders.renoising import RenoisingSession, RenoisingSett
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSession, SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
 from lopa_ray.decoding.filling_session import FillingSession
+from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.verified.verified_session import VerifiedSession
@@ -53,14 +54,15 @@ def new_session(
     settings: GenerationSettings,
     vocabulary: Vocabulary,
     constraint: Constraint | None = None,
+    given: GivenTokens | None = None,
 ) -> DecodeSession:
     """The session of the decoder that the settings name. Raises what `DecodeSession` raises."""
     session = DECODERS[settings.decoder].session
     if isinstance(settings, LookaheadSettings) and settings.is_verified:
-        inner = session(prompt, settings.of_one_branch(), vocabulary, constraint)
+        inner = session(prompt, settings.of_one_branch(), vocabulary, constraint, given)
         assert isinstance(inner, FillingSession)
         return VerifiedSession(inner, settings)
-    return session(prompt, settings, vocabulary, constraint)
+    return session(prompt, settings, vocabulary, constraint, given)
 
 
 def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:

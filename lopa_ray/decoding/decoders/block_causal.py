@@ -58,6 +58,9 @@ class BlockCausalSession(BlockwiseSession):
         to_stage = (range(start, block.start),) if start < block.start else ()
         return Window(span, self._segments(span), self._block_answer_span, cached, to_stage, bool(to_stage))
 
+    def _view_stop(self, position: int) -> int:
+        return self._block_at(position).stop
+
     def _segments(self, span: range) -> tuple[Segment, ...]:
         stops: list[int] = []
         while not stops or stops[-1] < span.stop:

@@ -74,8 +74,16 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     def _begin(self) -> None:
         super()._begin()
-        remainder = len(self.prompt) % self.settings.block_size if self._tiled else 0
-        self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder)
+        first, size, beginning = len(self.prompt), self.settings.block_size, self.given.beginning
+        remainder = (len(beginning) + (first if self._tiled else 0)) % size
+        self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder, beginning)
+        while len(self._anchor) < first + self.given.end:
+            self._anchor.grow(size, self.max_len)
+        behind = {at: token for at, token in self.given.tokens.items() if at >= len(beginning)}
+        self._set_tokens((first + at, token) for at, token in behind.items())
+
+    def _view_stop(self, position: int) -> int:
+        return next(block.stop for block in self._anchor.blocks if position < block.stop)
 
     @cached_property
     def sampling_params(self) -> SamplingParams:

@@ -36,8 +36,16 @@ class BlockwiseSession(FillingSession[list[int]]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._ids = self.prompt + [self.vocabulary.mask_token_id] * self.settings.max_new_tokens
-        self._block = self._block_at(len(self.prompt))
+        answer = self.given.canvas(self.settings.max_new_tokens, self.vocabulary.mask_token_id)
+        self._ids = self.prompt + answer
+        self._begin_block_at(len(self.prompt))
+        while not self._open_positions and self._block.stop < self.max_len:
+            self._begin_block_at(self._block.stop)
+
+    def _begin_block_at(self, position: int) -> None:
+        self._block = self._block_at(position)
+        self._open_positions = self._masked_positions(self._block)
+        """Those of the current block that were masked when it began."""
         self._calls = 0
         """Calls that have filled the current block."""
 
@@ -133,11 +141,10 @@ class BlockwiseSession(FillingSession[list[int]]):
         return not self._masked_positions(self._block)
 
     def _end_step(self, branch: Branch) -> None:
-        """Go on to the next block when this one is final and there is one."""
+        """When this block is final, go on to the next one that has masks, if there is one."""
         self._calls += bool(branch.scored)
-        if self._block_is_final and self._block.stop < self.max_len:
-            self._block = self._block_at(self._block.stop)
-            self._calls = 0
+        while self._block_is_final and self._block.stop < self.max_len:
+            self._begin_block_at(self._block.stop)
 
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         return self._calls > 0 and len(self.scored_masks()) > len(fills)

@@ -108,7 +108,7 @@ class FastDllmSession(MaskedAnswerSession):
 
     def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings = self.settings
-        first_only = self._uses_dream_sampler and settings.cache != "none"
+        first_only = self._decides_first_alone
         if first_only and self._calls == 0:
             return [self._block.start]
         if settings.fill == "schedule":
@@ -123,8 +123,14 @@ class FastDllmSession(MaskedAnswerSession):
         )
 
     @property
+    def _decides_first_alone(self) -> bool:
+        """Whether the first call on the block decides its first position and no other. Not if that is decided."""
+        is_open = self._block.start in self._open_positions
+        return self._uses_dream_sampler and self.settings.cache != "none" and is_open
+
+    @property
     def _fills_by_threshold(self) -> bool:
-        first_only = self._uses_dream_sampler and self.settings.cache != "none" and self._calls == 0
+        first_only = self._decides_first_alone and self._calls == 0
         is_even = self.settings.relaxed_threshold is None
         return self.settings.fill == "threshold" and is_even and not first_only
 
@@ -135,6 +141,7 @@ class FastDllmSession(MaskedAnswerSession):
         """
         if self.settings.steps is None:
             return masks
-        by_now = len(self._block) // self._block_steps * (self._calls + 1)
+        positions = len(self._open_positions)
+        by_now = positions // self._block_steps * (self._calls + 1)
         late = self._calls + 1 >= self._block_steps
-        return masks if late else max(1, min(masks, by_now - (len(self._block) - masks)))
+        return masks if late else max(1, min(masks, by_now - (positions - masks)))

@@ -109,6 +109,11 @@ class LopaSession(BlockParallelSession):
     def _shares_staged(self) -> bool:
         return self.settings.commit_protocol == "single_phase"
 
+    def _view_stop(self, position: int) -> int:
+        if self.settings.window_attention == "full":
+            return self.max_len
+        return super()._view_stop(position)
+
     def _segments(self, canvas: BlockCanvas, start: int) -> tuple[Segment, ...]:
         if self.settings.window_attention == "full":
             return ((len(canvas), len(canvas)),)

@@ -84,7 +84,7 @@ class MultiBlockSession(BlockParallelSession):
 
     def _begin(self) -> None:
         super()._begin()
-        if self._anchor.prompt_len > self._anchor.blocks[0].stop:
+        if len(self._anchor) > self._anchor.blocks[-1].stop:
             # What is left of the prompt counts for the decision about the next block from the first step on.
             self._anchor.grow(self.settings.block_size, self.max_len)
         self._edits: dict[int, BlockEdits] = {}

@@ -24,6 +24,7 @@ from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold
+from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.decoding.request_checks import check_generated
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
@@ -81,10 +82,11 @@ class NemotronSettings(BlockCausalSettings):
                 "max_thinking_tokens and end_think_token_id, or none",
                 setting=given[0],
             )
-        if given and self.constraint_setting is not None:
+        other = self.constraint_setting or self.giving_setting
+        if given and other is not None:
             raise SettingsError(
-                f"max_thinking_tokens {self.max_thinking_tokens} with {self.constraint_setting}: the token that ends "
-                "thinking is put in whatever the answer has to match; leave one of them out",
+                f"max_thinking_tokens {self.max_thinking_tokens} with {other}: the token that ends thinking is put in "
+                "whatever the answer has to match, or is given of it; leave one of them out",
                 setting="max_thinking_tokens",
             )
         return self
@@ -101,11 +103,12 @@ class NemotronSession(BlockCausalSession):
         settings: NemotronSettings,
         vocabulary: Vocabulary,
         constraint: Constraint | None = None,
+        given: GivenTokens | None = None,
     ) -> None:
         """Raises what `DecodeSession` raises, and SettingsError for an `end_think_token_id` that is no token."""
         if settings.end_think_token_id is not None:
             check_generated(settings.end_think_token_id, vocabulary, "end_think_token_id")
-        super().__init__(prompt, settings, vocabulary, constraint)
+        super().__init__(prompt, settings, vocabulary, constraint, given)
         if settings.min_tokens and settings.end_think_token_id in self.end_token_ids:
             raise SettingsError(
                 f"min_tokens {settings.min_tokens} with end_think_token_id {settings.end_think_token_id}, which ends "
@@ -137,6 +140,11 @@ class NemotronSession(BlockCausalSession):
         start = position - (position - first) % size
         return range(start, min(start + size, self.max_len))
 
+    def _view_stop(self, position: int) -> int:
+        """A seed sees nothing behind it."""
+        block = self._block_at(position)
+        return position + 1 if self.settings.causal_context and position == block.start else block.stop
+
     @property
     def _stores(self) -> bool:
         """Whether the coming call stores what is in front of the current block."""
@@ -146,7 +154,7 @@ class NemotronSession(BlockCausalSession):
         start, block, causal = self._cached_end, self._block, self.settings.causal_context
         if not self._stores:
             return super()._window()
-        has_seed = causal and self._end_of_thinking != block.start
+        has_seed = causal and self._end_of_thinking != block.start and self._is_masked(block.start)
         # The seed's own row is fed for its score alone: the row in front of it decides.
         span = range(start, block.start + has_seed)
         return Window(

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
+from lopa_ray.config.generation_settings import GIVING, GUIDED, GenerationSettings
 from lopa_ray.decoding.noise import Noise, SeededNoise
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingName, SettingsError
@@ -41,7 +41,7 @@ _WITHOUT_USE: dict[str, str] = {
         ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"), _MOST_LIKELY
     ),
     "ranking": "positions are ranked by entropy",
-    **dict.fromkeys(("min_tokens", *GUIDED, "bad_words"), _REPLACED),
+    **dict.fromkeys(("min_tokens", *GUIDED, "bad_words", *GIVING), _REPLACED),
 }
 """Settings that this decoder has no place for, and why."""
 

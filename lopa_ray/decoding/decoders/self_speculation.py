@@ -54,6 +54,12 @@ class SelfSpeculationSettings(GenerationSettings):
         """A token is verified behind drafts that may be wrong, with rules that depend on tokens alone."""
         fields = type(self).model_fields
         given = [name for name in PENALTIES if getattr(self, name) != fields[name].default]
+        if (name := self.giving_setting) is not None:
+            raise SettingsError(
+                f"{name} with decoder {self.decoder}: one causal pass decides each token by what is in front of it, "
+                f"and sees nothing that is given behind it; leave {name} out, or use decoder nemotron",
+                setting=name,
+            )
         name = self.constraint_setting or next(iter(given), None)
         if name is not None:
             value = "" if name in GUIDED else f" {getattr(self, name)!r}"  # a constraint's text may be long

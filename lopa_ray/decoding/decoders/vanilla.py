@@ -103,15 +103,15 @@ class MaskedAnswerSession(BlockwiseSession):
     def _block_steps(self) -> int:
         """Calls that the schedule has for a block."""
         steps = self.settings.steps
-        return len(self._block) if steps is None else steps // self.settings.num_blocks
+        return len(self._open_positions) if steps is None else steps // self.settings.num_blocks
 
     def _scheduled_fill_count(self, first: int | None = None) -> int:
         """How many positions the schedule lets this call fill; `first`: how many the block's first call fills.
 
-        Counted from a whole block: what lookahead adds brings the end nearer, and changes the count of no call.
+        Counted from a block as it began: what lookahead adds brings the end nearer, and changes the count of no call.
         Where a constraint held fills back, the calls beyond the schedule fill one each.
         """
-        masks, steps, call = len(self._block), self._block_steps, self._calls
+        masks, steps, call = len(self._open_positions), self._block_steps, self._calls
         if call >= steps:
             return 1
         if self._uses_dream_sampler:

@@ -150,7 +150,10 @@ class DraftTree:
         if blocks is None or self._model is None or self._threshold is None:
             return self._stale_fill_sets(draft.session, source)
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
-        return self._model.fill_sets(blocks, source, beyond, self._threshold, most)
+        sets = self._model.fill_sets(blocks, source, beyond, self._threshold, most)
+        if not draft.base.given.holes:
+            return sets
+        return [(probability, draft.session.with_ends(fills)) for probability, fills in sets]
 
     @staticmethod
     def _stale_fill_sets(session: FillingSession[Any], source: EvaluatedState) -> list[FillSet]:

@@ -48,7 +48,7 @@ class VerifiedSession(DecodeSession):
         """`rule` is a session that has not begun, with the same settings but for the lookahead. Raises nothing that it
         has not raised."""
         self._rule = rule
-        super().__init__(rule.prompt, settings, rule.vocabulary, rule.constraint)
+        super().__init__(rule.prompt, settings, rule.vocabulary, rule.constraint, rule.given)
         self.logit_changes = None  # the rule's plans have them
 
     def _begin(self) -> None:

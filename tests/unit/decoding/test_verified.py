@@ -24,6 +24,7 @@ from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.step_report import BranchReport
 from support.context_model import ContextModel
 from support.fake_model import VOCABULARY
+from support.given_answers import GIVEN, session_with
 from support.settings_strategies import ANY_SETTINGS, PROMPTS
 
 CONTEXT_MODELS = st.builds(
@@ -88,24 +89,34 @@ def assert_same(together: list[StepOutcome], of_one: list[StepOutcome]) -> None:
 
 
 @settings(max_examples=150)
-@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans())
+@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans(), st.one_of(st.just({}), GIVEN))
 def test_every_decoder_takes_the_steps_of_one_branch(
-    prompt: list[int], wanted: LookaheadSettings, model: ContextModel, restored: bool
+    prompt: list[int],
+    wanted: LookaheadSettings,
+    model: ContextModel,
+    restored: bool,
+    tokens: dict[int, int],
 ) -> None:
     """The model's rows follow from all that they see, so they differ as soon as a branch stands for another state."""
-    alone = new_session(prompt, wanted.of_one_branch(), model.vocabulary)
-    verified = new_session(prompt, wanted, model.vocabulary)
+    alone = session_with(prompt, wanted.of_one_branch(), tokens, model.vocabulary)
+    verified = session_with(prompt, wanted, tokens, model.vocabulary)
     of_one = steps_of(alone, replace(model))
     assert_same(steps_of(verified, replace(model), restored=restored), of_one)
 
 
 @pytest.mark.long
 @settings(max_examples=10_000)
-@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans())
+@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans(), st.one_of(st.just({}), GIVEN))
 def test_every_decoder_takes_the_steps_of_one_branch_in_many_cases(
-    prompt: list[int], wanted: LookaheadSettings, model: ContextModel, restored: bool
+    prompt: list[int],
+    wanted: LookaheadSettings,
+    model: ContextModel,
+    restored: bool,
+    tokens: dict[int, int],
 ) -> None:
-    test_every_decoder_takes_the_steps_of_one_branch.hypothesis.inner_test(prompt, wanted, model, restored)
+    test_every_decoder_takes_the_steps_of_one_branch.hypothesis.inner_test(
+        prompt, wanted, model, restored, tokens
+    )
 
 
 DECODERS = {

@@ -53,6 +53,20 @@ def told(result: GenerationResult) -> tuple[object, ...]:
     return result.token_ids, result.text, result.steps, result.forwards
 
 
+def test_a_stream_ends_before_what_may_still_be_edited(engine: LocalEngine) -> None:
+    """Tokens of the block that is being filled change until its end; text that a chunk has does not."""
+    values = {
+        "decoder": "editing",
+        "editing_threshold": 0.0,
+        "confidence_threshold": 0.2,
+        "max_post_steps": 4,
+    }
+    for seed in range(3):
+        changes = {**values, "max_new_tokens": 32, "block_size": 16, "temperature": 1.0, "seed": seed}
+        text = "".join(chunk.text or "" for chunk in engine.stream(PROBLEM, changes))
+        assert text == engine.generate(PROBLEM, changes).text
+
+
 def test_settings_are_keywords_a_mapping_or_an_object(engine: LocalEngine) -> None:
     expected = told(engine.generate(PROBLEM, LopaSettings(num_branches=2, **SHORT)))
     assert told(engine.generate(PROBLEM, num_branches=2, **SHORT)) == expected

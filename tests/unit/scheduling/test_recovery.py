@@ -53,6 +53,9 @@ MAX_LEN = 72
 
 FULL = {"max_new_tokens": 24, "block_size": 4, "confidence_threshold": 0.6, "stop_at_eos": False}
 
+GIVEN = ({"token_ids": [5]}, {"hole": 5, "token_ids": [9, 8, 7, 6, 5, 4]}, {"hole": 3, "token_ids": [3, 2]})
+"""Parts of an answer, one of which has blocks of its own."""
+
 KINDS: dict[str, GenerationSettings] = {
     "two_phase": LopaSettings(**FULL, num_branches=4),
     "single_phase": LopaSettings(**FULL, num_branches=3, window_attention="block_causal"),
@@ -92,6 +95,11 @@ KINDS: dict[str, GenerationSettings] = {
     "settled": LopaSettings(**FULL, num_branches=3, settled=1.0),
     "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
     "verified": LopaSettings(**FULL, num_branches=6, lookahead="verified"),
+    "given": LopaSettings(**FULL | {"max_new_tokens": 36}, num_branches=3, given_parts=GIVEN),
+    "given_dual_cache": FastDllmSettings(
+        max_new_tokens=24, block_size=4, num_branches=2, confidence_threshold=0.6, given_parts=GIVEN
+    ),
+    "given_verified": LopaSettings(**FULL, num_branches=6, lookahead="verified", given_parts=GIVEN),
     "verified_causal": LopaSettings(
         **FULL,
         num_branches=5,

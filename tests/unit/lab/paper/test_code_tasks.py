@@ -19,6 +19,7 @@ from lopa_lab.paper.tasks.benchmarks import CODE_TASKS
 from lopa_lab.paper.tasks.code_task import CodeTask, fenced
 from lopa_lab.paper.tasks.evalplus_task import HumanEvalPlus, MbppPlus
 from lopa_lab.paper.tasks.humaneval import HumanEval
+from lopa_lab.paper.tasks.humaneval_infilling import HumanEvalInfilling
 from lopa_lab.paper.tasks.mbpp import Mbpp
 from lopa_lab.paper.tasks.sandbox import Isolation
 from lopa_lab.paper.tasks.task import BenchmarkProblem
@@ -65,6 +66,15 @@ class TestPrompts:
             row = {"text": problem.row.get("prompt"), **problem.row}
             expected = chat_of(harness_task(monkeypatch, "mbpp", "mbpp_instruct", [row]), row)
             assert [*problem.prompt, {"role": "assistant", "content": problem.prefix}] == expected
+
+    def test_humaneval_infilling(self) -> None:
+        problems = HumanEvalInfilling(CODE / "humaneval_infilling.jsonl").problems()
+        for problem in problems:
+            assert (problem.prompt, problem.suffix) == (problem.row["prompt"], problem.row["suffix"])
+            assert (problem.prefix, problem.stop) == ("", ())
+            assert problem.cut("a\nb\n") == "a\nb\n"
+        with pytest.raises(SettingsError, match="humaneval_infilling has no chats"):
+            HumanEvalInfilling(CODE / "humaneval_infilling.jsonl", chat=True).problems()
 
     def test_plus(self) -> None:
         problem = only(MbppPlus(CODE / "evalplus_mbpp.jsonl"))
@@ -114,6 +124,15 @@ class TestGrading:
         )
         assert humaneval.grade(humaneval.problems(1)[0], answer) == {"pass@1": 0.0}
         assert plus.grade(only(plus), answer) == {"pass@1": 0.0, "base_pass@1": 0.0}
+
+    def test_humaneval_infilling(self) -> None:
+        task = HumanEvalInfilling(CODE / "humaneval_infilling.jsonl")
+        for problem in task.problems():
+            assert task.grade(problem, problem.row["canonical_solution"]) == {"pass@1": 1.0}
+            assert task.grade(problem, "") == {"pass@1": 0.0}
+        assert task.grade(task.problems()[1], "        total = value\n") == {"pass@1": 0.0}
+        # The answer stands between prompt and suffix as it is: without its line break it runs into the next line.
+        assert task.grade(task.problems()[1], "        total += value") == {"pass@1": 0.0}
 
     def test_mbpp(self) -> None:
         task = Mbpp(CODE / "mbpp.jsonl")
@@ -174,6 +193,7 @@ class TestData:
             name: (task.title, task.shots, task.metric, task.runs_code) for name, task in tasks.items()
         } == {
             "humaneval": ("HumanEval", 0, "pass@1", True),
+            "humaneval_infilling": ("HumanEval-Infilling, single-line", 0, "pass@1", True),
             "humaneval_plus": ("HumanEval+", 0, "pass@1", True),
             "mbpp": ("MBPP", 3, "pass@1", True),
             "mbpp_plus": ("MBPP+", 0, "pass@1", True),
@@ -226,6 +246,18 @@ class TestData:
         row = json.loads((CODE / "humaneval.jsonl").read_text().splitlines()[0]) | {"task_id": 7}
         for chat in (False, True):
             assert only(HumanEval(write(tmp_path, row), chat=chat)).problem_id == "7"
+
+    def test_single_lines_alone(self, tmp_path: Path) -> None:
+        row = json.loads((CODE / "humaneval_infilling.jsonl").read_text().splitlines()[0])
+        rows = [row, row | {"task_id": "MultiLineInfilling/HumanEval/900/L0_L1"}]
+        file = tmp_path / "rows.jsonl"
+        file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        assert only(HumanEvalInfilling(file)).problem_id == row["task_id"]
+        with pytest.raises(SettingsError, match="has no rows of humaneval_infilling"):
+            HumanEvalInfilling(write(tmp_path, rows[1])).problems()
+        del row["suffix"]
+        with pytest.raises(SettingsError, match="has no 'suffix'"):
+            HumanEvalInfilling(write(tmp_path, row)).problems()
 
     @pytest.mark.parametrize(
         ("task", "change", "message"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lopa_lab.paper.runs.decode_problems import decode_problems, encode_problem
+from lopa_lab.paper.runs.decode_problems import decode_problems, encode_problem, suffix_of
 from lopa_lab.paper.tasks.task import BenchmarkProblem
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.engine.config import Config
@@ -82,6 +82,24 @@ def test_how_problems_are_asked(engine: LocalEngine) -> None:
     else:
         with_bos = encode_problem(engine, BenchmarkProblem("p", QUESTIONS[0]), add_bos=True)
         assert with_bos == [engine.tokenizer.bos_token_id, *text]
+
+
+def test_a_problem_with_a_suffix_is_filled_in(engine: LocalEngine) -> None:
+    settings = engine.config.decode.replace(max_new_tokens=16)
+    problem = BenchmarkProblem("p", "1 + 1 = ", suffix=" and 2 + 2 = 4.")
+    (record,) = decode_problems(engine, [problem], settings)
+    result = engine.generate(problem.prompt, settings, suffix=problem.suffix, raw=True)
+    assert (record.text, record.tokens, record.steps) == (result.text, result.tokens, result.steps)
+    assert record.prompt_tokens == result.prompt_tokens and not record.truncated_prompt
+    # A prompt that is too long makes room for hole and suffix.
+    assert engine.tokenizer is not None
+    behind = len(engine.tokenizer.encode_later_part(problem.suffix))
+    long = BenchmarkProblem("long", "ignore this. " * 200, suffix=problem.suffix)
+    (record,) = decode_problems(engine, [long], settings)
+    assert record.truncated_prompt and record.prompt_tokens == 512 - 16
+    ended = suffix_of(engine, problem, add_eos=True)
+    assert engine.suffix_length(ended, parse_special=True) == behind + 1
+    assert suffix_of(engine, PROBLEMS[0], add_eos=True) == ""
 
 
 def test_answers_end_before_a_stop_string() -> None:

@@ -1,0 +1,187 @@
+"""Answers of which the request gives parts, on an engine: results, streams, files, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.batch.decode_lines import decode_lines
+from cluster.batch.lines import FailedLine, parse_record
+from lopa_ray import GivenPart, LocalEngine, PromptTooLongError, SettingsError
+from lopa_ray.decoding.decoders import parse_decoder_settings
+from support.in_process_group import InProcessGroup
+from support.tiny_model import load_tiny_model
+
+PROBLEM = "Tom has 3 pens. He buys 4 pens. How many pens does Tom have?"
+SUFFIX = " So the answer is 7."
+PARTS = [{"text": "Tom"}, {"hole": 16, "text": " pens.\n"}]
+DECODERS = ["lopa", "d2f", "vanilla", "fast_dllm"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine.from_pretrained("demo") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_an_answer_before_a_suffix_is_the_hole_alone(engine: LocalEngine, decoder: str) -> None:
+    """EOS ends the hole early; the suffix is part of each canvas, and not of the result."""
+    assert engine.tokenizer is not None
+    behind = engine.tokenizer.encode_later_part(SUFFIX)
+    canvases = []
+    result = engine.generate(
+        PROBLEM,
+        decoder=decoder,
+        suffix=SUFFIX,
+        max_new_tokens=24,
+        on_step=lambda _, step: canvases.append(step.canvas),
+    )
+    assert all(list(canvas[24:]) == behind and len(canvas) == 24 + len(behind) for canvas in canvases)
+    assert result.finish_reason == "stop" and result.token_ids[-1] == engine.vocabulary.eos_token_id
+    assert result.tokens == len(result.token_ids) < 24
+    assert result.text == engine.tokenizer.decode(result.token_ids) and SUFFIX not in result.text
+    prompt = engine.encode(PROBLEM)
+    assert result.prompt_tokens == len(prompt) + len(behind)
+    assert result.tpf == result.tokens / result.steps
+
+
+def test_a_full_hole_is_cut_by_its_length(engine: LocalEngine) -> None:
+    result = engine.generate(PROBLEM, suffix=SUFFIX, max_new_tokens=5)
+    assert (result.finish_reason, result.tokens, len(result.token_ids)) == ("length", 5, 5)
+    alone = engine.generate(PROBLEM, max_new_tokens=5)
+    assert engine.generate(PROBLEM, suffix="", max_new_tokens=5).token_ids == alone.token_ids
+    empty = engine.generate(PROBLEM, suffix=SUFFIX, max_new_tokens=0)
+    assert (empty.text, empty.tokens, empty.steps) == ("", 0, 0)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_given_parts_are_in_the_answer(engine: LocalEngine, decoder: str) -> None:
+    result = engine.generate(PROBLEM, decoder=decoder, given_parts=PARTS, max_new_tokens=48)
+    assert result.text is not None and result.text.startswith("Tom") and " pens.\n" in result.text
+    assert engine.tokenizer is not None
+    given = [engine.tokenizer.encode_later_part(part["text"]) for part in PARTS]
+    same = [GivenPart(token_ids=tuple(given[0])), GivenPart(at=len(given[0]) + 16, token_ids=tuple(given[1]))]
+    again = engine.generate(PROBLEM, decoder=decoder, given_parts=tuple(same), max_new_tokens=48)
+    assert (again.token_ids, again.steps) == (result.token_ids, result.steps)
+
+
+@pytest.mark.parametrize("values", [{"suffix": SUFFIX, "max_new_tokens": 24}, {"given_parts": PARTS}])
+def test_a_stream_has_the_text_of_the_result(engine: LocalEngine, values: dict[str, object]) -> None:
+    result = engine.generate(PROBLEM, **values)
+    chunks = list(engine.stream(PROBLEM, **values))
+    assert "".join(chunk.text or "" for chunk in chunks) == result.text
+    last = chunks[-1].result
+    assert last is not None and (last.token_ids, last.tokens) == (result.token_ids, result.tokens)
+
+
+def test_requests_with_given_tokens_are_the_same_alone_and_together(engine: LocalEngine) -> None:
+    values = [
+        {"suffix": SUFFIX, "max_new_tokens": 24},
+        {"given_parts": PARTS, "decoder": "fast_dllm"},
+        {"given_parts": PARTS, "num_branches": 2},
+        {"num_branches": 3},
+    ]
+    alone = [engine.generate(PROBLEM, given) for given in values]
+    sessions = [engine.create_session(PROBLEM, given) for given in values]
+    together = dict(engine.run(sessions))
+    for index, result in enumerate(alone):
+        other = together[index]
+        assert not isinstance(other, Exception)
+        assert (other.token_ids, other.steps) == (result.token_ids, result.steps)
+
+
+def test_a_pattern_covers_the_given_text(engine: LocalEngine) -> None:
+    regex = r'\{"name": "[a-z]{1,8}", "count": [0-9]{1,3}\}'
+    parts = [{"text": '{"name": "'}, {"hole": 8, "text": '", "count": '}, {"hole": 4, "text": "}"}]
+    result = engine.generate(PROBLEM, guided_regex=regex, given_parts=parts, max_new_tokens=60)
+    assert result.text is not None and re.fullmatch(regex, result.text)
+    assert result.finish_reason == "stop"
+    with pytest.raises(SettingsError, match="given_parts: no answer with what is given matches guided_regex"):
+        engine.generate(PROBLEM, guided_regex=regex, given_parts=[{"text": "no"}], max_new_tokens=60)
+
+
+REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
+    "too long for the answer": (
+        {"given_parts": [{"at": 40, "text": SUFFIX}], "max_new_tokens": 42},
+        "given_parts",
+        "max_new_tokens is 42",
+    ),
+    "too long for the model": ({"suffix": "a b c " * 2000}, "suffix", "exceed max_model_len 2048"),
+    "overlap": (
+        {"given_parts": [{"text": SUFFIX}, {"at": 1, "text": "x"}]},
+        "given_parts",
+        "part 1 begins at position 1",
+    ),
+    "not Unicode": ({"suffix": "\ud800"}, "suffix", "Unicode"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_before_anything_is_decoded(engine: LocalEngine, name: str) -> None:
+    values, setting, said = REFUSED[name]
+    steps: list[object] = []
+    with pytest.raises(SettingsError, match=said) as caught:
+        engine.generate(PROBLEM, values, on_step=lambda _, step: steps.append(step))
+    assert caught.value.setting == setting and str(caught.value).startswith(setting) and not steps
+
+
+def test_the_mask_token_in_raw_text_is_refused(engine: LocalEngine) -> None:
+    with pytest.raises(SettingsError, match=r"suffix: got token .* the mask token"):
+        engine.generate("1 + 1", suffix="<|mask|>", raw=True)
+    assert engine.generate("1 + 1", suffix="<|mask|>", raw=True, parse_special=False).steps
+    with pytest.raises(PromptTooLongError, match="prompt tokens and max_new_tokens"):
+        engine.generate("1 + 1", suffix="x", max_new_tokens=5000)
+
+
+def test_lines_of_a_file_give_parts(engine: LocalEngine) -> None:
+    records = [
+        {"prompt": PROBLEM, "suffix": SUFFIX, "settings": {"max_new_tokens": 24}},
+        {"prompt": PROBLEM, "given_parts": PARTS},
+        {"prompt": PROBLEM, "settings": {"given_parts": PARTS}},
+        {"prompt": PROBLEM, "given_parts": [{"text": 3}]},
+        {"prompt": PROBLEM, "suffix": 3},
+        {
+            "custom_id": "a",
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"prompt": PROBLEM, "suffix": SUFFIX, "max_tokens": 24},
+        },
+    ]
+    lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
+    rows = list(decode_lines(engine, lines, raw=False))
+    first, second, third, fourth, fifth, sixth = rows
+    assert first.as_dict()["text"] == engine.generate(PROBLEM, suffix=SUFFIX, max_new_tokens=24).text
+    assert (
+        second.as_dict()["text"]
+        == third.as_dict()["text"]
+        == engine.generate(PROBLEM, given_parts=PARTS).text
+    )
+    assert isinstance(fourth, FailedLine) and "given_parts: part 0: text: got 3" in fourth.error
+    assert isinstance(fifth, FailedLine) and fifth.error.startswith("suffix: got 3")
+    choice = sixth.as_dict()["response"]["body"]["choices"][0]
+    assert choice["text"] == engine.generate(PROBLEM, raw=True, suffix=SUFFIX, max_new_tokens=24).text
+    assert choice["finish_reason"] in ("stop", "length")
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_change_no_token(workers: int) -> None:
+    values = {
+        "max_new_tokens": 24,
+        "block_size": 4,
+        "num_branches": 4,
+        "confidence_threshold": 0.6,
+        "given_parts": [{"hole": 6, "token_ids": [5, 6, 7, 8, 9]}, {"hole": 3, "token_ids": [4]}],
+    }
+    answers = []
+    for count in (1, workers):
+        group = InProcessGroup(load_tiny_model(), count)
+        session = group.create_session([1, 2, 3], parse_decoder_settings(values))
+        group.scheduler.submit(session)
+        outcomes = []
+        while not session.finished:
+            outcomes += [event.outcome.canvas for event in group.step()]
+        answers.append(outcomes)
+    assert answers[0] == answers[1] and answers[0][-1][6:11] == (5, 6, 7, 8, 9)
