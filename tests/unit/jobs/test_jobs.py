@@ -109,9 +109,20 @@ def test_parquet_with_other_columns_is_refused_before_anything_runs(tmp_path: Pa
     path = tmp_path / "prompts.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"prompt": ["one"], "answer": ["1"]}), path)
     with pytest.raises(
-        SettingsError, match=r"a column 'answer'; allowed: id, messages, parse_special, prompt"
+        SettingsError, match=r"a column 'answer'; allowed: given_parts, id, messages, parse_special"
     ):
         Source(str(path)).summarize()
+
+
+def test_parquet_may_give_parts_of_answers(tmp_path: Path) -> None:
+    """Fields that a part has not are null in a column of parts."""
+    path = tmp_path / "prompts.parquet"
+    parts = [{"text": "a", "hole": None}, {"text": "b", "hole": 3}]
+    columns = {"prompt": ["one", "two"], "given_parts": [parts, None], "suffix": [None, "end"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    (chunk,) = Source(str(path)).chunks(8)
+    settings = [line.settings for line in chunk.lines if isinstance(line, PromptLine)]
+    assert settings == [{"given_parts": [{"text": "a"}, {"text": "b", "hole": 3}]}, {"suffix": "end"}]
 
 
 def test_a_changed_byte_is_another_input(tmp_path: Path) -> None:
