@@ -8,18 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from cluster.choices.answer_parser import (
-    END_THINK,
-    THINK,
-    AnswerParser,
-    CallParser,
-    ChatParser,
-    PlainParser,
-)
+from cluster.choices.answer_parser import AnswerParser, CallParser, ChatParser, PlainParser
 from cluster.choices.messages import ChoicesRequest
 from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.engine.session_factory import RenderedPrompt
-from lopa_ray.errors import SettingsError, about_setting
+from lopa_ray.errors import SettingName, SettingsError, about_setting
+from lopa_ray.text.reasoning_tags import reasoning_tags
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format
@@ -54,12 +48,14 @@ def answer_format(
     """
     if request.raw:
         return AnswerFormat()
-    known = tool_format(tokenizer.chat_template(request.tools))
+    template = tokenizer.chat_template(request.tools)
+    known, tags = tool_format(template), reasoning_tags(template)
+    _check_calls_can_be_constrained(request, known)
     # A template that opens the reasoning ends with the tag; only a chat has a template.
-    thinking = isinstance(prompt, RenderedChat) and prompt.text.rstrip().endswith(THINK)
+    thinking = isinstance(prompt, RenderedChat) and prompt.text.rstrip().endswith(tags.begin)
     # A constrained answer cannot contain reasoning.
-    end_thinking = f"\n{END_THINK}\n\n" if thinking else ""
-    shown = frozenset((THINK, END_THINK, known.trigger, known.separator, known.end))
+    end_thinking = f"\n{tags.end}\n\n" if thinking else ""
+    shown = frozenset((*tags.tokens, *known.tokens))
     if request.forced_tools:
         named = request.forced_tools[0] if len(request.forced_tools) == 1 else None
         prefill = known.opening + ("" if named is None else named + known.separator)
@@ -75,6 +71,7 @@ def answer_format(
     tools = known if request.tools and (not bound or schema is not None) else None
     parser = partial(
         ChatParser,
+        tags,
         thinking=thinking and not bound,
         tools=tools,
         parallel_tool_calls=request.parallel_tool_calls,
@@ -103,6 +100,20 @@ def checked_schemas(request: ChoicesRequest) -> list[str]:
         if not function.get("strict")
     ]
     return schemas if guided_json is None else [guided_json, *schemas]
+
+
+def _check_calls_can_be_constrained(request: ChoicesRequest, known: ToolFormat) -> None:
+    """Raises SettingsError where calls have to match a schema, and their arguments are not written as JSON."""
+    if known.has_json_arguments or not request.tools:
+        return
+    strict = any(tool["function"].get("strict") for tool in request.tools)
+    if request.forced_tools or strict or request.settings.get("guided_json") is not None:
+        raise SettingsError(
+            SettingName("guided_structural_tag"),
+            ": this model does not write the arguments of a call as JSON, so no call can be forced and none can be "
+            "kept to a schema; use tool_choice auto without strict and without a schema for the answer",
+            setting="guided_structural_tag",
+        )
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from cluster.choices.messages import ToolCallDelta
+from lopa_ray.text.reasoning_tags import ReasoningTags
 from lopa_ray.text.tool_format import ToolCall, ToolFormat
-
-THINK, END_THINK = "<think>", "</think>"
 
 
 @dataclass(slots=True)
@@ -88,13 +87,15 @@ State = Literal["start", "reasoning", "after", "content"]
 
 
 class ChatParser:
-    """Reasoning between `<think>` and `</think>` at the beginning, then content, and calls if a format is given."""
+    """Reasoning between its tags at the beginning, then content, and calls if a format is given."""
 
-    def __init__(self, *, thinking: bool, tools: ToolFormat | None, parallel_tool_calls: bool) -> None:
+    def __init__(
+        self, tags: ReasoningTags, *, thinking: bool, tools: ToolFormat | None, parallel_tool_calls: bool
+    ) -> None:
         """`thinking`: the prompt has opened the reasoning."""
         self.answer = Answer()
         self.complete = False
-        self._tools, self._parallel_tool_calls = tools, parallel_tool_calls
+        self._tags, self._tools, self._parallel_tool_calls = tags, tools, parallel_tool_calls
         self._state: State = "after" if thinking else "start"
         self._in_reasoning = thinking
         self._text = ""
@@ -129,20 +130,21 @@ class ChatParser:
 
     def _start(self, final: bool) -> AnswerDelta | None:
         stripped = self._text.lstrip()
-        if stripped.startswith(THINK):
-            self._text, self._in_reasoning, self._state = stripped[len(THINK) :], True, "after"
+        begin = self._tags.begin
+        if stripped.startswith(begin):
+            self._text, self._in_reasoning, self._state = stripped[len(begin) :], True, "after"
             return AnswerDelta()
-        if THINK.startswith(stripped) and not final:
+        if begin.startswith(stripped) and not final:
             return None
         self._state = "content"
         return AnswerDelta()
 
     def _reasoning(self, final: bool) -> AnswerDelta | None:
-        before, tag, rest = self._text.partition(END_THINK)
+        before, tag, rest = self._text.partition(self._tags.end)
         if tag:
             self._text, self._in_reasoning, self._state = rest, False, "after"
             return AnswerDelta(reasoning=before.rstrip())
-        return self._release(_before_tag(self._text, END_THINK), final, "reasoning")
+        return self._release(_before_tag(self._text, self._tags.end), final, "reasoning")
 
     def _content(self, final: bool) -> AnswerDelta | None:
         if self._tools is None:

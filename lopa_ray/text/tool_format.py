@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from lopa_ray.text.chat_template import ChatTemplate, Message
+from lopa_ray.text.gemma_arguments import QUOTE, read_arguments, write_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,14 @@ class ToolFormat:
     """The end of `closing`; empty if a call ends with its arguments."""
     is_object: bool
     """Whether name and arguments are members of one JSON object."""
+
+    has_json_arguments: ClassVar[bool] = True
+    """Whether the arguments are JSON, so that a constraint made from a JSON schema can hold for them."""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Texts of a call that may be special tokens of a tokenizer."""
+        return (self.trigger, self.separator, self.end)
 
     def write(self, call: ToolCall) -> str:
         """A call as the model would write it."""
@@ -77,6 +86,41 @@ class ToolFormat:
             return None
 
 
+@dataclass(frozen=True, slots=True)
+class GemmaToolFormat(ToolFormat):
+    """The format of Gemma 4 and DiffusionGemma, whose arguments are not JSON; see `lopa_ray.text.gemma_arguments`."""
+
+    has_json_arguments: ClassVar[bool] = False
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """See `ToolFormat`."""
+        return (self.trigger, QUOTE, self.end)
+
+    def write(self, call: ToolCall) -> str:
+        """See `ToolFormat`."""
+        return f"{self.opening}{call.name}{write_arguments(json.loads(call.arguments))}{self.closing}"
+
+    def split(self, text: str) -> tuple[str, str] | None:
+        """See `ToolFormat`. A string of the arguments may contain the end of a call."""
+        at = text.find(self.end)
+        while at >= 0 and text.count(QUOTE, 0, at) % 2:
+            at = text.find(self.end, at + 1)
+        return None if at < 0 else (text[:at], text[at + len(self.end) :])
+
+    def parse(self, body: str) -> ToolCall | None:
+        """See `ToolFormat`."""
+        before, brace, rest = body.partition("{")
+        prefix, _, name = before.partition(":")
+        if prefix.strip() != "call" or not name.strip():
+            return None
+        try:
+            arguments = read_arguments(brace + rest)
+            return ToolCall(name.strip(), json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+        except (ValueError, RecursionError):
+            return None
+
+
 HERMES = ToolFormat(
     '<tool_call>\n{"name": "', '", "arguments":', "}\n</tool_call>", "<tool_call>", "</tool_call>", True
 )
@@ -85,6 +129,7 @@ HERMES = ToolFormat(
 TOOL_FORMATS: dict[str, ToolFormat] = {
     "hermes": HERMES,
     "mistral": ToolFormat("[TOOL_CALLS]", "[ARGS]", "", "[TOOL_CALLS]", "", False),
+    "gemma4": GemmaToolFormat("<|tool_call>call:", "", "<tool_call|>", "<|tool_call>", "<tool_call|>", False),
 }
 """Name of vLLM's parser → format."""
 

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
 from lopa_ray.decoding.noise import Noise, SeededNoise
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import SettingsError
+from lopa_ray.errors import SettingName, SettingsError
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -83,9 +83,9 @@ class RenoisingSettings(GenerationSettings):
         for name, reason in _WITHOUT_USE.items():
             value, default = getattr(self, name), type(self).model_fields[name].default
             if value != default and not (name == "top_p" and value == 1.0):
-                raise SettingsError(
-                    f"{name}: got {value!r} with decoder renoising: {reason}; leave {name} out", setting=name
-                )
+                got = "" if name in GUIDED else f"got {value!r} "  # a constraint's text may be long
+                why = f": {got}with decoder renoising: {reason}; leave "
+                raise SettingsError(SettingName(name), why, SettingName(name), " out", setting=name)
         return self
 
 

@@ -17,14 +17,14 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.decoding.filling_rules import select_above_threshold
-from lopa_ray.errors import SettingsError
+from lopa_ray.errors import SettingName, SettingsError
 from lopa_ray.protocol.outcome import BlockView, Decision
 from lopa_ray.protocol.plan import Branch, Plan
 
@@ -56,10 +56,13 @@ class SelfSpeculationSettings(GenerationSettings):
         given = [name for name in PENALTIES if getattr(self, name) != fields[name].default]
         name = self.constraint_setting or next(iter(given), None)
         if name is not None:
+            value = "" if name in GUIDED else f" {getattr(self, name)!r}"  # a constraint's text may be long
             raise SettingsError(
-                f"{name} {getattr(self, name)!r} with decoder {self.decoder}: one pass verifies all drafts of a block, "
-                f"and what {name} means for one of them depends on those in front of it; leave {name} out, or use "
-                "decoder nemotron, with block_size 1 for the same tokens without it",
+                SettingName(name),
+                f"{value} with decoder {self.decoder}: one pass verifies all drafts of a block, and what this means "
+                "for one of them depends on those in front of it; leave ",
+                SettingName(name),
+                " out, or use decoder nemotron, with block_size 1 for the same tokens without it",
                 setting=name,
             )
         return self

@@ -17,16 +17,26 @@ from cluster.choices.answer_parser import (
     ChatParser,
     PlainParser,
 )
+from lopa_ray.text.reasoning_tags import GEMMA_THOUGHT, THINK, ReasoningTags
 from lopa_ray.text.tool_format import HERMES, TOOL_FORMATS, ToolCall, ToolFormat
 
-MISTRAL = TOOL_FORMATS["mistral"]
-FORMATS = st.sampled_from([None, HERMES, MISTRAL])
+MISTRAL, GEMMA = TOOL_FORMATS["mistral"], TOOL_FORMATS["gemma4"]
+FORMATS = st.sampled_from([None, HERMES, MISTRAL, GEMMA])
 CALL = ToolCall("f", '{"a": 1}')
 PIECES = [
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "\n", " ", "\t "),
     *("<", "<th", "ink>", "</thi", "<tool_", "call>", "[TOOL", "[", "<<", "a", "text", "é🙂"),
     *('{"name": "f", "arguments": {}}', '{"name": ', '"f"', '{"a": "</tool_call>"}', "{}", "}", "f[ARGS]{}"),
     *(HERMES.write(CALL), MISTRAL.write(CALL), '<tool_call>{"name": "g"}</tool_call>'),
+    *(
+        GEMMA.write(CALL),
+        "<|channel>thought\n",
+        "<channel|>",
+        "<|tool_call>call:f{",
+        "<tool_call|>",
+        '<|"|>',
+        "a:",
+    ),
 ]
 NO_CALL = "<tool_call>no</tool_call>"
 PARTS = ["a", "a \n", " ", NO_CALL, HERMES.write(CALL), "<tool_", "<think>t \n</think>", "[TOOL_CALLS]no"]
@@ -38,7 +48,12 @@ TEXTS = (
 
 
 def chat(tools: ToolFormat | None = HERMES, *, thinking: bool = False, parallel: bool = True) -> ChatParser:
-    return ChatParser(thinking=thinking, tools=tools, parallel_tool_calls=parallel)
+    tags = tags_of(tools)
+    return ChatParser(tags, thinking=thinking, tools=tools, parallel_tool_calls=parallel)
+
+
+def tags_of(tools: ToolFormat | None) -> ReasoningTags:
+    return GEMMA_THOUGHT if tools is GEMMA else THINK
 
 
 def read(parser: AnswerParser, pieces: Sequence[str]) -> list[AnswerDelta]:
@@ -105,7 +120,7 @@ def test_without_reasoning_and_calls_every_character_stays(
 ) -> None:
     parser = chat(tools)
     read(parser, cut(text, draw))
-    if not parser.answer.tool_calls and not text.lstrip().startswith("<think>"):
+    if not parser.answer.tool_calls and not text.lstrip().startswith(tags_of(tools).begin):
         assert parser.answer == Answer(content=text)
 
 
@@ -194,12 +209,66 @@ def test_what_is_no_call_of_mistrals_is_text(name: str) -> None:
 
 @given(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
-    st.sampled_from([HERMES, MISTRAL]),
+    st.sampled_from([HERMES, MISTRAL, GEMMA]),
     st.sampled_from(["", "  ", "\n"]),
 )
 def test_what_a_format_writes_it_reads(text: str, known: ToolFormat, space: str) -> None:
     call = ToolCall("a.b-c/d:e", json.dumps({text: text, "n": [{"x": None}]}, ensure_ascii=False))
     assert whole(space + known.write(call) + space, known) == Answer(tool_calls=[call])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<|channel>thought\n why \n<channel|>so", Answer("so", "why")),
+        ("<|channel>thought\n<channel|>so", Answer("so")),
+        ("<|channel>thought\nnot closed ", Answer("", "not closed ")),
+        ("so <|channel>thought\nlate<channel|>", Answer("so <|channel>thought\nlate<channel|>")),
+        ("<think>why</think>so", Answer("<think>why</think>so")),
+        (GEMMA.write(CALL), Answer(tool_calls=[CALL])),
+        ("<|channel>thought\nt<channel|>see \n" + GEMMA.write(CALL) * 2, Answer("see", "t", [CALL, CALL])),
+        ("<|tool_call>call:f{a:1}", Answer(tool_calls=[CALL])),
+        ("<|tool_call> call : f { a : 1 } <tool_call|>", Answer(tool_calls=[CALL])),
+        ('<|tool_call>call:f{"a":1}<tool_call|>', Answer(tool_calls=[CALL])),
+        ("<|tool_call>call:f{}<tool_call|>", Answer(tool_calls=[ToolCall("f", "{}")])),
+        (
+            '<|tool_call>call:f{a:<|"|><tool_call|>, {"}<|"|>,b:[true,{c:null},-1.5e2,"q"],d:a word}<tool_call|>',
+            Answer(
+                tool_calls=[
+                    ToolCall(
+                        "f",
+                        '{"a": "<tool_call|>, {\\"}", "b": [true, {"c": null}, -150.0, "q"], "d": "a word"}',
+                    )
+                ]
+            ),
+        ),
+    ],
+)
+def test_answers_of_gemma_and_their_parts(text: str, expected: Answer) -> None:
+    assert whole(text, GEMMA) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "call:f",
+        "call:{}",
+        "f{}",
+        "call:f{a}",
+        "call:f{a:}",
+        "call:f{a:1,}",
+        "call:f{a:1}}",
+        "call:f[1]",
+        'call:f{a:"x}',
+        "call:f{a:" + "[" * 100_000 + "}",
+        "call:f{a:1" + "0" * 5000 + "}",
+        "call:f{a:1e999}",
+    ],
+)
+def test_what_is_no_call_of_gemmas_is_text(body: str) -> None:
+    text = f"<|tool_call>{body}<tool_call|> x"
+    assert whole(text, GEMMA) == Answer(text)
 
 
 @given(st.data())

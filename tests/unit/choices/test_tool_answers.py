@@ -16,7 +16,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from support.answers import answers, outputs
-from support.tool_checkpoint import THINKING_TEMPLATE, write_tool_checkpoint
+from support.tool_checkpoint import GEMMA_MARKUP, GEMMA_TEMPLATE, THINKING_TEMPLATE, write_tool_checkpoint
 
 ADD = {
     "type": "object",
@@ -283,6 +283,40 @@ def test_an_opened_reasoning_goes_on_until_its_tag(thinking: Model) -> None:
     # A form leaves no room for reasoning.
     (bound,) = answers(thinking.engine, ask({"guided_choice": ["yes"]}))
     assert (bound.text, bound.reasoning) == ("yes", "")
+
+
+# Gemma's format
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """With the tags of Gemma's template, as special tokens."""
+    folder = tmp_path_factory.mktemp("gemma")
+    return make_model(folder, template=GEMMA_TEMPLATE, markup=GEMMA_MARKUP, special_markup=True)
+
+
+def test_gemmas_thought_channel_is_the_reasoning(gemma: Model) -> None:
+    settings = {**written("<|channel>thought\nwhy\n<channel|>it is"), "max_new_tokens": 96}
+    (finished,) = answers(gemma.engine, ask(settings, template_variables={"enable_thinking": True}))
+    assert (finished.reasoning, finished.text.replace(" ", "")) == ("why", "itis7")
+    (closed,) = ChoiceFactory(gemma.engine).create(ask(), 0.0)
+    assert closed.session.prompt[-1] == gemma.ids["<channel|>"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": TOOLS, "forced_tools": ("add",)},
+        {"tools": STRICT},
+        {"tools": TOOLS, "settings": {"guided_json": "{}"}},
+    ],
+)
+def test_calls_whose_arguments_are_not_json_cannot_be_constrained(
+    gemma: Model, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(SettingsError, match=r"arguments .* as JSON.*tool_choice auto") as refusal:
+        answers(gemma.engine, ask(**fields))
+    assert refusal.value.setting == "guided_structural_tag"
 
 
 # Streams, statistics, deadlines

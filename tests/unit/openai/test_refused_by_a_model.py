@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -102,11 +104,21 @@ OWN: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
+GEMMA_TEMPLATE = "{{ tools and '' }}{{ messages[0]['content'] }}{# <|tool_call> #}"
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("model")
     # A template without the description of tools, so that they fit.
-    write_tool_checkpoint(folder, template="{{ tools and '' }}{{ messages[0]['content'] }}")
+    with serving_template(
+        tmp_path_factory.mktemp("model"), "{{ tools and '' }}{{ messages[0]['content'] }}"
+    ) as running:
+        yield running
+
+
+@contextmanager
+def serving_template(folder: Path, template: str) -> Iterator[Server]:
+    write_tool_checkpoint(folder, template=template)
     model = {"path": str(folder), "max_model_len": MAX_MODEL_LEN}
     config = Config.load("demo", {"model": model, "decode": {"max_new_tokens": 16, "num_branches": 2}})
     with serving(LocalBackend(engine=LocalEngine.from_config(config))) as running:
@@ -128,3 +140,14 @@ def test_a_refusal_names_the_field_that_the_client_wrote(
     assert said.replace("{limit}", limit) in error.message
     # A decode setting's name is in the message where the client wrote it, and nowhere else.
     assert ("max_new_tokens" in error.message) == ("max_new_tokens" in str(fields))
+
+
+@pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {"tools": TOOLS}])
+def test_calls_without_json_are_refused_where_they_have_to_match(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    with serving_template(tmp_path, GEMMA_TEMPLATE) as server:
+        request = {"model": MODEL, "messages": HI, "tools": OTHER_TOOLS, **fields}
+        error = error_of(httpx.post(server.url + CHAT, json=request), 400)
+    assert error.param == "tools"
+    assert error.message.startswith("tools: this model does not write the arguments of a call as JSON")

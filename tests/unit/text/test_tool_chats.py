@@ -13,9 +13,10 @@ from tokenizers import Tokenizer as Backend, models
 from transformers import PreTrainedTokenizerFast
 
 from lopa_ray.errors import PromptError
+from lopa_ray.text.reasoning_tags import GEMMA_THOUGHT, THINK, reasoning_tags
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 from lopa_ray.text.tool_format import HERMES, TOOL_FORMATS, ToolCall, tool_format
-from support.tool_checkpoint import MARKUP, SDAR_TEMPLATE, SPECIAL, write_tokenizer
+from support.tool_checkpoint import GEMMA_TEMPLATE, MARKUP, SDAR_TEMPLATE, SPECIAL, write_tokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -225,12 +226,14 @@ def test_the_chat_that_was_given_stays_as_it_was(plain: Tokenizer) -> None:
         (SDAR_TEMPLATE, "hermes"),
         ("{% for t in tools %}{{ t }}{% endfor %}[TOOL_CALLS]f[ARGS]{}", "mistral"),
         (CHATML, "hermes"),
+        (GEMMA_TEMPLATE, "gemma4"),
     ],
 )
 def test_a_template_shows_how_calls_are_written(tmp_path: Path, template: str, name: str) -> None:
     tokenizer = with_template(tmp_path, template)
     assert tool_format(tokenizer.chat_template()) is TOOL_FORMATS[name]
     assert tokenizer.chat_template().knows_tools == ("tools" in template)
+    assert reasoning_tags(tokenizer.chat_template()) is (GEMMA_THOUGHT if name == "gemma4" else THINK)
 
 
 def test_calls_are_written_as_the_template_writes_them(tokenizer: Tokenizer) -> None:
