@@ -13,7 +13,7 @@ from lopa_ray import (
 )
 
 INPUT = "Tom has 6 pens, and Mia has 9 pens."
-QUESTIONS = [
+QUESTIONS: list[PredicateQuestion | ChoiceQuestion | ScoreQuestion] = [
     PredicateQuestion("Does Mia have more pens than Tom?"),
     ChoiceQuestion("Who has the most pens?", ["Tom", "Mia"]),
     ScoreQuestion("How many pens does Tom have?", ["fewer than 5", "5 to 9", "10 or more"]),
