@@ -14,7 +14,8 @@ from cluster.openai.decision_objects import DecisionObject, decision_object
 from cluster.openai.decisions import DecisionsRequest
 from cluster.openai.errors import ApiError, decision_error, invalid_value
 from cluster.openai.response_model import ResponseModel
-from cluster.typesafe.system_one import SystemOneRequest, system_one_response
+from cluster.typesafe.system_one import SystemOneRequest
+from cluster.typesafe.system_one_answers import system_one_response
 from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession

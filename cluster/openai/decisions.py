@@ -92,7 +92,7 @@ class ScoreParam(RequestModel):
     instructions: Content
     """What to rate: text, or parts."""
 
-    levels: list[DecisionLevel] = Field(min_length=2, max_length=MAX_VALUES)
+    levels: list[DecisionLevel] = Field(min_length=1, max_length=MAX_VALUES)
     """The levels, from number 0 on."""
 
     name: str | None = None

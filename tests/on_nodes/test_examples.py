@@ -16,6 +16,7 @@ EXAMPLES = ROOT / "examples"
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
+        ("decide.py", ["yes with probability", "forwards in 2 steps"]),
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
         # Those that start a Ray of their own take long; `.ci/run` has three of them, `make test-long` all.
         pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.slow),

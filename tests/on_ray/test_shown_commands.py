@@ -18,11 +18,10 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from lopa_lab.word_problems import held_out_problems
 from support.page_commands import all_blocks, commands, program
-from support.paths import ROOT
+from support.paths import DATA, GOLDEN
 
 RUN_ELSEWHERE = {"bench", "experiment", "serve"}
 
-GOLDEN = ROOT / "tests" / "golden"
 
 PROBLEM = held_out_problems(2, 1)[0].question
 
@@ -63,8 +62,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to run commands in, with what they read."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "golden").symlink_to(GOLDEN)
+    (tmp_path / "tests" / "data").symlink_to(DATA)
     prompts = [json.dumps({"prompt": problem.question}) for problem in held_out_problems(3, 2)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(prompts) + "\n")
+    (tmp_path / "inputs.jsonl").write_text(json.dumps({"input": PROBLEM}) + "\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -37,12 +37,14 @@ LONGER = {
     "engine": (
         "test_banned_words.py",
         "test_constraint_cache.py",
+        "test_decide.py",
         "test_likelihood.py",
         "test_structured_output.py",
     ),
-    "evaluation": ("test_harness_model.py", "test_likelihoods.py"),
+    "evaluation": ("test_eval_decisions.py", "test_harness_model.py", "test_likelihoods.py"),
     "execution": (
         "test_compiled_layers.py",
+        "test_decisions.py",
         "test_logit_changes.py",
         "test_runner_bit_equality.py",
         "test_step_launches.py",

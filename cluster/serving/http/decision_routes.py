@@ -25,9 +25,8 @@ from cluster.typesafe.system_one import (
     NO_IMAGES,
     REQUEST_ID_HEADER,
     SystemOneRequest,
-    SystemOneResponse,
-    system_one_response,
 )
+from cluster.typesafe.system_one_answers import SystemOneResponse, system_one_response
 
 _ERROR_STATUSES = (404, 409, 413, 415, 429, 499, 500, 503, 504)
 
