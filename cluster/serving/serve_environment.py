@@ -12,6 +12,8 @@ SERVE_ENVIRONMENT = {
     # Three failures in a row replace the proxy: one that has ended is found in 3 s in place of 30.
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "4",
+    # On a busy machine a proxy takes longer to start than Serve's 5 s, and would be killed and started again.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     CALLBACK_VARIABLE: CALLBACK,
 }
 """Serve's controller and proxies read them when they start. docs/serving.md lists them for clusters."""

@@ -109,8 +109,11 @@ class FillModel:
         """
         report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
-        known = list(map(report.row_of.get, positions))
-        if not positions or None in known:
+        try:
+            known = [report.row_of[position] for position in positions]
+        except KeyError:
+            return []
+        if not positions:
             return []
         rows = np.array(known, np.intp)
         units = features(blocks, report, rows, beyond).dot(self._hidden)
@@ -251,7 +254,7 @@ def _cheapest(
 ) -> list[tuple[float, tuple[int, ...]]]:
     """The empty set and the `most` subsets of least cost, with their costs. `costs` of the members, ascending."""
     subsets: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    heap = [(costs[0], 0, (members[0],))] if costs else []
+    heap: list[tuple[float, int, tuple[int, ...]]] = [(costs[0], 0, (members[0],))] if costs else []
     while heap and len(subsets) <= most:
         cost, last, subset = heapq.heappop(heap)
         subsets.append((cost, subset))
