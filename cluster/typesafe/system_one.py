@@ -143,7 +143,7 @@ class BoxParam(RequestModel):
         raise PydanticCustomError("unsupported", NO_IMAGES, {"field": "type"})
 
     def as_question(self, name: str) -> Question:
-        """There are none."""
+        """Raises NotImplementedError: there are none."""
         raise NotImplementedError(name)
 
 

@@ -135,10 +135,11 @@ def test_answers_pass_through(nginx: str, behind: Server) -> None:
 
 
 def test_headers_and_bodies_are_bounded(nginx: str, behind: Server) -> None:
-    with httpx.Client(base_url=nginx, timeout=30) as client:
-        assert client.get("/version", headers={"X-Long": "a" * 9000}).status_code == 400
-        assert client.get("/version", headers={f"X-{at}": "a" * 1000 for at in range(50)}).status_code == 400
-        assert error_code(client.post(CHAT, content=b" " * 600_000), 413) == "body_too_large"
+    # A connection each: nginx closes one with a request that it refuses, and a client may notice that too late.
+    for headers in ({"X-Long": "a" * 9000}, {f"X-{at}": "a" * 1000 for at in range(50)}):
+        assert httpx.get(f"{nginx}/version", headers=headers, timeout=30).status_code == 400
+    refused = httpx.post(nginx + CHAT, content=b" " * 600_000, timeout=30)
+    assert error_code(refused, 413) == "body_too_large"
     assert behind.backend.requests == []
 
 
