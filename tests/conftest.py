@@ -49,7 +49,11 @@ class FileOrFolderScheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.rpartition("/")[0]
-        return folder if folder in ("tests/clients", "tests/serving", "tests/on_nodes") else file
+        return (
+            folder
+            if folder in ("tests/clients", "tests/decision_clients", "tests/serving", "tests/on_nodes")
+            else file
+        )
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileOrFolderScheduling:
@@ -58,9 +62,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileOrF
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out tests/clients unless it is asked for: its conftest.py changes the environment of the process."""
-    clients = collection_path == Path(__file__).parent / "clients"
-    return True if clients and config.option.markexpr != "clients" else None
+    """Leave out other projects' clients unless they are asked for: a conftest.py of theirs changes the environment of
+    the process, and `.ci/run` alone installs them all."""
+    folders = [Path(__file__).parent / name for name in ("clients", "decision_clients")]
+    return True if collection_path in folders and config.option.markexpr != "clients" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -156,7 +156,7 @@ def test_a_client_that_the_cluster_refuses_is_told_what_to_set(machine: Machine,
     _, err = refused.communicate(timeout=TIMEOUT_S)
     assert refused.returncode == 1 and "RAY_AUTH_MODE=token" in err
     verdict = "requires a token" if machine.token_mode else "uses no tokens"
-    assert err.startswith(f"Error: Ray at '{machine.head.address}' {verdict}, "), err
+    assert err.splitlines()[-1].startswith(f"Error: Ray at '{machine.head.address}' {verdict}, "), err
 
 
 def answers(port: int) -> bool:

@@ -39,12 +39,13 @@ class BlockwiseSession(FillingSession[list[int]]):
         answer = self.given.canvas(self.settings.max_new_tokens, self.vocabulary.mask_token_id)
         self._ids = self.prompt + answer
         self._begin_block_at(len(self.prompt))
-        while not self._open_positions and self._block.stop < self.max_len:
-            self._begin_block_at(self._block.stop)
 
     def _begin_block_at(self, position: int) -> None:
+        """Go on to the block of a position, or to the first one behind it that has masks, if there is one."""
         self._block = self._block_at(position)
-        self._open_positions = self._masked_positions(self._block)
+        while not (open_positions := self._masked_positions(self._block)) and self._block.stop < self.max_len:
+            self._block = self._block_at(self._block.stop)
+        self._open_positions = open_positions
         """Those of the current block that were masked when it began."""
         self._calls = 0
         """Calls that have filled the current block."""
@@ -143,7 +144,7 @@ class BlockwiseSession(FillingSession[list[int]]):
     def _end_step(self, branch: Branch) -> None:
         """When this block is final, go on to the next one that has masks, if there is one."""
         self._calls += bool(branch.scored)
-        while self._block_is_final and self._block.stop < self.max_len:
+        if self._block_is_final and self._block.stop < self.max_len:
             self._begin_block_at(self._block.stop)
 
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
