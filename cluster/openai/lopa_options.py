@@ -101,9 +101,16 @@ def _setting_error(error_type: str, name: str, message: str) -> PydanticCustomEr
 def _setting_schema(name: str) -> dict[str, Any]:
     """The values that any of the decoders with a setting accepts."""
     variants: list[dict[str, Any]] = []
-    for decoder in DECODERS.values():
-        schema = decoder.settings.model_json_schema()["properties"].get(name, {})
+    for decoder in DECODERS:
+        schema = _settings_schemas(decoder).get(name, {})
         variant = {key: value for key, value in schema.items() if key not in ("title", "default")}
         if variant and variant not in variants:
             variants.append(variant)
     return variants[0] if len(variants) == 1 else {"anyOf": variants}
+
+
+@cache
+def _settings_schemas(decoder: str) -> dict[str, Any]:
+    """Setting → its schema, for one decoder. Made for each setting anew, they block a server for seconds."""
+    properties: dict[str, Any] = DECODERS[decoder].settings.model_json_schema()["properties"]
+    return properties
