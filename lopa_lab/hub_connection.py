@@ -33,7 +33,7 @@ def use_cache_without_hub() -> bool:
 
 
 def _unreachable_reason(url: str) -> str | None:
-    """Why no connection to the address can be made; None if one can, whatever is answered."""
+    """The error of a request to the address; None if there is a response, of any status."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=TIMEOUT_S):
             return None

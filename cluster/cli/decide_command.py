@@ -46,7 +46,7 @@ def decide(
     rotations: Annotated[
         int | None, typer.Option("--rotations", help="Orders of choices to average (decisions.rotations).")
     ] = None,
-    config: options.ConfigOption = "demo",
+    config: options.OptionalConfigOption = None,
     model: options.ModelOption = None,
     lora: options.LoraOption = None,
     dtype: options.DtypeOption = None,
@@ -70,12 +70,14 @@ def decide(
     "settings" (prefix, rotations). Questions of the options go with each line that has none.
     """
     from cluster.cli.decide import decide_many, decide_one, read_questions
+    from cluster.cli.demo_model import warn_of_demo_model
     from cluster.cli.generate import read_prompt
+    from cluster.cli.where_to_decode import is_local
 
     with exit_on_error():
-        for value, option in ((workers, "--workers"), (tensor_parallel_size, "--tensor-parallel-size")):
-            if local and value is not None:
-                raise SettingsError(f"--local and {option} exclude each other; leave one out")
+        if local:
+            of_group = {"--workers": workers, "--tensor-parallel-size": tensor_parallel_size}
+            options.refuse_beside("--local", of_group)
         overrides = options.parse_overrides(
             assignments,
             model=model,
@@ -89,13 +91,16 @@ def decide(
         overrides.setdefault("decisions", {}).update(
             {name: value for name, value in named.items() if value is not None}
         )
-        loaded = options.load_config(config, overrides)
+        loaded = options.load_config(config or "demo", overrides)
         asked = read_questions(predicates or [], choices or [], scores or [], questions)
+        if source is not None and given is not None:
+            raise SettingsError("--input takes no INPUT; leave one of them out")
+        if source is None and output != "-":
+            raise SettingsError("--output needs --input; for one input redirect stdout")
+        text = read_prompt(given) if source is None else ""
+        local = is_local(loaded, local=local, source=config, options=overrides.get("group", {}))
+        warn_of_demo_model(loaded)
         if source is not None:
-            if given is not None:
-                raise SettingsError("--input takes no INPUT; leave one of them out")
             decide_many(loaded, source, output, asked, local=local)
         else:
-            if output != "-":
-                raise SettingsError("--output needs --input; for one input redirect stdout")
-            decide_one(loaded, read_prompt(given), asked, local=local, as_json=as_json)
+            decide_one(loaded, text, asked, local=local, as_json=as_json)

@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import ClassVar, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -85,7 +85,7 @@ def _make_display(console: Console) -> Progress:
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        _Bar(bar_width=BAR_WIDTH),
+        _Bar(),
         _Count(table_column=Column(no_wrap=True)),
         _Seconds(table_column=Column(no_wrap=True)),
         console=console,
@@ -99,11 +99,15 @@ def _forget_display() -> None:
     ShownTask._display = None
 
 
-class _Bar(BarColumn):
+class _Bar(ProgressColumn):
     """Of tasks with a total; the others have the spinner alone."""
 
-    def render(self, task: Task) -> Text:  # type: ignore[override]  # a progress bar is a renderable as well
-        return Text() if task.total is None else super().render(task)  # type: ignore[return-value]
+    def __init__(self) -> None:
+        super().__init__()
+        self._bar = BarColumn(bar_width=BAR_WIDTH)
+
+    def render(self, task: Task) -> RenderableType:
+        return Text() if task.total is None else self._bar.render(task)
 
 
 class _Count(ProgressColumn):

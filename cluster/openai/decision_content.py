@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import invalid_value, short_repr
 from lopa_ray.text.chat_message import EarlierCall, EarlierFunction
-from lopa_ray.text.client_object import TAG_MARK
+from lopa_ray.text.client_object import TAG_MARK, type_tag
 from lopa_ray.text.json_content import check_json, json_text
 from lopa_ray.text.tolerant_object import TolerantObject
 
@@ -73,10 +73,6 @@ class DecisionImage(TolerantObject):
         raise PydanticCustomError("unsupported", NO_IMAGES, {"field": "image_url"})
 
 
-def _part_type(value: Any) -> str:
-    return TAG_MARK + str(value.get("type") if isinstance(value, dict) else None)
-
-
 DecisionPart: TypeAlias = Annotated[
     Annotated[DecisionText, Tag(f"{TAG_MARK}input_text")]
     | Annotated[DecisionText, Tag(f"{TAG_MARK}output_text")]
@@ -84,7 +80,7 @@ DecisionPart: TypeAlias = Annotated[
     | Annotated[DecisionJson, Tag(f"{TAG_MARK}input_json")]
     | Annotated[DecisionImage, Tag(f"{TAG_MARK}input_image")],
     Discriminator(
-        _part_type,
+        type_tag,
         custom_error_type="unknown_part",
         custom_error_message="parts of the types input_text and input_json",
     ),
@@ -177,8 +173,7 @@ class DecisionOutput(DecisionItem):
 
 
 def _item_type(value: Any) -> str:
-    given = value.get("type") if isinstance(value, dict) else None
-    return TAG_MARK + (given if isinstance(given, str) else "message")
+    return type_tag(value, "message")
 
 
 Item: TypeAlias = Annotated[

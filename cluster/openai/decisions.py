@@ -22,7 +22,7 @@ from lopa_ray.decisions.questions import (
     check_questions,
 )
 from lopa_ray.errors import PromptError
-from lopa_ray.text.client_object import TAG_MARK
+from lopa_ray.text.client_object import TAG_MARK, type_tag
 
 
 class DecisionChoice(RequestModel):
@@ -104,16 +104,12 @@ class ScoreParam(RequestModel):
         return ScoreQuestion(content_text(self.instructions), options, self.name)
 
 
-def _question_type(value: Any) -> str:
-    return TAG_MARK + str(value.get("type") if isinstance(value, dict) else None)
-
-
 QuestionParam: TypeAlias = Annotated[
     Annotated[PredicateParam, Tag(f"{TAG_MARK}predicate")]
     | Annotated[ChoiceParam, Tag(f"{TAG_MARK}choice")]
     | Annotated[ScoreParam, Tag(f"{TAG_MARK}score")],
     Discriminator(
-        _question_type,
+        type_tag,
         custom_error_type="unknown_question",
         custom_error_message="questions of the types predicate, choice and score",
     ),
@@ -131,6 +127,10 @@ class DecisionOptions(RequestModel):
 
     deadline: float | None = Field(default=None, gt=0, le=86400)
     """Seconds after which the request ends with 504."""
+
+    def settings(self) -> dict[str, Any]:
+        """The decision settings that are given, by name."""
+        return self.model_dump(include={"prefix", "rotations"}, exclude_none=True)
 
 
 class DecisionsRequest(RequestModel):
@@ -168,12 +168,11 @@ class DecisionsRequest(RequestModel):
             check_questions(questions)
         except PromptError as error:
             raise ApiError(400, str(error), "invalid_value", param=error.setting) from None
-        settings = {"prefix": options.prefix, "rotations": options.rotations}
         return DecisionMessage(
             request_id,
             decision_input(self.input),
             questions,
-            {name: value for name, value in settings.items() if value is not None},
+            options.settings(),
             client,
             self.priority or 0,
             options.deadline,

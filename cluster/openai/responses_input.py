@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from cluster.openai.errors import short_repr
 from lopa_ray.text.chat_message import EarlierCall, EarlierFunction
-from lopa_ray.text.client_object import TAG_MARK
+from lopa_ray.text.client_object import TAG_MARK, type_tag
 from lopa_ray.text.tolerant_object import TolerantObject
 
 
@@ -123,8 +123,7 @@ class ReasoningItem(InputItem):
 
 
 def _item_type(value: Any) -> str:
-    given = value.get("type") if isinstance(value, dict) else None
-    return TAG_MARK + (given if isinstance(given, str) else "message")
+    return type_tag(value, "message")
 
 
 Item: TypeAlias = Annotated[

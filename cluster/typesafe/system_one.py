@@ -24,7 +24,7 @@ from lopa_ray.decisions.questions import (
     check_questions,
 )
 from lopa_ray.errors import PromptError
-from lopa_ray.text.client_object import TAG_MARK, first_error
+from lopa_ray.text.client_object import TAG_MARK, first_error, type_tag
 from lopa_ray.text.json_content import check_json, json_text
 
 HEADER = "x-typesafe-sdk"
@@ -147,17 +147,13 @@ class BoxParam(RequestModel):
         raise NotImplementedError(name)
 
 
-def _question_type(value: Any) -> str:
-    return TAG_MARK + str(value.get("type") if isinstance(value, dict) else None)
-
-
 QuestionParam: TypeAlias = Annotated[
     Annotated[NoulParam, Tag(f"{TAG_MARK}noul")]
     | Annotated[ChoiceCriteriaParam, Tag(f"{TAG_MARK}choice")]
     | Annotated[ScoreCriteriaParam, Tag(f"{TAG_MARK}score")]
     | Annotated[BoxParam, Tag(f"{TAG_MARK}box")],
     Discriminator(
-        _question_type,
+        type_tag,
         custom_error_type="unknown_question",
         custom_error_message="questions of the types noul, choice and score",
     ),
@@ -201,12 +197,11 @@ class SystemOneRequest(RequestModel):
         except PromptError as error:
             wrong = ApiError(400, str(error), "invalid_value", param=error.setting)
             raise self.unprocessable(wrong) from None
-        settings = {"prefix": options.prefix, "rotations": options.rotations}
         return DecisionMessage(
             request_id,
             json_text(self.state),
             questions,
-            {name: value for name, value in settings.items() if value is not None},
+            options.settings(),
             client,
             deadline_s=options.deadline,
         )

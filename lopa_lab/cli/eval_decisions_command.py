@@ -10,7 +10,6 @@ import typer
 from cluster.command_line import options
 from cluster.command_line.exit_status import exit_on_error
 from lopa_lab.cli.bench_options import WORDS, several
-from lopa_ray.errors import SettingsError
 
 
 def decisions(
@@ -51,8 +50,8 @@ def decisions(
     from lopa_ray.config.decision_settings import DecisionSettings
 
     with exit_on_error():
-        if local and workers is not None:
-            raise SettingsError("--local and --workers exclude each other; leave one out")
+        if local:
+            options.refuse_beside("--local", {"--workers": workers})
         if plot is not None:
             require_matplotlib()
         overrides = options.parse_overrides(
@@ -62,10 +61,8 @@ def decisions(
         labelled = read_labelled(file)
         with open_engine(options.load_config(config, overrides), local=local) as engine:
             current = engine.config.decisions
-            is_exact = engine.config.decode.prompt_attention.is_exact
-            changes = [settings.prefix for settings in given] or [
-                current.prefix or ("input" if is_exact else "joint")
-            ]
+            attention = engine.config.decode.prompt_attention
+            changes = [settings.prefix for settings in given] or [current.prefix_for(attention)]
             reports = [
                 evaluate(
                     engine,

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.config.strict import StrictModel
 
 Prefix = Literal["input", "joint"]
@@ -40,6 +41,10 @@ class DecisionSettings(StrictModel):
         """The temperature of a type of questions."""
         temperature: float | None = getattr(self, f"{decision_type}_temperature")
         return 1.0 if temperature is None else temperature
+
+    def prefix_for(self, attention: PromptAttention) -> Prefix:
+        """`prefix`, or where that is null the one that computes the model's own forward."""
+        return self.prefix or ("input" if attention.is_exact else "joint")
 
     def with_defaults(self, defaults: DecisionSettings) -> Self:
         """The same, with `defaults` for what is null."""

@@ -72,9 +72,12 @@ def new_decision(
         for order in orders[index]
     ]
     attention = factory.config.decode.prompt_attention
-    prefix = own.prefix or ("input" if attention.is_exact else "joint")
     session = DecisionSession(
-        encoder.input_ids, asked, factory.vocabulary, attention=attention, joint=prefix == "joint"
+        encoder.input_ids,
+        asked,
+        factory.vocabulary,
+        attention=attention,
+        joint=own.prefix_for(attention) == "joint",
     )
     StepLimit(factory.config.model.max_num_batched_tokens).check(session.longest_lane)
     return PendingDecision(session, questions, orders, own)

@@ -17,6 +17,13 @@ from lopa_ray.errors import short_repr
 TAG_MARK = "|"
 """The tags of unions begin with it, which distinguishes them from the fields of a value."""
 
+
+def type_tag(value: Any, default: str | None = None) -> str:
+    """The tag of a value whose member `type` names it; `default` stands for a member that is missing or no text."""
+    given = value.get("type") if isinstance(value, dict) else None
+    return TAG_MARK + (given if isinstance(given, str) else str(default))
+
+
 MAX_DEPTH = 64
 """Objects and lists within each other: what walks through them calls itself."""
 
