@@ -38,6 +38,7 @@ STUBS = {"lopa_ray": "lopa_ray", "actors": "actors", "cluster.jobs": "cluster_jo
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")  # its text may have begun on the line before
 LIST_ITEM = re.compile(r"\s*([-*]|\d+\.) ")
+NEEDS = re.compile(r"\*Needs: (.+)\.\*")
 FENCE = re.compile(r"\s*(```|~~~)")
 
 
@@ -54,7 +55,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links of a page as they are on the site, and lists as python-markdown reads them."""
+    """A page as the site has it: its links, notes on what commands need, and lists as python-markdown reads them."""
     address = page.file.src_uri
     source = next((name for name, page in OUTSIDE.items() if page == address), f"docs/{address}")
     lines: list[str] = []
@@ -63,6 +64,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         if FENCE.match(line):
             in_code = not in_code
         elif not in_code:
+            line = NEEDS.sub(r'!!! note "Needs: \1"', line)
             line = LINK.sub(
                 lambda link: f"]({_on_site(link[1], source, address, config.repo_url, files)})", line
             )

@@ -24,6 +24,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub and the site name it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def code_block(text: str, language: str = "") -> str:
     """A fenced block with the text as it is; the fence is longer than every run of backticks in it."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord
 from lopa_lab.records.figure import require_matplotlib, svg_image
-from lopa_lab.records.markdown import code_block, table
+from lopa_lab.records.markdown import code_block, slug, table
 from lopa_lab.records.record import replace_file
 from lopa_ray.errors import SettingsError
 
@@ -61,7 +61,7 @@ def write_page(
         record, experiment, figure = by_name[name], load(name), f"{FIGURES}/experiment-{name}.svg"
         headline = experiment.finding(record).headline
         if headline:
-            listed.append([question, headline])
+            listed.append([f"[{question}](#{slug(question)})", headline])
         write_figure(experiment, record, page.parent / figure)
         measured.append(section(record, experiment, question, heading="##", figure=figure))
     sections = [INTRODUCTION]
@@ -84,8 +84,7 @@ def section(
     weights = f", weights {setup.weights}" if setup.weights is not None else ""
     return "\n\n".join(
         [
-            f"{heading} {record.name}",
-            f"*{question}*",
+            f"{heading} {question}",
             finding.text,
             f"![{record.name}]({figure})",
             f"**The paper.** {experiment.paper} {finding.against_paper}".rstrip(),
