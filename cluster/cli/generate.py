@@ -58,35 +58,35 @@ def generate_one(
     Raises the error of the request, if it fails, and SettingsError.
     """
     console = Console(stderr=as_json, highlight=False)
-    with ExitStack() as stack:
-        recorder = stack.enter_context(StepRecorder(trace))
-        engine = stack.enter_context(open_engine(config, local=local))
+    with StepRecorder(trace) as recorder, open_engine(config, local=local) as engine:
         session = engine.create_session(prompt, raw=raw)
         watcher = None
         listeners = [recorder.listener()]
-        if not watch:
-            listeners.append(_show_decided(stack, session))
-        if watch or svg is not None:
-            watcher = Watcher(console if watch else None, engine.tokenizer, session)
-            stack.enter_context(watcher)
-            listeners.append(watcher.on_step)
+        with ExitStack() as stack:
+            if not watch:
+                listeners.append(_show_decided(stack, session))
+            if watch or svg is not None:
+                watcher = Watcher(console if watch else None, engine.tokenizer, session)
+                stack.enter_context(watcher)
+                listeners.append(watcher.on_step)
 
-        def on_step(index: int, step: TraceStep) -> None:
-            for listen in listeners:
-                listen(index, step)
+            def on_step(index: int, step: TraceStep) -> None:
+                for listen in listeners:
+                    listen(index, step)
 
-        ((_, result),) = engine.run([session], on_step=on_step)
-    if isinstance(result, Exception):
-        raise result
-    if svg is not None and watcher is not None:
-        watcher.save_svg(svg)
-    if as_json:
-        typer.echo(json.dumps(result_as_dict(result, config.decode)))
-        return
-    answer = result.text if result.text is not None else " ".join(map(str, result.token_ids))
-    console.print(answer, markup=False, soft_wrap=True)
-    console.print()
-    console.print(stats_table(result, recorder, engine.config.model))
+            ((_, result),) = engine.run([session], on_step=on_step)
+        if isinstance(result, Exception):
+            raise result
+        # Before the engine is closed: a group of actors takes seconds to end.
+        if svg is not None and watcher is not None:
+            watcher.save_svg(svg)
+        if as_json:
+            typer.echo(json.dumps(result_as_dict(result, config.decode)))
+            return
+        answer = result.text if result.text is not None else " ".join(map(str, result.token_ids))
+        console.print(answer, markup=False, soft_wrap=True)
+        console.print()
+        console.print(stats_table(result, recorder, engine.config.model))
 
 
 def _show_decided(stack: ExitStack, session: DecodeSession) -> OnStep:

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from lopa_lab.records.figure import MARKERS, PALETTE, svg
+from lopa_lab.records.figure import MARKERS, PALETTE, svg, whole_numbers
 from lopa_ray.protocol.outcome import Decision
 
 FIGURES = ROOT / "docs/figures"
@@ -91,6 +91,7 @@ def filling_order(recorded: dict[str, Any]) -> str:
             axis.scatter(*zip(*spots, strict=True), s=12, marker="s", color=PALETTE[at])
             axis.set_ylabel(f"{name}: step")
             axis.set_ylim(len(recorded["d2f"]["steps"]) + 0.7, 0.3)
+            whole_numbers(axis.yaxis)
         axes[-1].set_xlabel("position of the answer")
 
     return svg(draw, (1, 1))
@@ -112,6 +113,7 @@ def branch_confidences(recorded: dict[str, Any]) -> str:
         xs, ys = zip(*winners, strict=True)
         axis.scatter(xs, ys, s=110, marker="o", facecolors="none", edgecolors=PALETTE[2], label="winner")
         axis.set_xlabel("step")
+        whole_numbers(axis.xaxis)
         axis.set_ylabel("branch confidence")
         axis.legend()
 
@@ -130,6 +132,7 @@ def progress(recorded: dict[str, Any]) -> str:
                 range(len(counts)), counts, marker=MARKERS[at], markersize=4, color=PALETTE[at], label=name
             )
         axis.set_xlabel("forward rounds")
+        whole_numbers(axis.xaxis)
         axis.set_ylabel("decided tokens of the answer")
         axis.legend()
 
@@ -154,6 +157,7 @@ def verified_forwards(recorded: dict[str, Any]) -> str:
         axis.set_ylim(row + 0.5, 0.5)
         axis.set_xlabel("position of the answer")
         axis.set_ylabel("step of the rule: one branch's forward")
+        whole_numbers(axis.yaxis)
         axis.text(1.07, 0.5, "forward of 8 branches", transform=axis.transAxes, rotation=-90, va="center")
         axis.grid(visible=False)
 

@@ -75,6 +75,12 @@ def png(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> bytes:
     return data.getvalue()
 
 
+def whole_numbers(*axes: Any) -> None:
+    """Ticks of these axes (`Axes.xaxis`, `Axes.yaxis`) are whole numbers: they count steps, forwards or positions."""
+    for axis in axes:
+        axis.get_major_locator().set_params(integer=True)
+
+
 def error_bars(
     axes: Any, xs: Sequence[float], estimates: Sequence[Any], index: int, line: str = "-", **options: Any
 ) -> None:

@@ -120,6 +120,7 @@ def serve_file(folder: Path, port: int) -> Path:
 
 
 @pytest.mark.timeout(3 * TIMEOUT_S)
+@pytest.mark.long
 def test_lopa_serve(machine: Machine, tmp_path: Path) -> None:
     # The deployment of the test before has the same name.
     end(

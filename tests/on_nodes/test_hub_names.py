@@ -28,7 +28,7 @@ MODEL, OTHER, ADAPTER = (
 )
 WEIGHTS = "model.safetensors"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_each_node_downloads_once_and_later_workers_load_the_same(tmp_path: Path) -> None:
@@ -65,7 +65,6 @@ def test_each_node_downloads_once_and_later_workers_load_the_same(tmp_path: Path
     assert printed["tokens"] == [expected, expected]
 
 
-@pytest.mark.long
 def test_servers_and_jobs_take_names(tmp_path: Path) -> None:
     prompt = "Mia has 4 bags with 6 shells in each. How many shells does Mia have?"
     with LocalEngine.from_config(Config.load("demo")) as engine:

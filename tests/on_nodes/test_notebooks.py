@@ -9,6 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from support.marks import also_long
 from support.paths import ROOT
 from support.processes import subprocess_environment
 
@@ -29,7 +30,9 @@ def printed(notebook: nbformat.NotebookNode) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(PRINTED))
+@pytest.mark.parametrize(
+    "name", ["decode_and_watch", *also_long(*sorted(PRINTED.keys() - {"decode_and_watch"}))]
+)
 def test_a_notebook(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in subprocess_environment().items():
         monkeypatch.setitem(os.environ, variable, value)
@@ -41,9 +44,13 @@ def test_a_notebook(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert text in printed(notebook)
 
 
-def test_all_notebooks_are_tested_and_stored_without_outputs() -> None:
+def test_all_notebooks_are_tested_and_stored_with_their_outputs() -> None:
+    """`tests/record/notebooks.py` runs and stores them."""
     paths = sorted(NOTEBOOKS.glob("*.ipynb"))
     assert [path.stem for path in paths] == sorted(PRINTED)
     for path in paths:
-        for cell in nbformat.read(path, as_version=4).cells:
-            assert not cell.get("outputs") and cell.get("execution_count") is None
+        stored = nbformat.read(path, as_version=4)
+        counts = [cell.execution_count for cell in stored.cells if cell.cell_type == "code"]
+        assert counts == list(range(1, len(counts) + 1)), path
+        for text in PRINTED[path.stem]:
+            assert text in printed(stored), (path, text)

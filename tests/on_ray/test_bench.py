@@ -8,11 +8,11 @@ import pytest
 
 from lopa_lab.cli.bench_commands import TRANSPORTS
 from support.bench_command import bench_record
-from support.marks import also_long
 
 TINY = ("--shape", "dream-27m", "--layers", "1", "--prompt", "16")
 
 
+@pytest.mark.slow
 def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None:
     record = bench_record(
         tmp_path,
@@ -42,17 +42,11 @@ def test_commits_of_models_of_several_depths(tmp_path: Path) -> None:
     assert len({record.key_of(row) for row in record.rows}) == 2
 
 
-@pytest.mark.parametrize(
-    "transports",
-    [
-        pytest.param(["collective"], marks=pytest.mark.slow, id="collective"),
-        *also_long([name for name in TRANSPORTS if name != "collective"]),
-    ],
-)
-def test_commits_by_transport(tmp_path: Path, transports: list[str]) -> None:
-    size = (*TINY, "--workers", "2", "--span", "8", "--rounds", "1", "--transport", ",".join(transports))
+@pytest.mark.long
+def test_commits_by_transport(tmp_path: Path) -> None:
+    size = (*TINY, "--workers", "2", "--span", "8", "--rounds", "1", "--transport", ",".join(TRANSPORTS))
     record = bench_record(tmp_path, "commit", *size)
-    assert [row["transport"] for row in record.rows] == transports
+    assert [row["transport"] for row in record.rows] == list(TRANSPORTS)
     for row in record.rows:
         assert row["commits"] > 0
         assert row["commit ms"] > 0 and row["pre-write ms"] > 0

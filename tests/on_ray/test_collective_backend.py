@@ -15,6 +15,7 @@ from actors.kv_transfer import CollectiveTransfer
 from actors.rendezvous import Rendezvous, RendezvousStore
 from actors.tensor_parallel_group import RayTensorParallelGroup
 from lopa_ray.errors import TransferError
+from support.marks import also_long
 
 SIZE = 70_000
 
@@ -101,7 +102,7 @@ def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
             ray.get(call, timeout=30)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [3, *also_long(2)])
 def test_sums_and_gathers_are_the_same_everywhere(members: Any, size: int) -> None:
     serving = RendezvousStore()
     store = asyncio.run(serving.address())

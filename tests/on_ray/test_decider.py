@@ -87,7 +87,7 @@ def test_wrong_columns_are_refused(decider: LopaDecider) -> None:
         decider({"input": INPUTS, "who": INPUTS})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_dataset(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.data.DataContext.get_current(), "enable_progress_bars", False)
     constructor = {"questions": QUESTIONS, "overrides": OVERRIDES}

@@ -100,7 +100,7 @@ def test_a_stream_ends_with_what_generate_returns_and_may_be_left(reference: Ref
         assert not any(chunk.result for chunk in chunks) and len(chunks) == last.step - 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_starts_another(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:
@@ -156,6 +156,7 @@ def _is_ray(pid: int) -> bool:
     return psutil.pid_exists(pid) and "ray" in command_line(psutil.Process(pid))
 
 
+@pytest.mark.slow
 def test_actors_have_the_names_that_the_dashboard_shows() -> None:
     config = tiny_config(group={"num_workers": 2})
     with RayEngine.from_config(config):

@@ -109,7 +109,7 @@ def test_what_is_refused(predictor: LopaPredictor) -> None:
             predictor(batch)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_group_of_several_workers(engine: LocalEngine) -> None:
     group = LopaPredictor("demo", {**OVERRIDES, "group": {"num_workers": 2, "num_cpus": 0.5}})
     (row,) = group({"prompt": [PROBLEMS[0]]}).to_pylist()

@@ -48,7 +48,7 @@ def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(reference:
         wait_until(lambda: ray.available_resources()["CPU"] == free, TIMEOUT_S, "the CPUs to be free")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(reference: ReferenceResults) -> None:
     # The CPUs of an earlier test's workers are free before their processes have ended.
     wait_until(lambda: not actor_pids("BranchWorker"), TIMEOUT_S, "the workers of earlier tests to end")

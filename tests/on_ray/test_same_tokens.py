@@ -13,7 +13,7 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
-from support.marks import also_long
+from support.marks import also_long, also_slow
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, tiny_config
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
@@ -33,6 +33,10 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "model": {"max_num_batched_tokens": 140},
     },
 }
+
+
+ALONE = ("two_phase", "verified")
+"""Settings of which requests are alone in `make test`; `make test-long` has all of them alone."""
 
 
 class LocalResults:
@@ -60,9 +64,8 @@ def local(engine: RayEngine) -> LocalResults:
 @pytest.fixture(
     scope="module",
     params=[
-        "1 worker",
         "4 workers, stored prefixes",
-        pytest.param("2 workers, object store, steps in parts", marks=pytest.mark.slow),
+        *also_slow("1 worker", "2 workers, object store, steps in parts"),
         "3 workers, LLaDA2, stored prefixes",
         *also_long("2 workers", "2 workers, SDAR-MoE"),
     ],
@@ -77,13 +80,26 @@ def with_trace(result: GenerationResult) -> tuple[object, ...]:
     return result.token_ids, result.finish_reason, result.steps, result.forwards, result.trace
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_same_tokens_as_local_alone_and_batched(engine: RayEngine, local: LocalResults, name: str) -> None:
-    settings = SETTINGS[name]
-    expected = [with_trace(local(prompt, name)) for prompt in PROMPTS]
-    batched = [with_trace(result) for result in engine.generate(PROMPTS, settings, trace=True)]
-    assert batched == expected
-    assert with_trace(engine.generate(PROMPTS[2], settings, trace=True)) == expected[2]
+@pytest.mark.parametrize("prompts", [1, *also_long(len(PROMPTS))])
+def test_same_tokens_in_flight_together(engine: RayEngine, local: LocalResults, prompts: int) -> None:
+    """Requests with all settings, each on that many of the prompts, share the group's steps."""
+    names = list(SETTINGS)
+    pairs = [
+        (PROMPTS[(at + more) % len(PROMPTS)], names[at])
+        for at in range(len(names))
+        for more in range(prompts)
+    ]
+    sessions = [engine.create_session(prompt, SETTINGS[name]) for prompt, name in pairs]
+    for index, result in engine.run(sessions, trace=True):
+        assert isinstance(result, GenerationResult)
+        assert with_trace(result) == with_trace(local(*pairs[index])), pairs[index]
+    assert_caches_agree(engine)
+
+
+@pytest.mark.parametrize("name", [*ALONE, *also_long(*(name for name in SETTINGS if name not in ALONE))])
+def test_same_tokens_alone(engine: RayEngine, local: LocalResults, name: str) -> None:
+    result = engine.generate(PROMPTS[2], SETTINGS[name], trace=True)
+    assert with_trace(result) == with_trace(local(PROMPTS[2], name))
     assert_caches_agree(engine)
 
 
@@ -95,17 +111,6 @@ def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local:
     assert now.prefix_hits - before.prefix_hits >= stored
     assert now.prefix_positions - before.prefix_positions >= 24 * stored
     assert stored or now.prefix_hits == 0
-
-
-def test_mixed_settings_in_flight_together(engine: RayEngine, local: LocalResults) -> None:
-    pairs = [(prompt, name) for prompt in PROMPTS for name in SETTINGS]
-    sessions = [engine.create_session(prompt, SETTINGS[name]) for prompt, name in pairs]
-    results = dict(engine.run(sessions))
-    for index, (prompt, name) in enumerate(pairs):
-        result = results[index]
-        assert isinstance(result, GenerationResult)
-        assert result.token_ids == local(prompt, name).token_ids
-    assert_caches_agree(engine)
 
 
 def test_abandoned_request_frees_its_slot(engine: RayEngine, local: LocalResults) -> None:

@@ -82,7 +82,8 @@ def cases() -> list[Any]:
 
 def takes_minutes(words: list[str]) -> bool:
     many_problems = "--limit" in words and int(words[words.index("--limit") + 1]) >= MANY_PROBLEMS
-    return many_problems or words[0] == "reproduce" or (words[0] == "conformance" and "--workers" in words)
+    of_workers = words[0] == "conformance" and "--workers" in words
+    return many_problems or of_workers or words[0] == "reproduce" or words[:2] == ["eval", "ls"]
 
 
 @pytest.mark.parametrize("words", cases())

@@ -25,7 +25,7 @@ from support.group_under_test import (
     group_with_faults,
     reference_of,
 )
-from support.marks import also_long
+from support.marks import also_long, also_slow
 from support.paths import GOLDEN
 from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
@@ -36,7 +36,11 @@ TWO_SHARDS = {"num_workers": 2, "tensor_parallel_size": 2}
 
 @pytest.fixture(
     scope="module",
-    params=[TINY_MODEL, TINY_EXPERTS["llada2"], *also_long(TINY_EXPERTS["sdar-moe"])],
+    params=[
+        TINY_MODEL,
+        *also_slow(TINY_EXPERTS["llada2"]),
+        *also_long(TINY_EXPERTS["sdar-moe"]),
+    ],
     ids=lambda folder: folder.name,
 )
 def reference(request: pytest.FixtureRequest) -> ReferenceResults:

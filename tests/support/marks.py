@@ -9,4 +9,13 @@ import pytest
 
 def also_long(*values: Any) -> list[Any]:
     """Further parameters, for `make test-long` alone: the tests that everybody runs must stay short."""
-    return [pytest.param(value, marks=pytest.mark.long) for value in values]
+    return [_param(value, pytest.mark.long) for value in values]
+
+
+def also_slow(*values: Any) -> list[Any]:
+    """Further parameters, for `.ci/run` and `make test-long`."""
+    return [_param(value, pytest.mark.slow) for value in values]
+
+
+def _param(value: Any, mark: pytest.MarkDecorator) -> Any:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)

@@ -14,6 +14,7 @@ from lopa_ray.execution import runner
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
 from support.fake_backend import FakeBackend, Server, serving
+from support.marks import also_slow
 from support.paths import MODELS
 
 LONGER = {
@@ -104,7 +105,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return Path(shutil.copytree(MODELS / "dream-tiny-2l", tmp_path / "model"))
 
 
-@pytest.fixture(params=["lane by lane", "packed"])
+@pytest.fixture(params=["lane by lane", *also_slow("packed")])
 def either_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Attention as CPUs compute it by default, and as accelerators do: one call per layer, by its reference."""
     if request.param == "packed":

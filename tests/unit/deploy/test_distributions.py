@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,9 +69,14 @@ def quiet(command: list[str], cwd: str | None = None, extra_environ: dict[str, s
     assert done.returncode == 0, done.stderr
 
 
+@pytest.fixture(scope="module")
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(checkout, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
 @pytest.fixture(scope="module", params=["checkout", "editable", "wheel", "working_dir"])
 def installation(
-    request: pytest.FixtureRequest, checkout: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, checkout: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
     """What is on Python's path: the checkout itself, or what an installation puts there."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -80,6 +86,8 @@ def installation(
         yield folder
     elif request.param == "checkout":
         yield checkout
+    elif request.param == "wheel":
+        yield wheel
     else:
         yield built(checkout, request.param, folder)
 
@@ -114,13 +122,26 @@ def test_presets_are_found_beside_a_folder_configs(installation: Path, tmp_path:
     assert decoders == "lopa lopa"
 
 
-def test_a_wheel_has_no_package_configs(checkout: Path, tmp_path: Path) -> None:
-    place = built(checkout, "wheel", tmp_path)
-    packages = {path.name for path in place.iterdir() if not path.name.endswith(".dist-info")}
+def test_a_wheel_has_no_package_configs(wheel: Path) -> None:
+    packages = {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")}
     assert packages == {"lopa_ray", "actors", "cluster", "lopa_lab"}
     shipped = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.*")}
-    installed = place / "lopa_ray" / "presets" / "configs"
+    installed = wheel / "lopa_ray" / "presets" / "configs"
     assert shipped == {path.relative_to(installed) for path in installed.rglob("*.*")}
+
+
+def test_links_of_the_readme_in_a_wheel_are_absolute(wheel: Path) -> None:
+    metadata = next(wheel.glob("*.dist-info")) / "METADATA"
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", metadata.read_text(encoding="utf-8"))
+    assert len(links) > 20
+    for image, link in links:
+        assert link.startswith("https://"), link
+        of_repository = re.fullmatch(
+            r"https://github.com/lopa-ray/lopa-ray/(raw|blob)/main/([^#]+)(#.*)?", link
+        )
+        if of_repository:
+            assert (of_repository[1] == "raw") == bool(image)
+            assert (ROOT / of_repository[2]).exists()
 
 
 @pytest.mark.parametrize("name", ["actors", "cluster"])

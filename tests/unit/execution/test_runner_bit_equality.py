@@ -26,6 +26,7 @@ from lopa_ray.model.transformers_config import parse_transformers_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.protocol.events import RequestFailure
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
+from support.marks import also_long, also_slow
 from support.tiny_model import load_tiny_model
 from support.transformers_checkpoints import config_json
 
@@ -167,13 +168,13 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
         "odd+w8",
     ],
 )
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *also_slow(1), *also_long(2)])
 def test_scores_have_the_same_bits_alone_and_in_company(name, seed):
     assert compare(name, seed) > 5
 
 
 @pytest.mark.parametrize("name", ["qwen2", "qwen3_moe", "glm4_moe"])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *also_slow(1), *also_long(2)])
 def test_scores_of_transformers_have_the_same_bits_alone_and_in_company(name, seed):
     """With an MLP as wide as a multiple of 16, as published ones are. How many rows an expert gets is of no account."""
     assert compare(f"transformers:{name}", seed) > 5

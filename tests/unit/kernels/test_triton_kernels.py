@@ -36,6 +36,7 @@ def run(program: str, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_kernels_compute_what_their_references_do() -> None:
     cases = {operator: CASES.get(operator, 4) for operator in LAUNCHES}
     asked = [f"{operator}={number}" for operator, number in cases.items()]

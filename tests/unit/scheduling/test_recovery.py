@@ -42,6 +42,7 @@ from support.in_process_group import (
     reference_reports,
     report_bytes,
 )
+from support.marks import also_long, also_slow
 from support.tiny_model import load_canvas_model, load_tiny_model
 
 MODEL = load_tiny_model()
@@ -124,6 +125,9 @@ CANVASES: dict[str, GenerationSettings] = {
     ),
 }
 """Of a model without a mask token, whose steps are each conditioned on the one before."""
+
+OFTEN = ("two_phase", "single_phase", "prefix_cache", "block_diffusion", "editing", "verified", "given")
+"""Kinds that `make test` has; `.ci/run` has all."""
 
 ALL_KINDS = {**KINDS, **CANVASES}
 
@@ -306,7 +310,7 @@ def test_lost_and_new_workers_change_no_bit_of_packed_attention(
     assert counts["lost"] > 3 and counts["replayed"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*OFTEN, *also_slow(*(kind for kind in KINDS if kind not in OFTEN))])
 def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     counts = run(1, [kind], 40)
     assert counts["split"] > 1 and (counts["parts"] > 2 or "dual" in kind)
@@ -337,7 +341,7 @@ def test_blocks_in_flight_of_experts_change_no_bit_whoever_is_lost(name: str, st
     assert (counts["prefixes"] > 1) == (stored > 0)
 
 
-@pytest.mark.parametrize("stored", [0, 40])
+@pytest.mark.parametrize("stored", [*also_slow(0), *also_long(40)])
 def test_self_conditioning_changes_no_bit_whoever_is_lost(
     stored: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,19 +353,23 @@ def test_self_conditioning_changes_no_bit_whoever_is_lost(
     assert (counts["prefixes"] > 1) == (stored > 0)
 
 
-@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [
         (7, ["single_phase", "two_phase_causal"]),
-        (7, ["block_diffusion", "sub_blocks"]),
-        (7, ["dmax"]),
-        (9, ["nemotron", "nemotron_full_context", "self_speculation"]),
-        (7, ["multi_block", "multi_block_edits"]),
+        *also_slow((7, ["block_diffusion", "sub_blocks"]), (7, ["multi_block", "multi_block_edits"])),
+        *also_long((7, ["dmax"]), (9, ["nemotron", "nemotron_full_context", "self_speculation"])),
     ],
 )
 def test_stored_prefixes_change_no_bit_whoever_is_lost(seed: int, kinds: list[str]) -> None:
     counts = run(seed, kinds, 60, stored=40)
+    assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
+
+
+@pytest.mark.long
+def test_stored_prefixes_of_packed_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lopa_ray.execution.runner.DEFAULT_ATTENTION", PackedAttention())
+    counts = run(7, ["single_phase", "two_phase_causal", "block_diffusion", "dmax"], 60, stored=40)
     assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
 
 

@@ -192,7 +192,7 @@ def test_a_task_is_scored_and_its_results_say_what_decoding_took(folder: Path) -
     assert took["requests"] == 8 and took["tpf"] == took["tokens"] / took["steps"] > 2 and took["tps"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_line_is_the_harness_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # its data are in the package
     options = ["--tasks", "word_problems", "--include_path", str(TASKS), "--limit", "2"]
