@@ -1,7 +1,7 @@
 """The playground's pictures, from a real run: docs/playground.webp, step by step, and docs/playground.png, its end.
 
-    lopa serve
-    python docs/_site/playground_picture.py http://127.0.0.1:8000
+lopa serve
+python docs/_site/playground_picture.py http://127.0.0.1:8000
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from support.bench_command import bench_record
 TINY = ("--shape", "dream-27m", "--layers", "1", "--prompt", "16")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None:
     record = bench_record(
         tmp_path,

@@ -42,7 +42,7 @@ def results(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in RESULT_TYPES.keys() - TIMES}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_dataset(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.data.DataContext.get_current(), "enable_progress_bars", False)
     rows = [

@@ -65,9 +65,9 @@ def local(engine: RayEngine) -> LocalResults:
     scope="module",
     params=[
         "4 workers, stored prefixes",
-        *also_slow("1 worker", "2 workers, object store, steps in parts"),
+        *also_slow("2 workers, object store, steps in parts"),
         "3 workers, LLaDA2, stored prefixes",
-        *also_long("2 workers", "2 workers, SDAR-MoE"),
+        *also_long("1 worker", "2 workers", "2 workers, SDAR-MoE"),
     ],
 )
 def engine(request: pytest.FixtureRequest) -> Iterator[RayEngine]:

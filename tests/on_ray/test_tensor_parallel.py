@@ -25,7 +25,7 @@ from support.group_under_test import (
     group_with_faults,
     reference_of,
 )
-from support.marks import also_long, also_slow
+from support.marks import also_long
 from support.paths import GOLDEN
 from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
@@ -38,8 +38,7 @@ TWO_SHARDS = {"num_workers": 2, "tensor_parallel_size": 2}
     scope="module",
     params=[
         TINY_MODEL,
-        *also_slow(TINY_EXPERTS["llada2"]),
-        *also_long(TINY_EXPERTS["sdar-moe"]),
+        *also_long(*TINY_EXPERTS.values()),
     ],
     ids=lambda folder: folder.name,
 )

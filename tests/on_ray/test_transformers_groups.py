@@ -12,14 +12,13 @@ from lopa_ray.decoding.decoders.renoising import RenoisingSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.engine.local import LocalEngine
 from support.group_under_test import GroupUnderTest, ReferenceResults
-from support.marks import also_long
 from support.processes import actor_pids
 from support.tiny_model import CANVAS_MODEL, PROMPTS, tiny_config
 from support.waiting import wait_until
 
 BY_TRANSFORMERS = {"implementation": "transformers"}
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_a_group_decodes_what_one_process_does() -> None:
@@ -32,7 +31,7 @@ def test_a_group_decodes_what_one_process_does() -> None:
         group.wait_for_workers(2)
 
 
-@pytest.mark.parametrize("losses", [[2], *also_long([0, 1, 1, 2])])
+@pytest.mark.parametrize("losses", [[2], [0, 1, 1, 2]])
 def test_self_conditioning_survives_lost_workers(losses: list[int]) -> None:
     """Requests are in the middle of their canvases when so many workers are killed, one time after the other."""
     settings = RenoisingSettings(

@@ -105,7 +105,7 @@ def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losse
 
 
 @pytest.mark.parametrize("queue", [CapacityOne], indirect=True)
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_goes_on_with_the_groups_for_which_there_is_room(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(200)]
     assert decode(queue, make_chunks(prompts, 1)) == dict(enumerate(prompts))
@@ -113,7 +113,7 @@ def test_it_goes_on_with_the_groups_for_which_there_is_room(queue: WorkQueue, lo
 
 
 @pytest.mark.parametrize("queue", [CapacityZero], indirect=True)
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_room_for_any_group_it_ends(queue: WorkQueue) -> None:
     with pytest.raises(CapacityError, match="no room"):
         decode(queue, make_chunks(["prompt"]))

@@ -17,10 +17,10 @@ from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.experiments.table import EXPERIMENTS, FIT_SEED, load_experiment
 from lopa_lab.records.points_log import Point
 from lopa_ray.errors import SettingsError
-from support.marks import also_slow
+from support.marks import also_long
 
 OFTEN = ("branches", "verified")
-"""Experiments that `make test` runs; `.ci/run` runs all."""
+"""Experiments that `make test` runs; `make test-long` runs all."""
 
 SMALLER: dict[str, dict[str, Any]] = {
     "branches": {"BRANCHES": (1, 4), "THRESHOLDS": (0.7, 0.9)},
@@ -82,7 +82,7 @@ def smaller(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("smaller")
-@pytest.mark.parametrize("name", [*OFTEN, *also_slow(*(name for name in SMALLER if name not in OFTEN))])
+@pytest.mark.parametrize("name", [*OFTEN, *also_long(*(name for name in SMALLER if name not in OFTEN))])
 def test_an_experiment_runs(name: str, tmp_path: Path) -> None:
     done = experiment(name, *TWO_PROBLEMS, "--output", tmp_path)
     assert done.exit_code == 0, done.output

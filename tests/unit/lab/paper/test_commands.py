@@ -107,7 +107,7 @@ def test_programs_are_executed_only_if_that_is_allowed(tmp_path: Path) -> None:
     assert report(tmp_path)["scores"]["pass@1"]["value"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     command = ["eval", "paper", "word_problems", *SHORT, "--limit", "16", "-o", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
