@@ -17,7 +17,7 @@ PAGES = [
 ]
 LANGUAGES = {"", "bash", "console", "sh", "shell"}
 PROGRAMS = {"lopa", "make", "python", "ray", "serve"}
-OTHER_PROGRAMS = {"curl", "export", "git", "pip", "pre-commit", "umask"}
+OTHER_PROGRAMS = {"cd", "curl", "export", "git", "pip", "pre-commit", "source", "umask"}
 PLACEHOLDERS = {"COMMAND", "..."}
 
 
