@@ -18,8 +18,8 @@ EXAMPLES = ROOT / "examples"
     [
         ("decide.py", ["yes with probability", "forwards in 2 steps"]),
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
-        # Those that start a Ray of their own take long; `.ci/run` has one of them, `make test-long` all.
-        pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.slow),
+        # Those that start a Ray of their own take long.
+        pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.long),
         pytest.param("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.long),
         pytest.param(
             "batch_with_ray_data.py", ["#### 35", "#### 31", "not decoded: "], marks=pytest.mark.long

@@ -14,7 +14,7 @@ ROUNDS = {"workers": 6, "master": 6}
 """Nodes lost; nine requests each."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_group_over_three_nodes() -> None:
     printed = run_program("three_nodes.py")
     assert (printed["PACK"]["nodes"], printed["PACK"]["tokens"]) == (1, "equal")

@@ -74,7 +74,7 @@ def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
         engine.status()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_engine_says_how_long_each_phase_of_its_start_took(reference: ReferenceResults) -> None:
     began = time.monotonic()
     with RayEngine.from_config(tiny_config(group=ONE_WORKER)) as engine:

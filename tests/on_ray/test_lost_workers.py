@@ -17,7 +17,7 @@ from support.group_under_test import (
     group_with_faults,
     reference_of,
 )
-from support.marks import also_long
+from support.marks import also_long, also_slow
 from support.processes import actor_pids, send_signal
 from support.tiny_model import TINY_EXPERTS, TINY_MODEL
 from support.waiting import wait_until
@@ -40,7 +40,7 @@ def group_and_faults(
         yield opened
 
 
-@pytest.mark.parametrize("point", ["step", "receiver", *also_long("source", "forward", "answer")])
+@pytest.mark.parametrize("point", ["step", *also_long("receiver", "source", "forward", "answer")])
 def test_killed_in_a_step(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
     group, faults = group_and_faults
     group.run_until(lambda: group.engine.status().workers > 1)
@@ -48,7 +48,7 @@ def test_killed_in_a_step(group_and_faults: tuple[GroupUnderTest, FaultInjection
     group.run_until(lambda: not faults.pending)
 
 
-@pytest.mark.parametrize("point", ["receiver", *also_long("forward")])
+@pytest.mark.parametrize("point", also_slow("receiver") + also_long("forward"))
 def test_all_but_one_are_killed(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
     group, faults = group_and_faults
     group.wait_for_workers(NUM_WORKERS)

@@ -71,7 +71,7 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     assert len(losses) == 2 and not queue.abandoned
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_openai_line_whose_group_was_lost_before_it_began_is_decoded_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, losses: list[str]
 ) -> None:
