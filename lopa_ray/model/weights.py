@@ -63,7 +63,11 @@ def build_model(
 def fitted(config: NativeConfig, *, dtype: torch.dtype, device: torch.device | str) -> NativeConfig:
     """The same model as it is loaded on `device`: with floating weights in place of the checkpoint's fp8 if that device
     does not multiply it, unless fp8 is demanded."""
-    if config.fp8 is None or config.fp8.all_layers or _has_fp8_products(config.fp8, dtype, torch.device(device)):
+    if (
+        config.fp8 is None
+        or config.fp8.all_layers
+        or _has_fp8_products(config.fp8, dtype, torch.device(device))
+    ):
         return config
     return config.unfolded()
 
