@@ -25,6 +25,7 @@ from lopa_ray.kernels.triton import (
     row_scores,
     silu_mul,
     slot_attention,
+    split_attention,
 )
 
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
@@ -43,9 +44,12 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
         for dim in (64, 96, 128, 256) if dtype == torch.bfloat16 else (128,):
             options = dict(slot_attention.options(dim, dtype))
             constants = slot_attention.constants(7, 4, dim) | {"KEY_BLOCK": options.pop("KEY_BLOCK")}
-            types = dict.fromkeys(("q", "k", "v", "slots", "out"), x) | {"tiles": "*i64", "stops": "*i64"}
-            types |= dict.fromkeys(("layer", "layers", "capacity", "fresh_stride"), "i32") | {"scale": "fp32"}
+            types = dict.fromkeys(("q", "k", "v", "slots", "out"), x) | {"partials": "*fp32"}
+            types |= dict.fromkeys(("tiles", "parts", "stops"), "*i64") | {"scale": "fp32"}
+            types |= dict.fromkeys(("num_parts", "layer", "layers", "capacity", "fresh_stride"), "i32")
             yield "slot_attention", slot_attention._slot_attention, types, constants, options
+            types = {"partials": "*fp32", "parts": "*i64", "out": x}
+            yield "split_attention", split_attention._merge_parts, types, split_attention.constants(7, 4, dim), {}
         types = dict.fromkeys(("x", "delta", "weight", "total", "out"), x) | {"size": "i32", "eps": "fp32"}
         options = add_rms_norm.options(3584)
         constants = {"BLOCK": options.pop("BLOCK")}

@@ -217,7 +217,7 @@ def check_slot_attention(draw: random.Random, dtype: torch.dtype) -> None:
         columns = packing.to_device(torch.device("cpu"))
         missing = packing.rows_bucket - packing.num_rows
         q, k, v = (torch.cat((x, torch.randn(missing, *x.shape[1:]).to(dtype))) for x in (q, k, v))
-        attended = call(q, k, v, slots, 1, columns.tiles, columns.stops)
+        attended = call(q, k, v, slots, 1, columns.tiles, columns.stops, columns.parts)
         assert not attended[packing.num_rows :].any()
         return attended[: packing.num_rows]
 

@@ -1,26 +1,31 @@
-"""Triton kernel of `slot_attention`: each program computes flash attention of one tile for one KV head."""
+"""Triton kernel of `slot_attention`: each program computes flash attention of a tile, or a part, for one KV head."""
 
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
+from lopa_ray.kernels.slot_attention import PART_COLUMNS, PART_KEYS, TILE_COLUMNS, TILE_ROWS
 
 
-@triton.jit(do_not_specialize=["layer", "layers"])  # otherwise compiled again for some values of these
+# Without `do_not_specialize` it would be compiled again for some values of these.
+@triton.jit(do_not_specialize=["layer", "layers", "num_parts"])
 def _slot_attention(
     q,
     k,
     v,
     slots,
     out,
+    partials,
     tiles,
+    parts,
     stops,
+    num_parts,
     layer,
     layers,
     capacity,
@@ -31,11 +36,16 @@ def _slot_attention(
     DIM: tl.constexpr,
     ALIGN: tl.constexpr,
     COLUMNS: tl.constexpr,
+    PART_COLUMNS: tl.constexpr,
+    PART_KEYS: tl.constexpr,
     PAIRS: tl.constexpr,
     KEY_BLOCK: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
 ):
-    tile = tiles + tl.program_id(0) * COLUMNS
+    # The first programs compute parts. They take longer than those of most tiles.
+    work = tl.program_id(0)
+    is_part = work < num_parts
+    tile = parts + work * PART_COLUMNS if is_part else tiles + (work - num_parts) * COLUMNS
     kv_head = tl.program_id(1)
     slot = tl.load(tile)
     start = tl.load(tile + 1).to(tl.int32)
@@ -50,22 +60,25 @@ def _slot_attention(
         q_at = (row * (KV_HEADS * GROUP) + kv_head * GROUP + pair % GROUP)[:, None] * DIM + column[None, :]
         query = tl.load(q + q_at, mask=inside[:, None] & within[None, :], other=0.0)
         stop = tl.load(stops + row, mask=inside, other=0).to(tl.int32)
-        seen = tl.max(stop, 0)
+        low, high = 0, tl.max(stop, 0)
+        if is_part:
+            low = tl.load(tile + COLUMNS).to(tl.int32) * PART_KEYS
+            high = tl.minimum(high, low + PART_KEYS)
         largest = tl.full((PAIRS,), float("-inf"), tl.float32)
         total = tl.zeros((PAIRS,), tl.float32)
         mixed = tl.zeros((PAIRS, DIM_BLOCK), tl.float32)
         cached = slots + (((slot * layers + layer) * 2) * KV_HEADS + kv_head) * capacity * DIM
-        # Online softmax over three parts: positions before the lane, in the lane, and after the lane.
-        for part in range(3):
+        # Online softmax over three runs: positions before the lane, in the lane, and after the lane.
+        for run in range(3):
             keys, values, stride = cached, cached + capacity.to(tl.int64) * (KV_HEADS * DIM), DIM
-            begin, end = 0, tl.minimum(start, seen)
-            if part == 1:
+            begin, end = low, tl.minimum(start, high)
+            if run == 1:
                 # Both pointers are shifted so that position `start` is the lane's first row.
                 lane = first * fresh_stride + kv_head * DIM - start.to(tl.int64) * fresh_stride
                 keys, values, stride = k + lane, v + lane, fresh_stride
-                begin, end = start, tl.minimum(start + rows, seen)
-            if part == 2:
-                begin, end = start + rows, seen
+                begin, end = tl.maximum(start, low), tl.minimum(start + rows, high)
+            if run == 2:
+                begin, end = tl.maximum(start + rows, low), high
             stride = tl.multiple_of(stride, ALIGN)
             for block in range(begin, end, KEY_BLOCK):
                 position = block + tl.arange(0, KEY_BLOCK)
@@ -86,28 +99,63 @@ def _slot_attention(
                 added = tl.dot(weight.to(value.dtype), value, input_precision="ieee")
                 mixed = mixed * shrink[:, None] + added
                 largest = highest
-        mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
-        tl.store(out + q_at, mixed.to(query.dtype), mask=inside[:, None] & within[None, :])
+        if is_part:
+            partial = partials + (work.to(tl.int64) * KV_HEADS + kv_head) * (PAIRS * (DIM + 2))
+            within_tile = tl.arange(0, PAIRS)
+            mixed_at = within_tile[:, None] * DIM + column[None, :]
+            tl.store(partial + mixed_at, mixed, mask=inside[:, None] & within[None, :])
+            tl.store(partial + PAIRS * DIM + within_tile, largest)
+            tl.store(partial + PAIRS * (DIM + 1) + within_tile, total)
+        else:
+            mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+            tl.store(out + q_at, mixed.to(query.dtype), mask=inside[:, None] & within[None, :])
 
 
 def launch(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
 ) -> Tensor:
     """See `lopa_ray.kernels.slot_attention`."""
+    return attend(q, k, v, slots, layer, tiles, stops, tiles[:0], _no_partials(q.device))
+
+
+@cache
+def _no_partials(device: torch.device) -> Tensor:
+    return torch.empty(0, dtype=torch.float32, device=device)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    layer: int,
+    tiles: Tensor,
+    stops: Tensor,
+    parts: Tensor,
+    partials: Tensor,
+) -> Tensor:
+    """Launch the kernel for tiles and for `parts`, whose results it writes to `partials` (see `partials_size`).
+
+    Rows of parts are left uninitialised in the result. There is one variant of the kernel for steps with and without
+    parts, because another variant might round differently.
+    """
     q = q.contiguous()
     if k.stride() != v.stride() or k.stride()[1:] != (k.shape[2], 1):
         k, v = k.contiguous(), v.contiguous()
     out = torch.empty_like(q)
     _, heads, dim = q.shape
     _, layers, _, kv_heads, capacity, _ = slots.shape
-    _slot_attention[(tiles.shape[0], kv_heads)](
+    _slot_attention[(parts.shape[0] + tiles.shape[0], kv_heads)](
         q,
         k,
         v,
         slots,
         out,
+        partials,
         tiles,
+        parts,
         stops,
+        parts.shape[0],
         layer,
         layers,
         capacity,
@@ -119,6 +167,15 @@ def launch(
     return out
 
 
+def partials_size(parts: int, kv_heads: int, dim: int) -> int:
+    """The number of fp32 values that the kernel writes for so many parts.
+
+    They are, for each part and KV head, the unnormalised output of each pair [TILE_ROWS, E], the largest scores of the
+    pairs [TILE_ROWS] and the sums of their weights [TILE_ROWS].
+    """
+    return parts * kv_heads * TILE_ROWS * (dim + 2)
+
+
 def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
     """The compile-time constants of the kernel, except `options`."""
     return {
@@ -127,6 +184,8 @@ def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
         "DIM": dim,
         "ALIGN": math.gcd(dim, 16),
         "COLUMNS": TILE_COLUMNS,
+        "PART_COLUMNS": PART_COLUMNS,
+        "PART_KEYS": PART_KEYS,
         "PAIRS": TILE_ROWS,
         "DIM_BLOCK": max(16, triton.next_power_of_2(dim)),
     }
