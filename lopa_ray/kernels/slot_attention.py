@@ -123,5 +123,5 @@ _split_attention = define(
     " -> Tensor",
     _split_reference,
     _split_fake,
-    launches=2,
+    launches=3,
 )

@@ -199,7 +199,11 @@ def check_grouped_matmul(draw: random.Random, dtype: torch.dtype) -> None:
 
 def any_lane(draw: random.Random) -> Lane:
     """One that begins anywhere in a slot, in any number of segments; it may see what is cached behind it."""
-    start, rows = draw.choice([0, 1, 33, 70]), draw.choice([1, 5, 17, 40])
+    return lane_of(draw, draw.choice([0, 1, 33, 70]), draw.choice([1, 5, 17, 40]))
+
+
+def lane_of(draw: random.Random, start: int, rows: int) -> Lane:
+    """The same with these rows."""
     stop = start + rows
     ends = sorted({*draw.sample(range(start + 1, stop + 1), min(rows, draw.randint(1, 4))), stop})
     behind = stop + draw.choice([0, 0, 7])

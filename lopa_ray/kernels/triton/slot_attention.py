@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 import triton
@@ -13,19 +12,15 @@ from torch import Tensor
 from lopa_ray.kernels.slot_attention import PART_COLUMNS, PART_KEYS, TILE_COLUMNS, TILE_ROWS
 
 
-# Without `do_not_specialize` it would be compiled again for some values of these.
-@triton.jit(do_not_specialize=["layer", "layers", "num_parts"])
+@triton.jit(do_not_specialize=["layer", "layers"])  # otherwise compiled again for some values of these
 def _slot_attention(
     q,
     k,
     v,
     slots,
     out,
-    partials,
     tiles,
-    parts,
     stops,
-    num_parts,
     layer,
     layers,
     capacity,
@@ -36,16 +31,13 @@ def _slot_attention(
     DIM: tl.constexpr,
     ALIGN: tl.constexpr,
     COLUMNS: tl.constexpr,
-    PART_COLUMNS: tl.constexpr,
+    OF_PARTS: tl.constexpr,
     PART_KEYS: tl.constexpr,
     PAIRS: tl.constexpr,
     KEY_BLOCK: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
 ):
-    # The first programs compute parts. They take longer than those of most tiles.
-    work = tl.program_id(0)
-    is_part = work < num_parts
-    tile = parts + work * PART_COLUMNS if is_part else tiles + (work - num_parts) * COLUMNS
+    tile = tiles + tl.program_id(0) * COLUMNS
     kv_head = tl.program_id(1)
     slot = tl.load(tile)
     start = tl.load(tile + 1).to(tl.int32)
@@ -61,8 +53,8 @@ def _slot_attention(
         query = tl.load(q + q_at, mask=inside[:, None] & within[None, :], other=0.0)
         stop = tl.load(stops + row, mask=inside, other=0).to(tl.int32)
         low, high = 0, tl.max(stop, 0)
-        if is_part:
-            low = tl.load(tile + COLUMNS).to(tl.int32) * PART_KEYS
+        if OF_PARTS:
+            low = tl.load(tile + 5).to(tl.int32) * PART_KEYS
             high = tl.minimum(high, low + PART_KEYS)
         largest = tl.full((PAIRS,), float("-inf"), tl.float32)
         total = tl.zeros((PAIRS,), tl.float32)
@@ -99,8 +91,8 @@ def _slot_attention(
                 added = tl.dot(weight.to(value.dtype), value, input_precision="ieee")
                 mixed = mixed * shrink[:, None] + added
                 largest = highest
-        if is_part:
-            partial = partials + (work.to(tl.int64) * KV_HEADS + kv_head) * (PAIRS * (DIM + 2))
+        if OF_PARTS:
+            partial = out + (tl.program_id(0).to(tl.int64) * KV_HEADS + kv_head) * (PAIRS * (DIM + 2))
             within_tile = tl.arange(0, PAIRS)
             mixed_at = within_tile[:, None] * DIM + column[None, :]
             tl.store(partial + mixed_at, mixed, mask=inside[:, None] & within[None, :])
@@ -115,12 +107,10 @@ def launch(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
 ) -> Tensor:
     """See `lopa_ray.kernels.slot_attention`."""
-    return attend(q, k, v, slots, layer, tiles, stops, tiles[:0], _no_partials(q.device))
-
-
-@cache
-def _no_partials(device: torch.device) -> Tensor:
-    return torch.empty(0, dtype=torch.float32, device=device)
+    q = q.contiguous()
+    out = torch.empty_like(q)
+    attend(q, k, v, slots, layer, tiles, stops, out)
+    return out
 
 
 def attend(
@@ -131,40 +121,34 @@ def attend(
     layer: int,
     tiles: Tensor,
     stops: Tensor,
-    parts: Tensor,
-    partials: Tensor,
-) -> Tensor:
-    """Launch the kernel for tiles and for `parts`, whose results it writes to `partials` (see `partials_size`).
+    out: Tensor,
+    *,
+    of_parts: bool = False,
+) -> None:
+    """Launch the kernel for tiles, which writes rows of `out` [R, H, E], with contiguous q.
 
-    Rows of parts are left uninitialised in the result. There is one variant of the kernel for steps with and without
-    parts, because another variant might round differently.
+    With `of_parts`, `tiles` are parts, and `out` fp32 gets their results (see `partials_size`).
     """
-    q = q.contiguous()
     if k.stride() != v.stride() or k.stride()[1:] != (k.shape[2], 1):
         k, v = k.contiguous(), v.contiguous()
-    out = torch.empty_like(q)
     _, heads, dim = q.shape
     _, layers, _, kv_heads, capacity, _ = slots.shape
-    _slot_attention[(parts.shape[0] + tiles.shape[0], kv_heads)](
+    _slot_attention[(tiles.shape[0], kv_heads)](
         q,
         k,
         v,
         slots,
         out,
-        partials,
         tiles,
-        parts,
         stops,
-        parts.shape[0],
         layer,
         layers,
         capacity,
         k.stride(0),
         dim**-0.5 * math.log2(math.e),  # the kernel uses exp2 in place of exp
-        **constants(heads // kv_heads, kv_heads, dim),
+        **constants(heads // kv_heads, kv_heads, dim, of_parts=of_parts),
         **options(dim, q.dtype),
     )
-    return out
 
 
 def partials_size(parts: int, kv_heads: int, dim: int) -> int:
@@ -176,15 +160,15 @@ def partials_size(parts: int, kv_heads: int, dim: int) -> int:
     return parts * kv_heads * TILE_ROWS * (dim + 2)
 
 
-def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
+def constants(group: int, kv_heads: int, dim: int, *, of_parts: bool) -> dict[str, int]:
     """The compile-time constants of the kernel, except `options`."""
     return {
         "GROUP": group,
         "KV_HEADS": kv_heads,
         "DIM": dim,
         "ALIGN": math.gcd(dim, 16),
-        "COLUMNS": TILE_COLUMNS,
-        "PART_COLUMNS": PART_COLUMNS,
+        "COLUMNS": PART_COLUMNS if of_parts else TILE_COLUMNS,
+        "OF_PARTS": of_parts,
         "PART_KEYS": PART_KEYS,
         "PAIRS": TILE_ROWS,
         "DIM_BLOCK": max(16, triton.next_power_of_2(dim)),

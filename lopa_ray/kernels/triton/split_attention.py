@@ -1,4 +1,8 @@
-"""Triton kernels of `split_attention`: that of `slot_attention`, and one that merges the parts of each tile."""
+"""Triton kernels of `split_attention`: that of `slot_attention`, for tiles and for parts, and one that merges parts.
+
+Tiles and parts have a launch each, with a variant of the kernel each: a variant for both would spill registers, and a
+tile could be rounded differently in steps with and without parts.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +84,11 @@ def launch(
     """See `lopa_ray.kernels.slot_attention`."""
     _, heads, dim = q.shape
     kv_heads, num_parts = slots.shape[3], parts.shape[0]
+    q = q.contiguous()
+    out = torch.empty_like(q)
     partials = q.new_empty(partials_size(num_parts, kv_heads, dim), dtype=torch.float32)
-    out = attend(q, k, v, slots, layer, tiles, stops, parts, partials)
+    attend(q, k, v, slots, layer, parts, stops, partials, of_parts=True)
+    attend(q, k, v, slots, layer, tiles, stops, out)
     _merge_parts[(num_parts, kv_heads)](partials, parts, out, **constants(heads // kv_heads, kv_heads, dim))
     return out
 
