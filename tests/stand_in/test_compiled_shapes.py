@@ -41,6 +41,7 @@ LIMITS = {
     "row_scores": (168, 1),
     "silu_mul": (40, 8),
     "slot_attention": (255, 2),
+    "split_attention": (255, 2),
 }
 """Operator → registers of a thread at most, and blocks of a multiprocessor at least, in half precision."""
 

@@ -52,8 +52,8 @@ def _merge_parts(
             total = tl.zeros((SLICE,), tl.float32)
             mixed = tl.zeros((SLICE, DIM_BLOCK), tl.float32)
             # Unrolled, because then the loads of several parts are on their way together.
-            for at in tl.range(0, num_parts, loop_unroll_factor=4):
-                partial = first_part + at.to(tl.int64) * (KV_HEADS * PAIRS * (DIM + 2))
+            partial = first_part
+            for _ in tl.range(0, num_parts, loop_unroll_factor=4):
                 added = tl.load(partial + within_tile[:, None] * DIM + column[None, :], mask=mask, other=0.0)
                 part_largest = tl.load(partial + PAIRS * DIM + within_tile)
                 part_total = tl.load(partial + PAIRS * (DIM + 1) + within_tile)
@@ -65,6 +65,7 @@ def _merge_parts(
                 total = total * shrink + part_total * weight
                 mixed = mixed * shrink[:, None] + added * weight[:, None]
                 largest = highest
+                partial += KV_HEADS * PAIRS * (DIM + 2)
             mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
             head = kv_head * GROUP + pair % GROUP
             out_at = ((first + pair // GROUP) * (KV_HEADS * GROUP) + head)[:, None] * DIM + column[None, :]
