@@ -111,6 +111,13 @@ def test_published_shapes(arch: int, shape: str) -> None:
 def test_all_operators_are_compiled(arch: int) -> None:
     run_int8_steps(config_of("llada2.0-mini"))
     run_fp8_steps(config_of("llada2.0-mini"))
+    q, kv = torch.zeros(16, 4, 128, dtype=torch.bfloat16), torch.zeros(2, 16, 2, 128, dtype=torch.bfloat16)
+    slots = torch.zeros(1, 2, 2, 2, 64, 128, dtype=torch.bfloat16)
+    tiles, parts = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(16, 7, dtype=torch.int64)
+    launcher_of("split_attention")(
+        q, kv[0], kv[1], slots, 0, tiles, torch.zeros(16, dtype=torch.int64), parts
+    )
+    check(resources(), LIMITS)
     assert {operator for operator, kernels in compiled_kernels().items() if kernels} == set(LAUNCHES)
 
 
