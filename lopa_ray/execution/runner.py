@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention import AttentionBackend, LaneAttention
+from lopa_ray.execution.attention import AttentionBackend, GraphAttention, LaneAttention
 from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.commits import Commits
+from lopa_ray.execution.graph_capture import GraphCapture
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.lm_head import LMHead
@@ -29,9 +30,11 @@ from lopa_ray.execution.self_conditioning import SelfConditioning
 from lopa_ray.execution.staging import StagedLane, StagedStep, StagingBuffer
 from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.canvas_model import CanvasModel
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
@@ -98,6 +101,30 @@ class BranchRunner:
         self.commits = Commits(self.cache, self._staging)
         self.prefix_store = PrefixStore(self.cache)
         self._clock = StepClock(self.device)
+        self._graphs: StepGraphs | None = None
+
+    @property
+    def graph_refusal(self) -> str | None:
+        """Why steps of this runner cannot be captured as CUDA graphs, or None if they can."""
+        if self.model.tp_group.size > 1:
+            return "the model is cut into shards, whose communicators change"
+        if not isinstance(self.model.config, NativeConfig):
+            return "the model is not a native one"
+        if not isinstance(self.attention, GraphAttention):
+            return "attention is computed lane by lane"
+        return None
+
+    @torch.inference_mode()
+    def capture_graphs(self, capture: GraphCapture) -> None:
+        """Capture steps as CUDA graphs, which later steps replay. It computes example steps, on no slot's K/V.
+
+        Raises RuntimeError if there is a `graph_refusal`, and what torch raises if a step cannot be captured.
+        """
+        if self.graph_refusal is not None or not isinstance(self.attention, GraphAttention):
+            raise RuntimeError(f"no CUDA graphs: {self.graph_refusal}")
+        graphs = StepGraphs(self.model, self.cache, self.attention, self._lm_head, self.packing_options)
+        graphs.capture(capture)
+        self._graphs = graphs
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
@@ -116,7 +143,8 @@ class BranchRunner:
         self._clock.mark()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
-        columns = packing.to_device(self.device)
+        graph = None if self._graphs is None else self._graphs.graph_of(packing)
+        columns = packing.to_device(self.device) if graph is None else graph.inputs.fill(packing.columns)
         self._clock.mark()
         if transfer is not None and payloads:
             transfer.broadcast(payloads)
@@ -129,21 +157,25 @@ class BranchRunner:
             commit_s, _ = self._clock.seconds()
             return StepReport.without_branches(plan.epoch, plan.step, commit_s)
         try:
-            scores = self._evaluate(packing, columns)
+            scores = self._evaluate(packing, columns, graph)
         except torch.OutOfMemoryError:
             if self.model.tp_group.size > 1:  # the other shards are in the middle of the same forward
                 raise
             scores = None
         if scores is None:  # the error is gone by now, and with it the tensors of the first attempt
             self._return_free_memory()
-            scores = self._evaluate(packing, columns)
+            scores = self._evaluate(packing, columns, graph)
         self.model.tp_group.wait()
         branches, scored = packing.rows_to_score.report(scores.cpu().numpy(), SCORE_COLUMNS)
         commit_s, forward_s = self._clock.seconds()
         return StepReport(plan.epoch, plan.step, branches, scored, commit_s, forward_s)
 
-    def _evaluate(self, packing: Packing, columns: StepColumns[Tensor]) -> Tensor:
+    def _evaluate(self, packing: Packing, columns: StepColumns[Tensor], graph: StepGraph | None) -> Tensor:
         """Forward, stage and score; returns what `score` returns. It may be repeated after a lack of memory."""
+        if graph is not None:
+            scores = graph.replay(packing)
+            self._stage(packing, columns, graph.rows, graph.kv)
+            return scores
         rows, kv = self.forward(packing, columns)
         if self._self_conditioning is None:  # before scores need memory
             self._stage(packing, columns, rows, kv)
@@ -153,7 +185,7 @@ class BranchRunner:
         return scores
 
     def _stage(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None) -> None:
-        if kv is not None:
+        if kv is not None and packing.has_staged_rows:
             self._staging.add_step(packing.lanes, packing.stage_ranges, self._gather(columns, rows, kv))
 
     def _gather(self, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:

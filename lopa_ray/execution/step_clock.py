@@ -11,6 +11,12 @@ BOUNDARIES = 4
 """Begin and end of gathering the K/V to send, then begin and end of receiving and writing K/V."""
 
 
+def has_events(device: torch.device) -> bool:
+    """Whether the device is the accelerator of this process, so that what it has done is known by events."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == device.type
+
+
 class StepClock:
     """Measures between boundaries: with events on an accelerator, by the host's clock elsewhere.
 
@@ -20,9 +26,8 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         """`device`: where the steps are computed."""
-        accelerator = torch.accelerator.current_accelerator()
-        has_events = accelerator is not None and accelerator.type == device.type
-        self._events = [torch.Event(device, enable_timing=True) for _ in range(BOUNDARIES * has_events)]
+        count = BOUNDARIES if has_events(device) else 0
+        self._events = [torch.Event(device, enable_timing=True) for _ in range(count)]
         self._times: list[float] = []
 
     def start(self) -> None:
