@@ -58,6 +58,10 @@ class ModelSettings(StrictModel):
     """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Needs a
     compiler, and takes up to minutes when the model is loaded; results differ by rounding from those without it."""
 
+    cuda_graphs: Literal["auto", "none"] = "auto"
+    """auto: on cuda, native models with attention triton or flash_attn replay captured CUDA graphs in steps of up to
+    512 rows with greedy scores, unless they are cut into shards or compiled; none: every step launches its kernels."""
+
     max_num_seqs: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention import AttentionBackend, GraphAttention, LaneAttention
+from lopa_ray.execution.attention import AttentionBackend, LaneAttention
 from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.commits import Commits
 from lopa_ray.execution.graph_capture import GraphCapture
@@ -34,7 +34,6 @@ from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.canvas_model import CanvasModel
-from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
@@ -103,28 +102,15 @@ class BranchRunner:
         self._clock = StepClock(self.device)
         self._graphs: StepGraphs | None = None
 
-    @property
-    def graph_refusal(self) -> str | None:
-        """Why steps of this runner cannot be captured as CUDA graphs, or None if they can."""
-        if self.model.tp_group.size > 1:
-            return "the model is cut into shards, whose communicators change"
-        if not isinstance(self.model.config, NativeConfig):
-            return "the model is not a native one"
-        if not isinstance(self.attention, GraphAttention):
-            return "attention is computed lane by lane"
-        return None
-
     @torch.inference_mode()
     def capture_graphs(self, capture: GraphCapture) -> None:
-        """Capture steps as CUDA graphs, which later steps replay. It computes example steps, on no slot's K/V.
+        """Capture steps as CUDA graphs, which later steps replay. Slots keep what they have.
 
-        Raises RuntimeError if there is a `graph_refusal`, and what torch raises if a step cannot be captured.
+        Raises SettingsError if the model or its attention has none, and what torch raises if a capture fails.
         """
-        if self.graph_refusal is not None or not isinstance(self.attention, GraphAttention):
-            raise RuntimeError(f"no CUDA graphs: {self.graph_refusal}")
-        graphs = StepGraphs(self.model, self.cache, self.attention, self._lm_head, self.packing_options)
-        graphs.capture(capture)
-        self._graphs = graphs
+        parts = self.model, self.cache, self.attention, self._lm_head
+        self._graphs = StepGraphs(*parts, self.packing_options)
+        self._graphs.capture(capture)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:

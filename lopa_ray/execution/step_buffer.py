@@ -19,6 +19,7 @@ from lopa_ray.execution.packing import Packing, PackingOptions, bucket_tiles
 from lopa_ray.execution.scoring_kind import COLUMN, row_numbers
 from lopa_ray.execution.step_clock import has_events
 from lopa_ray.execution.step_columns import ALIGN_BYTES, WORD_BYTES, StepColumns, host_buffer
+from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.kernels.slot_attention import TILE_COLUMNS
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -80,7 +81,7 @@ class BucketInputs:
 
     def __init__(self, buffer: StepBuffer, rows: int, options: PackingOptions) -> None:
         self.rows = rows
-        tiles = bucket_tiles(rows, options.heads_per_kv_head)
+        tiles = most_tiles(rows, options)
         shapes = {
             "ids": (rows,),
             "positions": (rows,),
@@ -105,7 +106,7 @@ class BucketInputs:
     @staticmethod
     def words(rows: int, options: PackingOptions) -> int:
         """The words of a buffer that is enough for buckets of up to `rows` rows."""
-        tiles = bucket_tiles(rows, options.heads_per_kv_head)
+        tiles = most_tiles(rows, options)
         of_row = 4 + len(COLUMN) + MAX_ENDING_IDS
         gaps = (len(StepColumns.__slots__)) * ALIGN_BYTES // WORD_BYTES
         return of_row * rows + TILE_COLUMNS * tiles + 3 * (tiles + 1) + gaps + OUTSIDE_WORDS
@@ -120,7 +121,7 @@ class BucketInputs:
         columns = packing.columns
         outside = sum(aligned(getattr(columns, name).size) for name in OUTSIDE)
         return (
-            len(columns.tiles) == len(self._inside["tiles"].host)
+            len(columns.tiles) <= len(self._inside["tiles"].host)
             and columns.ending_ids.shape[1] <= MAX_ENDING_IDS
             and self._end + outside <= self._buffer.words
             and not (len(columns.input_weights) or len(columns.draft_rows) or len(columns.signal_rows))
@@ -134,8 +135,12 @@ class BucketInputs:
         """
         self._buffer.wait()
         inside = self._inside
-        for name in ("ids", "positions", "stops", "tiles", "lanes"):
+        for name in ("ids", "positions", "stops"):
             inside[name].host[...] = getattr(columns, name)
+        for name, padding in (("tiles", 0), ("lanes", (0, 0, self.rows))):
+            array = getattr(columns, name)
+            inside[name].host[: len(array)] = array
+            inside[name].host[len(array) :] = padding
         scored, ids = columns.ending_ids.shape
         for name, padding in (("score_rows", 0), ("score_numbers", PLAIN), ("ending_ids", -1)):
             inside[name].host[scored:] = padding
@@ -152,6 +157,11 @@ class BucketInputs:
             at = aligned(at + array.size)
         self._buffer.copy(at)
         return StepColumns(**self._nothing | outside)
+
+
+def most_tiles(rows: int, options: PackingOptions) -> int:
+    """The most tiles that a captured step of so many rows may have."""
+    return bucket_rows(bucket_tiles(rows, options.heads_per_kv_head))
 
 
 def aligned(words: int) -> int:

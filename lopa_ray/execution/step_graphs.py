@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention import GraphAttention
+from lopa_ray.errors import SettingsError
+from lopa_ray.execution.attention import AttentionBackend, GraphAttention
 from lopa_ray.execution.graph_capture import Graph, GraphCapture
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lm_head import LMHead
@@ -25,6 +26,7 @@ from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.scoring_kind import GREEDY
 from lopa_ray.execution.step_buffer import BucketInputs, StepBuffer, example_step
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 
 MAX_GRAPH_ROWS = 512
@@ -34,6 +36,17 @@ MEMORY_SHARE = 0.25
 """Graphs may take this share of the memory that is free after the largest step of the warm-up."""
 
 _log = logging.getLogger("lopa.graphs")
+
+
+def graph_refusal(model: MaskPredictor, attention: AttentionBackend) -> str | None:
+    """Why the steps of a model with that attention cannot be captured, or None if they can."""
+    if not isinstance(model.config, NativeConfig):
+        return "the package transformers runs the model"
+    if model.tp_group.size > 1:
+        return "the model is cut into shards, which get new communicators when a worker is lost or joins"
+    if not isinstance(attention, GraphAttention):
+        return "its attention is computed lane by lane"
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,11 +78,13 @@ class StepGraphs:
         self,
         model: MaskPredictor,
         cache: KVCache,
-        attention: GraphAttention,
+        attention: AttentionBackend,
         lm_head: LMHead,
         options: PackingOptions,
     ) -> None:
-        """Allocates the buffers that all buckets share; `capture` fills in the graphs."""
+        """Allocates the buffers that all buckets share. Raises SettingsError where `graph_refusal` has a reason."""
+        if not isinstance(attention, GraphAttention) or graph_refusal(model, attention) is not None:
+            raise SettingsError(f"model.cuda_graphs: {graph_refusal(model, attention)}; set it to none")
         self._model, self._cache, self._attention, self._lm_head = model, cache, attention, lm_head
         self._options = options
         self._buckets = sorted(
