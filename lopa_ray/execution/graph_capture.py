@@ -66,8 +66,6 @@ class CudaCapture:
     def capture(self, function: Callable[[], None]) -> Graph:
         """See `GraphCapture.capture`. Other threads of the process may use the device meanwhile."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             function()
         return graph

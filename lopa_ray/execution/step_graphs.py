@@ -87,9 +87,7 @@ class StepGraphs:
             raise SettingsError(f"model.cuda_graphs: {graph_refusal(model, attention)}; set it to none")
         self._model, self._cache, self._attention, self._lm_head = model, cache, attention, lm_head
         self._options = options
-        self._buckets = sorted(
-            {options.bucket(rows) for rows in range(1, MAX_GRAPH_ROWS + 1)}, reverse=True
-        )
+        self._buckets = sorted({options.bucket(rows) for rows in range(1, MAX_GRAPH_ROWS + 1)}, reverse=True)
         most, device = self._buckets[0], cache.data.device
         slots, layers, two, heads, _, dim = cache.data.shape
         self._kv_shape = layers, two, heads, dim

@@ -51,7 +51,9 @@ class Call:
         fresh = _tensors(self.operator(*self.args, **self.kwargs))
         for old, new, own in zip(self.results, fresh, self.own, strict=True):
             if old.shape != new.shape:
-                raise CaptureError(f"{self.operator}: {tuple(new.shape)} where the capture had {tuple(old.shape)}")
+                raise CaptureError(
+                    f"{self.operator}: {tuple(new.shape)} where the capture had {tuple(old.shape)}"
+                )
             if own:
                 old.copy_(new)
 
