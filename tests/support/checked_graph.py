@@ -6,7 +6,7 @@ A fake tensor has no numbers, so code that branches on one has to read it, and i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class CheckedGraph(TorchDispatchMode):
     freed after the capture does not, and replays then read and write what others have there.
     """
 
-    captured: list[CheckedGraph] = []
+    captured: ClassVar[list[CheckedGraph]] = []
     replays = 0
 
     def __init__(self) -> None:

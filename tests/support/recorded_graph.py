@@ -1,4 +1,4 @@
-"""CUDA graphs without a GPU: operator calls on fixed buffers, recorded once and made again on what the buffers then have.
+"""CUDA graphs without a GPU: operator calls on fixed buffers, recorded once and made again on what these then have.
 
 As with a CUDA graph, Python does not run in a replay, and shapes and addresses are those of the capture.
 """
