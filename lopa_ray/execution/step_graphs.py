@@ -111,8 +111,8 @@ class StepGraphs:
     def capture(self, capture: GraphCapture) -> None:
         """Capture the steps of all buckets, the largest first: all share one pool, so the smaller ones take no more.
 
-        A bucket that takes more than `MEMORY_SHARE` of the free memory gets no graph. Raises what torch raises if a step
-        does what a graph cannot have.
+        A bucket that takes more than `MEMORY_SHARE` of the free memory gets no graph. Raises what torch raises if a
+        step does what a graph cannot have.
         """
         began, budget = time.perf_counter(), int(MEMORY_SHARE * capture.free_bytes())
         for at, rows in enumerate(self._buckets):
