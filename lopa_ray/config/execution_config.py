@@ -20,6 +20,12 @@ class ExecutionConfig(StrictModel):
     group: GroupSettings = Field(default_factory=GroupSettings)
     """The decode group."""
 
+    @property
+    def overlaps_steps(self) -> bool:
+        """Whether two steps are in flight, each of half of the requests; see `group.overlap_schedule`."""
+        overlap = self.group.overlap_schedule
+        return self.model.device != "cpu" if overlap == "auto" else overlap
+
     @field_validator("model", "group", mode="before")
     @classmethod
     def _build_section(cls, value: Any, info: Any) -> Any:
