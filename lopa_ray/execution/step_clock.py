@@ -34,8 +34,8 @@ class StepTimes:
         self._times.append(time.perf_counter())
 
     def wait(self) -> None:
-        """Wait until the device has reached the last boundary. Since that boundary the host may have begun another step;
-        that time is not this step's."""
+        """Wait until the device has reached the last boundary. Since then the host may have begun another step; that
+        time is not this step's."""
         self._resumed = time.perf_counter()
         if self._events:
             self._events[-1].synchronize()

@@ -72,7 +72,7 @@ class RunningRequest:
         return self.session.with_state(self.session.export_state(), self.log.requests)
 
     def scheduled(self, rank: int) -> ScheduledRequest | None:
-        """What the worker of that rank does for the request in the step that is planned. It gets the plan even without a
+        """What the worker of that rank does for the request in the step that it is in. It gets the plan even without a
         branch, because all workers commit and cut their caches. None: the request takes no part."""
         if self.plan is None:
             return None

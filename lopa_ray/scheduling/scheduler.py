@@ -63,7 +63,12 @@ class Scheduler:
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
         self._selection = StepSelection(
-            budget or BranchBudget(), self.prefix_index, self._queue, self.suspects, self.limit, overlap=overlap
+            budget or BranchBudget(),
+            self.prefix_index,
+            self._queue,
+            self.suspects,
+            self.limit,
+            overlap=overlap,
         )
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0

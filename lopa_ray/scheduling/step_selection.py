@@ -67,9 +67,7 @@ class StepSelection:
         """
         limit = self.limit.rows
         in_flight = {
-            request_id: entry.rows_in_step
-            for request_id, entry in running.items()
-            if entry.plan is not None
+            request_id: entry.rows_in_step for request_id, entry in running.items() if entry.plan is not None
         }
         self._assignment = BranchAssignment(num_workers, limit)
         plans = self._plans(running, in_flight, on_error)
