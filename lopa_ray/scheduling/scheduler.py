@@ -189,6 +189,7 @@ class Scheduler:
         self._planned.clear()
         for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
+        self._assign_slots()
         return self._plan_step(num_workers)
 
     def plan_beside(self, num_workers: int) -> list[StepPlan]:
@@ -197,13 +198,14 @@ class Scheduler:
         An empty list without overlap, if no such request may be planned, or if two steps are in flight already.
         """
         full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)
-        is_long = any(step.waiting_branch_rows for step in self._planned)
-        if full or is_long or self.suspects.next_of(self._running) is not None:
+        if full or any(step.waiting_branch_rows for step in self._planned):
+            return []
+        self._assign_slots()
+        if self.suspects.next_of(self._running) is not None:
             return []
         return self._plan_step(num_workers)
 
     def _plan_step(self, num_workers: int) -> list[StepPlan]:
-        self._assign_slots()
         number = self._step + len(self._planned) + 1
         step = self._selection.select(self._running, number, num_workers, self.abort)
         if not step.entries:
