@@ -253,7 +253,9 @@ class Master:
             cause = await self._in_flight.drop(self._membership.pool, error)
             if isinstance(cause, WorkerLostError):
                 self._record_loss(cause)
-            raise cause
+            if cause is error:
+                raise
+            raise cause from error
         if not self._scheduler.busy or self._membership.change_due:
             self._publish()
 
