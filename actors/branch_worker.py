@@ -59,7 +59,7 @@ class BranchWorker:
         self._transfer = transfer()
         self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
         # Shards wait for all collectives together, so the report of a step would wait for the next one.
-        self._overlaps = spec.config.overlaps_steps and not sharded
+        self._overlaps = bool(spec.config.overlap) and not sharded
         self._epoch = 0
         self._steps: StepThread | None = None
 

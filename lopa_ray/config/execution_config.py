@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.group_settings import AutoSwitch, GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.strict import StrictModel
 
@@ -21,10 +21,10 @@ class ExecutionConfig(StrictModel):
     """The decode group."""
 
     @property
-    def overlaps_steps(self) -> bool:
-        """Whether two steps are in flight, each of half of the requests; see `group.overlap_schedule`."""
+    def overlap(self) -> AutoSwitch:
+        """`group.overlap_schedule`, on a CPU false for auto."""
         overlap = self.group.overlap_schedule
-        return self.model.device != "cpu" if overlap == "auto" else overlap
+        return False if overlap == "auto" and self.model.device == "cpu" else overlap
 
     @field_validator("model", "group", mode="before")
     @classmethod

@@ -55,8 +55,10 @@ class GroupSettings(StrictModel):
     """Branches per step that all requests with branch_budget load have together."""
 
     overlap_schedule: AutoSwitch = "auto"
-    """Two or more requests in flight take turns by halves: one is planned, packed and taken in by the host while the
-    device computes the other. It changes the speed, never the tokens. auto: where the device is no CPU."""
+    """Two or more requests in flight take turns by halves: the host plans, packs and takes in one half while the device
+    computes the other. It changes the speed, never the tokens. false: a step has all requests; auto: false on a CPU,
+    which does both itself, and elsewhere true where steps have so many rows that two halves take hardly longer than the
+    whole."""
 
     threads_per_worker: int = Field(default=1, ge=1, le=1024)
     """Torch threads of each worker or shard."""

@@ -32,7 +32,7 @@ from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_limit import StepLimit
-from lopa_ray.scheduling.step_selection import StepSelection
+from lopa_ray.scheduling.step_selection import Overlap, StepSelection
 from lopa_ray.scheduling.suspects import Suspects
 
 
@@ -46,10 +46,11 @@ class Scheduler:
         prefix_index: PrefixIndex | None = None,
         limit: StepLimit | None = None,
         *,
-        overlap: bool = False,
+        overlap: Overlap = False,
     ) -> None:
         """Without `budget` every request gets the number of branches of its settings. Without `prefix_index` no
-        prefixes are stored. `overlap`: two steps may be in flight, each of half of the requests."""
+        prefixes are stored. `overlap`: two steps may be in flight, each of half of the requests; auto: where steps are
+        large enough."""
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
         """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
@@ -83,7 +84,7 @@ class Scheduler:
             BranchBudget(config.group.shared_branches),
             PrefixIndex.from_settings(model),
             StepLimit(model.max_num_batched_tokens),
-            overlap=config.overlaps_steps,
+            overlap=config.overlap,
         )
 
     @property

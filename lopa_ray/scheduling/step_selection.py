@@ -6,7 +6,8 @@ of their clients allow (see `FairQueue`); then requests take turns.
 
 With overlap two steps are in flight, and each has half of these requests. A step never has more than half of those that
 could be in flight now, and those that were served longest ago come first. So a new request joins the smaller half, and
-halves are even again after requests have ended.
+halves are even again after requests have ended. Two forwards take longer than one with all rows by what a forward takes
+without rows, such as reading all weights. So with overlap auto small steps are not halved.
 
 A request whose step is too large for one forward makes it in parts, some branches in each. Beside others it gets as
 many rows as they have together, over many steps, so that it slows them down by half at most. Several such requests take
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from typing import Literal, TypeAlias
 
 from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.protocol.plan import Plan
@@ -28,6 +30,12 @@ from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.scheduling.suspects import Suspects
+
+Overlap: TypeAlias = bool | Literal["auto"]
+
+HALVED_ROWS = 4
+"""With overlap auto all rows in flight are this many times the rows that take as long as the fixed part of a step. Each
+round has that part twice then, a fifth more at most, and what the host needs for a step is hidden."""
 
 OnError = Callable[[int, Exception], None]
 
@@ -43,9 +51,9 @@ class StepSelection:
         suspects: Suspects,
         limit: StepLimit,
         *,
-        overlap: bool,
+        overlap: Overlap,
     ) -> None:
-        """`overlap`: a step has at most half of the requests that could be in flight."""
+        """`overlap`: a step has at most half of the requests that could be in flight; auto: where that pays off."""
         self.limit = limit
         self._overlap = overlap
         self._assignment = BranchAssignment(0, 0)
@@ -82,10 +90,8 @@ class StepSelection:
         part_rows_taken = 0
         taken: set[int] = set()
         selected = self._queue.select(part_rows | rows, num_workers * self._cost.free_rows, in_flight)
-        most = len(selected)
-        if self._overlap and not long:
-            most = math.ceil((len(selected) + len(in_flight)) / STEPS_IN_FLIGHT)
-        for request_id in selected[:most]:
+        wanted = sum(rows.get(request_id, 0) for request_id in selected) + sum(in_flight.values())
+        for request_id in self._of_this_step(selected, len(in_flight), wanted / num_workers, bool(long)):
             entry, plan = running[request_id], plans[request_id]
             if request_id not in part_rows:
                 has_room = self._add(entry, plan)
@@ -102,6 +108,20 @@ class StepSelection:
             part_rows_taken,
             self._prefix_index.pending_evictions,
         )
+
+    def _of_this_step(
+        self, selected: list[int], in_flight: int, wanted_rows: float, is_long: bool
+    ) -> list[int]:
+        """Those of the selected requests that are in this step, of which the others may be in the next one.
+
+        `in_flight`: requests that are. `wanted_rows`: rows of a worker that all of these want. `is_long`: a long step
+        is among them.
+        """
+        if self._overlap == "auto" and wanted_rows < HALVED_ROWS * self._cost.free_rows:
+            return [] if in_flight else selected  # they wait for the others, to be in one step with them
+        if not self._overlap or is_long:
+            return selected
+        return selected[: math.ceil((len(selected) + in_flight) / STEPS_IN_FLIGHT)]
 
     def _room_beside(self, others: float, branch_rows: int) -> float:
         """Rows of a worker that a request with a long step gets beside others, a branch at least. 0: others have to be

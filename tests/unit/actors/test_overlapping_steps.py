@@ -18,6 +18,8 @@ from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 
+pytestmark = pytest.mark.stand_in
+
 MODEL = FakeModel(seed=1)
 SETTINGS = LopaSettings(max_new_tokens=12, block_size=4, num_branches=3, stop_at_eos=False)
 TIMEOUT_S = 10.0

@@ -13,6 +13,8 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_clock import BOUNDARIES, StepClock, StepTimes
 from support.tiny_model import load_tiny_model
 
+pytestmark = pytest.mark.stand_in
+
 CPU = torch.device("cpu")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,8 @@ from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.scheduler import Scheduler
 from lopa_ray.scheduling.step_limit import StepLimit
 from support.fake_model import VOCABULARY, FakeModel
+
+pytestmark = pytest.mark.stand_in
 
 MODEL = FakeModel(seed=3)
 SETTINGS = LopaSettings(max_new_tokens=24, block_size=4, num_branches=3, stop_at_eos=False)
@@ -225,6 +228,34 @@ def test_the_bound_on_rows_holds_and_a_step_in_parts_has_none_beside_it() -> Non
             assert len(loop.in_flight) == 1
         loop.finish()
     assert parts > 2
+
+
+def test_auto_halves_steps_whose_rows_count_for_more_than_what_each_step_takes_anyway() -> None:
+    """A device whose forward takes 1 ms, and 0.1 ms per row: 10 rows take as long as the fixed part."""
+    loop = Loop(Scheduler(16, overlap="auto"))
+
+    def finish() -> int:
+        [plan] = loop.in_flight.popleft()
+        rows = sum(request.plan.num_rows for request in plan.requests)
+        loop.scheduler.advance([replace(MODEL.execute(plan), forward_s=1e-3 + 1e-4 * rows)])
+        return rows
+
+    for number in range(2):
+        loop.scheduler.submit(session(number, SETTINGS.replace(num_branches=1, max_new_tokens=60)))
+    for _ in range(8):  # steps of several sizes, from which it learns
+        loop.send()
+        finish()
+    assert loop.send() in ([[1, 2]], [[2, 1]])  # two requests with a branch each have less than 40 rows
+    for number in range(2, 10):
+        loop.scheduler.submit(session(number))
+    finish()
+    assert [len(half) for half in loop.send()] == [5, 5]
+    for request in range(3, 11):
+        loop.scheduler.cancel(request)
+    for _ in range(3):  # the halves drain, and are one again
+        finish()
+        loop.send()
+    assert [sorted(half) for half in loop.halves] == [[1, 2]]
 
 
 def test_a_client_with_few_requests_does_not_wait_for_another_ones_half() -> None:
