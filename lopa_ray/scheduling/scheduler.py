@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from lopa_ray.config.execution_config import ExecutionConfig
+from lopa_ray.config.group_settings import AutoSwitch
 from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
@@ -32,7 +33,7 @@ from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_limit import StepLimit
-from lopa_ray.scheduling.step_selection import Overlap, StepSelection
+from lopa_ray.scheduling.step_selection import StepSelection
 from lopa_ray.scheduling.suspects import Suspects
 
 
@@ -46,7 +47,7 @@ class Scheduler:
         prefix_index: PrefixIndex | None = None,
         limit: StepLimit | None = None,
         *,
-        overlap: Overlap = False,
+        overlap: AutoSwitch = False,
     ) -> None:
         """Without `budget` every request gets the number of branches of its settings. Without `prefix_index` no
         prefixes are stored. `overlap`: two steps may be in flight, each of half of the requests; auto: where steps are

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Literal, TypeAlias
 
+from lopa_ray.config.group_settings import AutoSwitch
 from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
@@ -30,8 +30,6 @@ from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.scheduling.suspects import Suspects
-
-Overlap: TypeAlias = bool | Literal["auto"]
 
 HALVED_ROWS = 4
 """With overlap auto all rows in flight are this many times the rows that take as long as the fixed part of a step. Each
@@ -51,7 +49,7 @@ class StepSelection:
         suspects: Suspects,
         limit: StepLimit,
         *,
-        overlap: Overlap,
+        overlap: AutoSwitch,
     ) -> None:
         """`overlap`: a step has at most half of the requests that could be in flight; auto: where that pays off."""
         self.limit = limit

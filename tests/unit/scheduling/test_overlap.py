@@ -18,6 +18,7 @@ from lopa_ray.errors import ProtocolError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import StepPlan
+from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.scheduler import Scheduler
 from lopa_ray.scheduling.step_limit import StepLimit
 from support.fake_model import VOCABULARY, FakeModel
@@ -172,6 +173,44 @@ def test_a_slot_that_is_freed_in_flight_is_for_the_next_step() -> None:
     assert failure.request_key == 1  # and what it has decided in this step is dropped
     assert loop.send() == [[2], [3]]
     assert [request.slot for request in loop.in_flight[1][0].requests] == [0]
+    assert {event.request_key for event in loop.run()} == {2, 3}
+
+
+def test_a_request_in_flight_keeps_its_slot_while_another_gives_its_own_away() -> None:
+    loop = Loop(Scheduler(2, overlap=True))
+    for number in range(2):
+        loop.scheduler.submit(session(number, client="one"))
+    assert loop.send() == [[1], [2]]
+    loop.scheduler.submit(session(2, client="other"))
+    loop.finish()
+    assert loop.send() == [[2], [3]]  # 2 has made fewer steps, and is in flight
+    assert {event.request_key for event in loop.run()} == {1, 2, 3}
+
+
+def test_prefixes_that_a_step_in_flight_uses_may_be_evicted_behind_it() -> None:
+    index = PrefixIndex(6)
+    loop = Loop(Scheduler(3, prefix_index=index, overlap=True))
+    causal = SETTINGS.replace(window_attention="block_causal", block_origin="start")
+    prompts = ([1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4])
+
+    def submit(number: int) -> None:
+        loop.scheduler.submit(new_session(prompts[number], causal, VOCABULARY))
+
+    submit(0)
+    while not index.match(index.hash_prefixes(new_session(prompts[2], causal, VOCABULARY).plan())):
+        loop.send()
+        loop.finish()
+    loop.scheduler.cancel(1)
+    while loop.in_flight:
+        loop.finish()
+    submit(1)
+    submit(2)
+    assert loop.send() == [[2], [3]]
+    assert loop.in_flight[1][0].requests[0].stored_prefix
+    loop.finish()  # the prompt of 2 takes the place of what 3 begins with
+    assert index.pending_evictions
+    loop.finish()
+    assert index.hit_requests == 1
     assert {event.request_key for event in loop.run()} == {2, 3}
 
 
