@@ -118,7 +118,7 @@ class ModelSettings(StrictModel):
             )
         if self.compile:
             raise SettingsError(
-                "compile true with batch_invariant true: compiled sums may depend on the batch; set one of them to false",
+                "compile true with batch_invariant true: its sums may depend on the batch; set one of them to false",
                 setting="compile",
             )
         if self.attention not in allowed:

@@ -120,7 +120,9 @@ def test_a_cpu_whose_products_depend_on_the_place_is_refused(monkeypatch: pytest
     )
     products.place_matters.cache_clear()
     try:
-        with pytest.raises(SettingsError, match=r"model\.batch_invariant: got true, but with 1 torch threads"):
+        with pytest.raises(
+            SettingsError, match=r"model\.batch_invariant: got true, but with 1 torch threads"
+        ):
             check_places(invariant_model.__wrapped__("dream-tiny-2l"))
     finally:
         products.place_matters.cache_clear()
