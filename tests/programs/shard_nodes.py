@@ -31,7 +31,7 @@ class NodeRecorder:
         reconcile = runner.reconcile
 
         def settle_and_record(*arguments: Any) -> Any:
-            worker = tp_group._collective._rendezvous.purpose
+            worker = tp_group._rendezvous.purpose
             (self.folder / str(os.getpid())).write_text(f"{worker} {ray.get_runtime_context().get_node_id()}")
             return reconcile(*arguments)
 
