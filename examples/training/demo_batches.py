@@ -1,36 +1,39 @@
-"""Training batches of the demo model: next-token prediction, and diffusion in blocks.
+"""Training batches of the demo model: next-token prediction, diffusion in blocks, holes in answers, and decisions.
 
-A diffusion sample is a clean prompt, some clean answer blocks and a window of one to three
-noisy blocks with nothing behind it: what a block-parallel decoder feeds the model. Columns
-are shared by a batch, [B, T]: prompts padded on the left, then `ANSWER_LEN` columns of answer.
+A diffusion sample is a clean prompt, some clean answer blocks and a window of one to four noisy blocks with nothing
+behind it: what a block-parallel decoder feeds the model. Columns are shared by a batch, [B, T]: prompts padded on the
+left, then columns of the answer. All samples of a batch have about the same length.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, SPECIAL_TOKENS, chat_prompt
-from drills import make_drill
-from lopa_lab.word_problems import Problem, training_problems
+from demo_noise import WINDOW, choose_hole, choose_masked, corrupt_results
+from demo_rows import ANSWER_LEN, COLUMNS_TOGETHER, encode, encode_decision, mark_results, padded
+from demo_samples import decisions_of_step, problems_of_step
+from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID
+from lopa_lab.word_problems.decisions import Decision
 
-ANSWER_LEN = 64
+BatchKind: TypeAlias = Literal["causal", "diffusion", "infilling", "decision"]
 WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column 16, 32, 48, 64
-DRILL_SHARE = 0.12  # of the problems are drills
-STEPS_TOGETHER = 8  # whose problems are drawn together and split by length, so a batch has little padding
-GARBLED_SHARE = 0.2  # of the questions have words that are wrong, missing or too much
-GARBLED_WORDS = 0.06  # of the words of such a question, but never these:
-KEPT_WORDS = "0123456789.,?$ half Half twice times plus minus divided by more fewer less older younger"
-CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
-CAUSAL_EVERY = 4  # diffusion steps between batches that keep the model calculating from left to right
+KINDS: dict[int, BatchKind] = {
+    0: "causal",
+    4: "causal",
+    8: "causal",
+    12: "causal",
+    6: "infilling",
+    10: "decision",
+}
+"""What a step is, by its remainder modulo `KINDS_TOGETHER`; diffusion else."""
+KINDS_TOGETHER = 16
 
 
 @dataclass(slots=True)
@@ -53,87 +56,17 @@ class Batch:
         )
 
 
-def encode(tokenizer: Tokenizer, problems: list[Problem], rng: random.Random) -> tuple[Tensor, Tensor]:
-    """Clean ids [B, T] (prompts padded on the left to equal length) and prompt lengths [B]; some words garbled."""
-    prompts = [e.ids for e in tokenizer.encode_batch([chat_prompt(p.question) for p in problems])]
-    answers = [e.ids for e in tokenizer.encode_batch([p.answer for p in problems])]
-    fixed = set(tokenizer.encode(chat_prompt(KEPT_WORDS)).ids)
-    words = [token for token in range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()) if token not in fixed]
-    for index, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        if rng.random() < GARBLED_SHARE:
-            prompts[index] = garble(prompt, fixed.union(answer), words, rng)
-    longest = max(map(len, prompts))
-    rows = []
-    for prompt, answer in zip(prompts, answers, strict=True):
-        if len(answer) >= ANSWER_LEN:
-            raise ValueError(f"answer of {len(answer)} tokens does not fit in {ANSWER_LEN}")
-        rows.append(
-            [EOS_TOKEN_ID] * (longest - len(prompt))
-            + prompt
-            + answer
-            + [EOS_TOKEN_ID] * (ANSWER_LEN - len(answer))
-        )
-    return torch.tensor(rows), torch.tensor([len(p) for p in prompts])
-
-
-def garble(prompt: list[int], kept: set[int], words: list[int], rng: random.Random) -> list[int]:
-    """A prompt in which some tokens are replaced, missing or preceded by another of `words`, but none of `kept`.
-
-    A reader's own question has words that no training problem has; the model must not stumble over one.
-    """
-    garbled = []
-    for token in prompt:
-        chance = rng.random() / GARBLED_WORDS
-        if token in kept or chance >= 1:
-            garbled.append(token)
-        elif chance >= 0.25:  # else the token is missing
-            garbled += [rng.choice(words)] if chance < 0.7 else [rng.choice(words), token]
-    return garbled
-
-
-def problems_of_step(seed: int, step: int, size: int) -> list[Problem]:
-    """Training problems whose texts have about the same length: a part of those of `STEPS_TOGETHER` steps."""
-    together, index = divmod(step, STEPS_TOGETHER)
-    seed = seed * 1_000_003 + together
-    drawn = sorted(drawn_together(seed, STEPS_TOGETHER * size), key=lambda p: len(p.question) + len(p.answer))
-    order = random.Random(seed).sample(range(STEPS_TOGETHER), STEPS_TOGETHER)
-    return drawn[size * order[index] :][:size]
-
-
-@functools.lru_cache(maxsize=1)
-def drawn_together(seed: int, count: int) -> tuple[Problem, ...]:
-    """Training problems, drills among them."""
-    return tuple(itertools.islice(training_problems(seed, (DRILL_SHARE, make_drill)), count))
-
-
-def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Which answer columns hold results, which the question does not tell, and which columns repeat one.
-
-    Both are digits: `12` is a result in `3*4=12` and repeated in `12-5=7` and `#### 12`.
-    """
-    digits = {tokenizer.token_to_id(c) for c in "0123456789"}
-    equals = tokenizer.token_to_id("=")
-    result, repeated = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
-    prompt = ids.shape[1] - ANSWER_LEN
-    for index, row in enumerate(ids[:, prompt:].tolist()):
-        known: set[tuple[int, ...]] = set()
-        for is_number, group in itertools.groupby(enumerate(row), lambda pair: pair[1] in digits):
-            columns, number = zip(*group, strict=True)
-            if is_number and columns[0] > 0 and row[columns[0] - 1] == equals:
-                known.add(number)
-                result[index, prompt + columns[0] : prompt + columns[-1] + 1] = True
-            elif is_number and number in known:
-                repeated[index, prompt + columns[0] : prompt + columns[-1] + 1] = True
-    return result, repeated
+def up_to_multiple(columns: int) -> int:
+    """A number of columns, rounded up to a multiple of `COLUMNS_TOGETHER`."""
+    return columns + -columns % COLUMNS_TOGETHER
 
 
 def causal_batch(ids: Tensor, lengths: Tensor, result: Tensor) -> Batch:
     """Next-token prediction of the answer; results count twice, one EOS is enough."""
     prompt = ids.shape[1] - ANSWER_LEN
     last = int((ids[:, prompt:] != EOS_TOKEN_ID).nonzero()[:, 1].max())
-    ids, result = (
-        rows[:, : prompt + last + 3] for rows in (ids, result)
-    )  # an end or two behind the longest answer
+    end = up_to_multiple(prompt + last + 3)  # an end or two behind the longest answer
+    ids, result = ids[:, :end], result[:, :end]
     batch, total = ids.shape
     columns = torch.arange(total)
     not_padding = columns >= (prompt - lengths)[:, None]
@@ -166,7 +99,7 @@ def diffusion_batch(
     columns = torch.arange(ids.shape[1]) - prompt
     size = torch.where(uniform(batch) < 0.5, 32, 16) if blocks % 2 == 0 else torch.full((batch,), 16)
     last = 16 * blocks // size
-    window = 1 + (uniform(batch) * last.clamp(max=3) * 0.999).long()
+    window = 1 + (uniform(batch) * last.clamp(max=WINDOW) * 0.999).long()
     block = torch.where(columns >= 0, columns // size[:, None] + 1, 0)
     offset = block - (last - window)[:, None] - 1  # of a column's block in the window; clean before it
     masked = choose_masked(columns, offset, window, size, calculated, uniform)
@@ -186,68 +119,56 @@ def diffusion_batch(
     return Batch(inputs.masked_fill(masked, MASK_TOKEN_ID), targets, weights, attention_mask[:, None])
 
 
-def choose_masked(
-    columns: Tensor,
-    offset: Tensor,
-    window: Tensor,
-    size: Tensor,
-    calculated: Tensor,
-    uniform: Callable[..., Tensor],
-) -> Tensor:
-    """Which columns [B, T] are masked, by the block of the window (`offset` [B, T]) that they belong to."""
-    batch = len(offset)
-    # The ratio of masks rises from block to block; a fresh last block (all masks) is the commonest.
-    ratios = uniform(batch, 3).sort(1).values
-    ratios[torch.arange(batch), window - 1] += uniform(batch).round()
-    ratios[uniform(batch) < 0.25] = 1.0
-    ratio = ratios.clamp(max=1.0).gather(1, offset.clamp(0, 2))
-    # A decoder fills first what the question tells, then results from left to right.
-    order = uniform(batch, len(columns)) + uniform(batch, 1) * (2 + columns / 16) * calculated
-    order += uniform(batch, 1) * columns / size[:, None]
-    masked = torch.zeros_like(calculated)
-    for index in range(3):
-        inside = offset == index
-        rank = order.masked_fill(~inside, -math.inf).argsort(1, descending=True).argsort(1)
-        masked |= inside & (rank < (ratio * size[:, None]).ceil())
-    return masked
+def infilling_batch(ids: Tensor, lengths: Tensor, uniform: Callable[..., Tensor]) -> Batch:
+    """Whole answers with their end and a hole in the middle; the prompt sees the answer half of the time."""
+    prompt = ids.shape[1] - ANSWER_LEN
+    ends = prompt + (ids[:, prompt:] != EOS_TOKEN_ID).sum(1)
+    ids = ids[:, : up_to_multiple(int(ends.max()) + 1)]
+    columns = torch.arange(ids.shape[1])
+    masked = choose_hole(len(columns), prompt, ends, uniform)
+    seen = columns >= (prompt - lengths)[:, None]
+    seen &= columns <= ends[:, None]  # nothing is behind an answer's end
+    attention_mask = (columns[:, None] >= prompt) | (columns < prompt) | (uniform(len(ids), 1, 1) < 0.5)
+    attention_mask = (attention_mask & seen[:, None]) | torch.eye(len(columns), dtype=torch.bool)
+    return Batch(ids.masked_fill(masked, MASK_TOKEN_ID), ids, masked.float(), attention_mask[:, None])
 
 
-def corrupt_results(
-    ids: Tensor, decided: Tensor, masked_digits: Tensor, digits: Tensor, rng: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Inputs and targets [B, T] in which some samples hold one wrong digit among the `decided` ones.
-
-    What depends on it has no right answer any more: the targets there are random digits. A decoder
-    that compares branches by their confidence needs a model that is unsure behind a mistake.
-    """
-    batch, total = ids.shape
-    column = (torch.rand(batch, total, generator=rng) * decided).argmax(1)
-    corrupted = decided.any(1) & (torch.rand(batch, generator=rng) < CORRUPTED_SHARE)
-    rows = torch.arange(batch)
-    value = (ids[rows, column][:, None] == digits).int().argmax(1)
-    wrong_digit = digits[(value + torch.randint(1, 10, (batch,), generator=rng)) % 10]
-    inputs = ids.clone()
-    inputs[rows[corrupted], column[corrupted]] = wrong_digit[corrupted]
-    affected = masked_digits & corrupted[:, None] & (torch.arange(total) >= column[:, None] - 1)
-    noise = digits[torch.randint(0, 10, (batch, total), generator=rng)]
-    return inputs, torch.where(affected, noise, ids)
+def decision_batch(tokenizer: Tokenizer, decisions: list[Decision]) -> Batch:
+    """Inputs that see themselves alone, questions that see them, and slots of masks, whose labels are predicted."""
+    rows, slots, given = [], [], []
+    for decision in decisions:
+        seen, asked, labels = encode_decision(tokenizer, decision)
+        rows.append(seen + asked + labels[decision.right])
+        slots.append(len(labels[decision.right]))
+        given.append(len(rows[-1]) - len(seen))
+    ids = padded(rows, [[] for _ in rows])
+    columns = torch.arange(ids.shape[1])
+    masked = columns >= ids.shape[1] - torch.tensor(slots)[:, None]
+    asking = columns >= ids.shape[1] - torch.tensor(given)[:, None]
+    not_padding = columns >= ids.shape[1] - torch.tensor([len(row) for row in rows])[:, None]
+    attention_mask = asking[:, :, None] | ~asking[:, None]
+    attention_mask = (attention_mask & not_padding[:, None]) | torch.eye(len(columns), dtype=torch.bool)
+    return Batch(ids.masked_fill(masked, MASK_TOKEN_ID), ids, masked.float(), attention_mask[:, None])
 
 
-def is_causal(step: int, causal_steps: int) -> bool:
-    """Whether a step is next-token prediction."""
-    return step < causal_steps or step % CAUSAL_EVERY == 0
+def kind_of(step: int, causal_steps: int) -> BatchKind:
+    """What a step trains."""
+    return "causal" if step < causal_steps else KINDS.get(step % KINDS_TOGETHER, "diffusion")
 
 
 def batch_of_step(
     tokenizer: Tokenizer, seed: int, step: int, size: int, causal_steps: int, full_attention: float
 ) -> Batch:
     """The batch of a step, from seed and step alone: a resumed run goes on with the same data."""
-    problems = problems_of_step(seed, step, size)
-    seed = seed * 1_000_003 + step
-    ids, lengths = encode(tokenizer, problems, random.Random(seed))
+    kind, own_seed = kind_of(step, causal_steps), seed * 1_000_003 + step
+    if kind == "decision":
+        return decision_batch(tokenizer, decisions_of_step(seed, step // KINDS_TOGETHER, size))
+    ids, lengths = encode(tokenizer, problems_of_step(seed, step, size), random.Random(own_seed))
+    rng = torch.Generator().manual_seed(own_seed)
+    if kind == "infilling":
+        return infilling_batch(ids, lengths, lambda *shape: torch.rand(*shape, generator=rng))
     result, repeated = mark_results(tokenizer, ids)
-    if is_causal(step, causal_steps):
+    if kind == "causal":
         return causal_batch(ids, lengths, result)
-    rng = torch.Generator().manual_seed(seed)
     digits = torch.tensor([tokenizer.token_to_id(c) for c in "0123456789"])
     return diffusion_batch(ids, lengths, result, repeated, digits, full_attention, rng)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from drills import make_drill
-from lopa_lab.word_problems import training_problems
+from demo_samples import mixed_problems
+from lopa_lab.word_problems.decisions import decision_stream
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
 EOS_TOKEN_ID, MASK_TOKEN_ID = 0, 1
@@ -25,10 +25,15 @@ CHAT_TEMPLATE = (
 
 def chat_prompt(question: str) -> str:
     """What the chat template makes of a user's message."""
-    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    return user_message(question) + "<|im_start|>assistant\n"
 
 
-def train_tokenizer(folder: Path, vocab_size: int = 1280, problems: int = 40_000) -> Tokenizer:
+def user_message(content: str) -> str:
+    """What it makes of one message without an answer behind it."""
+    return f"<|im_start|>user\n{content}<|im_end|>\n"
+
+
+def train_tokenizer(folder: Path, vocab_size: int = 1792, problems: int = 40_000) -> Tokenizer:
     """Train on the problems of seed 0 and write tokenizer.json and tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -46,8 +51,11 @@ def train_tokenizer(folder: Path, vocab_size: int = 1280, problems: int = 40_000
     )
 
     def texts() -> Iterator[str]:
-        for problem in itertools.islice(training_problems(0, (0.15, make_drill)), problems):
+        for problem in itertools.islice(mixed_problems(0), problems):
             yield f"user\n{problem.question}\nassistant\n{problem.answer}"
+        for decision in itertools.islice(decision_stream(0, held_out=False), problems // 8):
+            label = decision.question.labels[decision.right]
+            yield f"user\n{decision.input}\nuser\n{decision.question.message}\nassistant\n{label}"
 
     tokenizer.train_from_iterator(texts(), trainer)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,18 @@
 """Train the demo model: a Dream-style diffusion language model that solves word problems.
 
-    pip install -e '.[train]'
+    pip install 'lopa-ray[train]'
     python examples/training/train_demo_model.py --run-dir runs/demo
 
-Training starts as next-token prediction, the cheapest way to learn to calculate, and goes on
-as diffusion in blocks (see demo_batches.py). It runs under Ray Train on CPUs or, with --gpu,
-on GPUs. Started again on the same folder, it goes on where its last checkpoint was; data
-depend on seed and step alone. The model is in RUN_DIR/model, ready for `lopa generate --model`.
+Training starts as next-token prediction, the cheapest way to learn to calculate, and goes on as diffusion in blocks,
+with holes in answers and with decisions (see demo_batches.py). With several workers, or with --gpu, it runs under Ray
+Train. Started again on the same folder, it goes on where its last checkpoint was; data depend on seed and step alone.
+The model, with averaged weights, is in RUN_DIR/model after each evaluation, ready for `lopa generate --model`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import time
@@ -24,21 +23,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import Tensor
 
-from demo_batches import ANSWER_LEN, Batch, batch_of_step, is_causal
+from demo_batches import batch_of_step, kind_of
+from demo_model import build_model, forward, loss_of
+from demo_optimizers import AveragedModel, Optimizers, learning_rate
 from demo_start import start_from
-from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, TOKENIZER_FILES, load_tokenizer
-from lopa_lab.word_problems import Problem, held_out_problems, is_correct
-from lopa_ray import D2FSettings, LocalEngine
+from demo_tokenizer import TOKENIZER_FILES, load_tokenizer
+from evaluate_demo_model import evaluate_all
 from lopa_ray.model.checkpoint import save_model
-from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.transformer import Transformer
 
 Report = Callable[[dict[str, float]], None]
 CURVE = "curve.jsonl"
 """The file of a run that has its losses, accuracies and evaluations, a line each; plot_curve.py draws it."""
+PREFIXES = {"causal": "causal_", "diffusion": "", "infilling": "infilling_", "decision": "decision_"}
+"""Of the keys of a curve, by kind of batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +47,17 @@ class TrainConfig:
     run_dir: str
     """Checkpoint, tokenizer and model; with several nodes a folder that all of them see."""
     init: str = ""
-    """Folder of a model to begin with, of the same shape but for its vocabulary; none: random weights."""
+    """Folder of a model to begin with, of the same shape but for vocabulary and layers; none: random weights."""
     seed: int = 7
     hidden_size: int = 224
-    num_layers: int = 5
+    num_layers: int = 7
     num_heads: int = 4
     intermediate_size: int = 608
     batch_size: int = 64
     """Problems per step, over all workers."""
-    steps: int = 18400
-    warmup: int = 60
-    decay: int = 8600
+    steps: int = 32000
+    warmup: int = 100
+    decay: int = 16000
     """Last steps, over which the learning rate falls to nothing."""
     causal_steps: int = 1500
     """First steps, of next-token prediction."""
@@ -67,109 +66,11 @@ class TrainConfig:
     learning_rate: float = 2.5e-3
     eval_every: int = 2500
     eval_problems: int = 100
-    """Held-out problems, and as many in held-out words, that the exported model is evaluated on."""
+    """Samples of each sort that the exported model is evaluated on."""
     save_every: int = 100
     threads: int = 2
     compile: bool = True
     """Compile the forward pass: a quarter faster on CPUs, half a minute to begin with."""
-
-
-def build_model(config: TrainConfig, vocab_size: int) -> Transformer:
-    """A fresh model."""
-    shape = NativeConfig(
-        family="dream",
-        vocab_size=vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_heads,
-        head_dim=config.hidden_size // config.num_heads,
-        intermediate_size=config.intermediate_size,
-        rope_theta=10000.0,
-        rms_norm_eps=1e-6,
-        qkv_bias=True,
-        tie_word_embeddings=False,
-        shifted=True,
-        mask_token_id=MASK_TOKEN_ID,
-        eos_token_id=EOS_TOKEN_ID,
-        pad_token_id=EOS_TOKEN_ID,
-        bos_token_id=EOS_TOKEN_ID,
-        max_position_embeddings=512,
-    )
-    torch.manual_seed(config.seed)
-    model = Transformer(shape)
-    for name, weight in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.zeros_(weight)
-        elif weight.dim() == 2:
-            inner = name.startswith("layers.")
-            torch.nn.init.normal_(weight, std=0.7 / math.sqrt(weight.shape[1]) if inner else 0.02)
-    return model
-
-
-def forward(model: Transformer, ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """Hidden states [B, T, D] of ids [B, T] under a mask [B, 1, T, T] of what each row sees."""
-    shape = ids.shape
-
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # Written out: on CPUs the backward pass of the fused kernel takes three times as long.
-        q, k, v = (rows.unflatten(0, shape).transpose(1, 2).to(torch.bfloat16) for rows in (q, k, v))
-        scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
-        weights = scores.masked_fill(~attention_mask, -math.inf).softmax(-1).to(torch.bfloat16)
-        return (weights @ v).transpose(1, 2).flatten(0, 1)
-
-    positions = torch.arange(shape[1], device=ids.device).repeat(shape[0])
-    with torch.autocast(ids.device.type, torch.bfloat16):
-        return model(ids.flatten(), positions, attend).unflatten(0, shape)
-
-
-def loss_of(
-    model: Transformer, batch: Batch, forward_fn: Callable[..., Tensor] = forward
-) -> tuple[Tensor, float]:
-    """Weighted cross-entropy of the predicted columns, and the accuracy on the heavier ones."""
-    hidden = forward_fn(model, batch.inputs, batch.attention_mask)
-    weights = batch.weights[:, 1:]
-    selected = weights > 0
-    with torch.autocast(hidden.device.type, torch.bfloat16):
-        logits = model.lm_head(hidden[:, :-1][selected]).float()
-    targets, weights = batch.targets[:, 1:][selected], weights[selected]
-    losses = F.cross_entropy(logits, targets, reduction="none")
-    accuracy = (logits.argmax(-1) == targets)[weights >= 1].float().mean().item()
-    return (losses * weights).sum() / weights.sum(), accuracy
-
-
-class Optimizers:
-    """Muon for the matrices of the layers, AdamW for everything else, under one schedule."""
-
-    def __init__(self, model: Transformer, config: TrainConfig) -> None:
-        self.config = config
-        matrices, others = [], []
-        for name, weight in model.named_parameters():
-            (matrices if weight.dim() == 2 and name.startswith("layers.") else others).append(weight)
-        rate = config.learning_rate
-        self.muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
-        self.adam = torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
-
-    def step(self, step: int) -> None:
-        """Update with the learning rate of this step: warm up, stay, fall."""
-        config = self.config
-        rate = config.learning_rate * min(
-            1.0, (step + 1) / config.warmup, (config.steps - step) / config.decay
-        )
-        for optimizer in (self.muon, self.adam):
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of both."""
-        return {"muon": self.muon.state_dict(), "adam": self.adam.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the state of both."""
-        self.muon.load_state_dict(state["muon"])
-        self.adam.load_state_dict(state["adam"])
 
 
 def average_gradients(model: Transformer, world_size: int) -> None:
@@ -195,15 +96,6 @@ def export(model: Transformer, run_dir: Path) -> Path:
     return folder
 
 
-def evaluate(folder: Path, problems: list[Problem], **settings: Any) -> tuple[float, float]:
-    """Share of problems that a model solves with `d2f`, and its mean TPF."""
-    decode_settings = D2FSettings(max_new_tokens=ANSWER_LEN, **settings)
-    with LocalEngine.from_pretrained(folder, max_num_seqs=16, max_model_len=256) as engine:
-        results = engine.generate([problem.question for problem in problems], decode_settings)
-    solved = sum(is_correct(p, r.text or "") for p, r in zip(problems, results, strict=True))
-    return solved / len(problems), sum(r.tokens for r in results) / sum(r.steps for r in results)
-
-
 def train(
     config: TrainConfig,
     report: Report,
@@ -215,23 +107,27 @@ def train(
     torch.set_num_threads(config.threads)
     device, run_dir = torch.device(device), Path(config.run_dir)
     tokenizer = load_tokenizer(run_dir)
-    model = build_model(config, tokenizer.get_vocab_size()).to(device)
-    optimizers = Optimizers(model, config)
+    shape = (config.hidden_size, config.num_layers, config.num_heads, config.intermediate_size)
+    model = build_model(tokenizer.get_vocab_size(), *shape, config.seed).to(device)
+    optimizers = Optimizers(model)
     checkpoint, unfinished = run_dir / "checkpoint.pt", run_dir / "checkpoint.tmp"
+    resumed = torch.load(checkpoint, map_location=device, weights_only=True) if checkpoint.exists() else None
+    if resumed is None and config.init:
+        start_from(model, tokenizer, Path(config.init))
+    averaged = AveragedModel(model)
     step, seconds = 0, 0.0
-    if checkpoint.exists():
-        state = torch.load(checkpoint, map_location=device, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizers.load_state_dict(state["optimizers"])
-        step, seconds = state["step"], state["seconds"]
+    if resumed is not None:
+        model.load_state_dict(resumed["model"])
+        averaged.model.load_state_dict(resumed["averaged"])
+        optimizers.load_state_dict(resumed["optimizers"])
+        step, seconds = resumed["step"], resumed["seconds"]
         if rank == 0:
             forget_later_steps(run_dir / CURVE, step)
-    elif config.init:
-        start_from(model, tokenizer, Path(config.init))
-    forward_fn = torch.compile(forward) if config.compile else forward
+    torch._dynamo.config.recompile_limit = 16  # sizes of batches
+    forward_fn = torch.compile(forward, dynamic=False) if config.compile else forward
     began = time.monotonic() - seconds
     size, causal_steps = config.batch_size // world_size, config.causal_steps
-    history: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    history: dict[str, list[tuple[float, float]]] = {kind: [] for kind in PREFIXES}
     while step < config.steps:
         seed = config.seed + 1000 * rank
         batch = batch_of_step(tokenizer, seed, step, size, causal_steps, config.full_attention)
@@ -239,31 +135,39 @@ def train(
         loss.backward()
         average_gradients(model, world_size)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizers.step(step)
-        history[is_causal(step, causal_steps)].append((loss.item(), accuracy))
+        optimizers.step(learning_rate(step, config.learning_rate, config.warmup, config.steps, config.decay))
+        averaged.update(model, step)
+        history[kind_of(step, causal_steps)].append((loss.item(), accuracy))
         step += 1
         last = step == config.steps
-        if rank == 0 and (last or step % config.save_every == 0):
-            state = {"model": model.state_dict(), "optimizers": optimizers.state_dict()}
-            state |= {"step": step, "seconds": time.monotonic() - began}
-            torch.save(state, unfinished)
-            unfinished.replace(checkpoint)
-        if last or step % 25 == 0:
+        if last or step % 50 == 0:
             metrics = {"step": float(step), "minutes": (time.monotonic() - began) / 60}
-            for causal, prefix in ((True, "causal_"), (False, "")):
-                if values := history[causal]:
+            for kind, prefix in PREFIXES.items():
+                if values := history[kind]:
                     metrics[prefix + "loss"] = sum(loss for loss, _ in values) / len(values)
                     metrics[prefix + "right"] = sum(accuracy for _, accuracy in values) / len(values)
                     values.clear()
             if rank == 0 and (last or step % config.eval_every == 0):
-                folder = export(model, run_dir)
-                for words, suffix in ((False, ""), (True, "_in_held_out_words")):
-                    problems = held_out_problems(1, config.eval_problems, words)
-                    metrics["solved" + suffix], metrics["tpf" + suffix] = evaluate(folder, problems)
+                metrics |= evaluate_all(export(averaged.model, run_dir), config.eval_problems)
+                torch.set_num_threads(config.threads)
             if rank == 0:
                 with open(run_dir / CURVE, "a") as file:
                     print(json.dumps({key: round(value, 4) for key, value in metrics.items()}), file=file)
             report(metrics)
+        if rank == 0 and (last or step % config.save_every == 0):
+            state = {"model": model.state_dict(), "averaged": averaged.model.state_dict()}
+            state |= {
+                "optimizers": optimizers.state_dict(),
+                "step": step,
+                "seconds": time.monotonic() - began,
+            }
+            torch.save(state, unfinished)
+            unfinished.replace(checkpoint)
+
+
+def print_metrics(metrics: dict[str, float]) -> None:
+    """Print a line of the curve."""
+    print(json.dumps({key: round(value, 4) for key, value in metrics.items()}), flush=True)
 
 
 def train_worker(settings: dict[str, Any]) -> None:
@@ -273,7 +177,7 @@ def train_worker(settings: dict[str, Any]) -> None:
 
     def report(metrics: dict[str, float]) -> None:
         if context.get_world_rank() == 0:
-            print(json.dumps({key: round(value, 4) for key, value in metrics.items()}), flush=True)
+            print_metrics(metrics)
         ray.train.report(metrics)
 
     context = ray.train.get_context()
@@ -282,7 +186,7 @@ def train_worker(settings: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Parse the command line and run the training under Ray Train."""
+    """Parse the command line and run the training, with several workers under Ray Train."""
     parser = argparse.ArgumentParser(description="Train the demo model.")
     for name, default in asdict(TrainConfig("runs/demo")).items():
         action = argparse.BooleanOptionalAction if isinstance(default, bool) else "store"
@@ -301,6 +205,14 @@ def main() -> None:
     if arguments["init"] and missing:
         parser.error(f"--init: {arguments['init']} has no {' and no '.join(missing)}; name a model's folder")
 
+    if workers == 1 and not gpu:
+        train(TrainConfig(**arguments), print_metrics)
+    else:
+        train_on_ray(arguments, workers, gpu, address)
+
+
+def train_on_ray(arguments: dict[str, Any], workers: int, gpu: bool, address: str) -> None:
+    """Run the training under Ray Train."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig

@@ -1,0 +1,77 @@
+"""The noise of diffusion samples: which columns of a window are masked, and which digits are false."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+WINDOW = 4
+"""The most blocks of a window."""
+CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
+
+
+def choose_masked(
+    columns: Tensor,
+    offset: Tensor,
+    window: Tensor,
+    size: Tensor,
+    calculated: Tensor,
+    uniform: Callable[..., Tensor],
+) -> Tensor:
+    """Which columns [B, T] are masked, by the block of the window (`offset` [B, T]) that they belong to.
+
+    The share of masks rises from block to block, as in Discrete Diffusion Forcing (arXiv 2508.09192, section 4); a
+    fresh last block, of masks alone, is the commonest.
+    """
+    batch = len(offset)
+    ratios = uniform(batch, WINDOW).sort(1).values
+    ratios[torch.arange(batch), window - 1] += uniform(batch).round()
+    ratios[uniform(batch) < 0.25] = 1.0
+    ratio = ratios.clamp(max=1.0).gather(1, offset.clamp(0, WINDOW - 1))
+    # A decoder fills first what the question tells, then results from left to right.
+    order = uniform(batch, len(columns)) + uniform(batch, 1) * (2 + columns / 16) * calculated
+    order += uniform(batch, 1) * columns / size[:, None]
+    masked = torch.zeros_like(calculated)
+    for index in range(WINDOW):
+        inside = offset == index
+        rank = order.masked_fill(~inside, -math.inf).argsort(1, descending=True).argsort(1)
+        masked |= inside & (rank < (ratio * size[:, None]).ceil())
+    return masked
+
+
+def choose_hole(length: int, first: int, ends: Tensor, uniform: Callable[..., Tensor]) -> Tensor:
+    """Which columns [B, T] of rows of `length` are masked: some, or all, of a hole of 1 to 16 columns.
+
+    Answers begin at column `first`, and end before columns `ends` [B].
+    """
+    batch, columns = len(ends), torch.arange(length)
+    sizes = (1 + uniform(batch) ** 2 * 16).long().clamp(max=16)
+    begins = first + (uniform(batch) * (ends - first - sizes).clamp(min=1)).long()
+    hole = (columns >= begins[:, None]) & (columns < (begins + sizes)[:, None])
+    share = uniform(batch, 1) + uniform(batch, 1).round()
+    kept = hole & (uniform(batch, length) > share)
+    return torch.where((hole & ~kept).any(1, keepdim=True), hole & ~kept, hole)
+
+
+def corrupt_results(
+    ids: Tensor, decided: Tensor, masked_digits: Tensor, digits: Tensor, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets [B, T] in which some samples hold one wrong digit among the `decided` ones.
+
+    What depends on it has no right answer any more: the targets there are random digits. A decoder
+    that compares branches by their confidence needs a model that is unsure behind a mistake.
+    """
+    batch, total = ids.shape
+    column = (torch.rand(batch, total, generator=rng) * decided).argmax(1)
+    corrupted = decided.any(1) & (torch.rand(batch, generator=rng) < CORRUPTED_SHARE)
+    rows = torch.arange(batch)
+    value = (ids[rows, column][:, None] == digits).int().argmax(1)
+    wrong_digit = digits[(value + torch.randint(1, 10, (batch,), generator=rng)) % 10]
+    inputs = ids.clone()
+    inputs[rows[corrupted], column[corrupted]] = wrong_digit[corrupted]
+    affected = masked_digits & corrupted[:, None] & (torch.arange(total) >= column[:, None] - 1)
+    noise = digits[torch.randint(0, 10, (batch, total), generator=rng)]
+    return inputs, torch.where(affected, noise, ids)
