@@ -59,11 +59,13 @@ def forward(model: Transformer, ids: Tensor, attention_mask: Tensor) -> Tensor:
         q, k, v = (rows.unflatten(0, shape).transpose(1, 2).to(torch.bfloat16) for rows in (q, k, v))
         scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
         weights = scores.masked_fill(~attention_mask, -math.inf).softmax(-1).to(torch.bfloat16)
-        return (weights @ v).transpose(1, 2).flatten(0, 1)
+        attended: Tensor = (weights @ v).transpose(1, 2).flatten(0, 1)
+        return attended
 
     positions = torch.arange(shape[1], device=ids.device).repeat(shape[0])
     with torch.autocast(ids.device.type, torch.bfloat16):
-        return model(ids.flatten(), positions, attend).unflatten(0, shape)
+        hidden: Tensor = model(ids.flatten(), positions, attend)
+    return hidden.view(*shape, -1)
 
 
 def loss_of(

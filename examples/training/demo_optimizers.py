@@ -22,7 +22,8 @@ class Optimizers:
     """Muon for the matrices of the layers, AdamW for everything else, at one rate."""
 
     def __init__(self, model: Transformer) -> None:
-        matrices, others = [], []
+        matrices: list[torch.nn.Parameter] = []
+        others: list[torch.nn.Parameter] = []
         for name, weight in model.named_parameters():
             (matrices if weight.dim() == 2 and name.startswith("layers.") else others).append(weight)
         self.muon = torch.optim.Muon(matrices, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
@@ -33,7 +34,7 @@ class Optimizers:
         for optimizer in (self.muon, self.adam):
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            optimizer.step()
+            optimizer.step()  # type: ignore[no-untyped-call]
             optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
