@@ -15,7 +15,7 @@ from rich.text import Text
 from lopa_ray.config.yaml_files import read_config
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.config import Quantization, WeightFormat
+from lopa_ray.model.config import Quantization
 from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
 from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
@@ -50,7 +50,7 @@ class FormatNeeds:
     """What a worker needs of memory with a model in one number format."""
 
     dtype: str
-    quantization: WeightFormat
+    quantization: Quantization
     weights_bytes: int
     kv_bytes_per_position: int
     kv_bytes_per_request: int
@@ -160,10 +160,10 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
     )
 
 
-def _formats(spec: ModelSpec) -> list[tuple[str, WeightFormat]]:
+def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
     """The configured format, then the other possible formats."""
     quantization = spec.model.quantization
-    others: tuple[tuple[str, WeightFormat], ...] = WEIGHT_FORMATS
+    others: tuple[tuple[str, Quantization], ...] = WEIGHT_FORMATS
     if quantization == "fp8":  # bfloat16 alone is multiplied in it
         return [(spec.config.model.dtype, quantization), *WEIGHT_FORMATS]
     if quantization != "none":  # int8 in the checkpoint or in the settings
@@ -173,7 +173,7 @@ def _formats(spec: ModelSpec) -> list[tuple[str, WeightFormat]]:
     return list(dict.fromkeys([(spec.config.model.dtype, quantization), *others]))
 
 
-def _format_needs(spec: ModelSpec, dtype: str, quantization: WeightFormat) -> FormatNeeds:
+def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> FormatNeeds:
     settings = spec.config.model.replace(dtype=dtype)
     model = spec.model.unfolded() if quantization == "none" else spec.model.with_quantization(quantization)
     formatted = replace(spec, config=spec.config.replace(model=settings), model=model)

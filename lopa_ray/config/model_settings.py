@@ -44,7 +44,8 @@ class ModelSettings(StrictModel):
     Scores are always computed in float32."""
 
     quantization: Quantization = "none"
-    """w8a8: int8 weights and activations in the transformer's linear layers; w8: int8 weights; none: as stored."""
+    """w8a8: int8 weights and activations in the transformer's linear layers; w8: int8 weights; fp8: fp8 weights, with
+    fp8 activations where the device multiplies fp8; none: as stored."""
 
     device: Literal["cpu", "cuda", "npu"] = "cpu"
     """Where each worker holds its replica."""

@@ -80,7 +80,8 @@ class Device:
     compiles_kernels: bool
     """Whether its attention or operators are kernels that must be compiled, even without `model.compile`."""
     multiplies_fp8: bool
-    """Whether there are such devices that multiply fp8. On others fp8 weights are unfolded when they are read."""
+    """Whether there are such devices that multiply fp8. On others the weights of an fp8 checkpoint are unfolded when
+    they are read, unless `model.quantization` is fp8."""
     unavailable_reason: Callable[[], str | None]
     """Returns why the device cannot be used in this process, or None if it can."""
     prepare: Callable[[], None]

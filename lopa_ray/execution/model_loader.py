@@ -54,8 +54,8 @@ def load_weights(
 
 
 def resolve_auto(spec: ModelSpec) -> ModelSpec:
-    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine, and fp8 by
-    floating weights if its device does not multiply fp8.
+    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine, and the
+    fp8 of a checkpoint by floating weights if its device does not multiply fp8.
 
     On devices whose backends are not timed auto stays. Raises SettingsError.
     """

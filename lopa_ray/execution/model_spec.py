@@ -56,7 +56,8 @@ class ModelSpec:
                 raise CheckpointError(f"{error}, or set model.mask_token_id to one in 0..{last}") from None
             model = load_config(folder, settings.implementation, usable[0])
         model = model.with_quantization(settings.quantization)
-        if not DEVICES[settings.device].multiplies_fp8 or settings.dtype != "bfloat16":
+        multiplies_fp8 = DEVICES[settings.device].multiplies_fp8 and settings.dtype == "bfloat16"
+        if settings.quantization == "none" and not multiplies_fp8:
             model = model.unfolded()
         adapter = draft_adapter_folder(settings)
         if adapter is not None:
@@ -72,9 +73,10 @@ class ModelSpec:
 
     @property
     def has_auto(self) -> bool:
-        """Whether something depends on the worker's device: attention that has to be measured, or weights that stay in
-        fp8 where it multiplies that; see `resolve_auto`."""
-        return self.has_auto_attention or self.model.quantization == "fp8"
+        """Whether something depends on the worker's device: attention that has to be measured, or weights of an fp8
+        checkpoint that stay so where it multiplies them; see `resolve_auto`."""
+        stored = self.model.quantization == "fp8" and self.config.model.quantization == "none"
+        return self.has_auto_attention or stored
 
     @property
     def has_auto_attention(self) -> bool:

@@ -32,10 +32,9 @@ _log = logging.getLogger("lopa.quantized")
 
 def unfold(weight: Tensor, group_scale: Tensor, width: int) -> Tensor:
     """fp8 weights [..., O, I] times their scales [..., O, G], each of `width` inputs → fp32 [..., O, I]."""
-    if group_scale.shape[-1] == 1:
-        return weight.float() * group_scale
-    whole = group_scale.repeat_interleave(width, dim=-1)[..., : weight.shape[-1]]
-    return weight.float() * whole
+    if group_scale.shape[-1] > 1:
+        group_scale = group_scale.repeat_interleave(width, dim=-1)[..., : weight.shape[-1]]
+    return weight.float().mul_(group_scale)
 
 
 def quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -13,16 +13,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.model.checkpoint_config import CONFIG, load_config
 from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
-from lopa_ray.model.config import ModelConfig, NativeConfig, WeightFormat
+from lopa_ray.model.config import ModelConfig, NativeConfig, Quantization
 from lopa_ray.model.families import family_of
 from lopa_ray.model.family import Family, published_rows
+from lopa_ray.model.fp8_config import channel_config
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.hub import download
 from lopa_ray.model.json_file import read_json
 from lopa_ray.model.lora import LoraAdapter
-from lopa_ray.model.stored_fp8 import WEIGHT_DTYPES, StoredFp8
+from lopa_ray.model.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
+from lopa_ray.model.stored_quantization import KEY as QUANTIZATION_CONFIG
 from lopa_ray.model.tensor_parallel import is_of_experts
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (
@@ -49,15 +52,17 @@ def read_weights(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     lora: str | Path | None = None,
-    quantization: WeightFormat = "none",
+    quantization: Quantization = "none",
+    keep_fp8: bool = False,
     mask_token_id: int | None = None,
     experts: range | None = None,
 ) -> Weights:
     """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
-    `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them, but floating
-    if it has them in fp8, which they stay with fp8 where no adapter changes them.
+    `quantization` makes the linear layers int8 or fp8 after that, unless the checkpoint has them in fp8 already. With
+    none they are as the checkpoint has them, but floating if it has them in fp8. With `keep_fp8` those in fp8 stay so,
+    where no adapter changes them.
     `mask_token_id`: see `load_config`. `experts`: those to read; the others' tensors are not touched, and parameters
     that stack experts are as much shorter. None: all.
     Tensors are read one by one into their final place on `device`, so host memory stays near the size of the model.
@@ -68,7 +73,9 @@ def read_weights(
     family = family_of(config)
     published = meta_model(config.unfolded(), dtype)
     target = config.with_quantization(quantization)
-    model = meta_model(target.unfolded() if quantization == "none" else target, dtype)
+    if quantization == "none" and not keep_fp8:
+        target = target.unfolded()
+    model = meta_model(target, dtype)
     tensor_files = find_tensors(folder)
     expected, stored = _check_all(folder, tensor_files, published, config)
     adapter = LoraAdapter.load(lora) if lora is not None else None
@@ -94,9 +101,9 @@ def read_weights(
             parts_per_expert = len(parts) // parameter.shape[0]
             parts = dict(list(parts.items())[parts_per_expert * own.start : parts_per_expert * own.stop])
             lead = torch.Size((len(own), parameter.shape[1]))
-        stays_fp8 = is_fp8_weight(model, name) and all(
-            part in stored and (adapter is None or not adapter.changes(part)) for part in parts
-        )
+        kept = {part for part in parts if part in stored and (adapter is None or not adapter.changes(part))}
+        is_converted = quantization != "none" or kept == parts.keys()
+        in_fp8 = is_converted and is_fp8_weight(model, name)
         # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
         fused: dict[str, Tensor] = {}
         stop = 0
@@ -105,12 +112,12 @@ def read_weights(
             dtypes = (torch.int8,)
         for part, tensor in tensor_files.read_tensors(parts, dtypes):
             start, stop = stop, stop + parts[part]
-            if stays_fp8:
+            if in_fp8 and part in kept:
                 values = stored.kept(name, part, tensor)
             else:
                 whole = stored.unfold(part, tensor) if part in stored else tensor
                 whole = whole if adapter is None else adapter.merge(part, whole)
-                values = quantize_parameter(model, name, whole.to(device))
+                values = quantize_parameter(model, name, whole.to(device), to_fp8=in_fp8)
             for key, value in values:
                 if key not in fused:
                     kept_as = storage_dtype(model, key, value, dtype)
@@ -125,7 +132,7 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device | str,
     lora: str | Path | None = None,
-    quantization: WeightFormat = "none",
+    quantization: Quantization = "none",
 ) -> Transformer:
     """Load the checkpoint `path` in `dtype` on `device`, in eval mode, without gradients.
 
@@ -136,7 +143,14 @@ def load_model(
     path = download(str(path), weights=True)
     lora = None if lora is None else download(str(lora), weights=True)
     config = fitted(load_config(path).with_quantization(quantization), dtype=dtype, device=device)
-    weights = read_weights(path, dtype=dtype, device=device, lora=lora, quantization=config.quantization)
+    weights = read_weights(
+        path,
+        dtype=dtype,
+        device=device,
+        lora=lora,
+        quantization=config.conversion,
+        keep_fp8=config.fp8 is not None,
+    )
     return build_model(config, weights, dtype=dtype, device=device)
 
 
@@ -144,14 +158,15 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`.
 
     Writes config.json, generation_config.json and one model.safetensors with published names. The
-    weights are written beside and moved into place, so an interrupted save leaves the old ones whole. Raises
-    CheckpointError for a model with weights in fp8, and SettingsError for a dtype that is not supported.
+    weights are written beside and moved into place, so an interrupted save leaves the old ones whole. Weights in fp8
+    have the layout of compressed-tensors, with a scale per channel. Raises CheckpointError for a model whose fp8 has
+    other scales, and for a dtype that is not supported.
     """
     check_dtype(dtype)
-    if model.config.quantization == "fp8":
+    if model.config.fp8 is not None and model.config.fp8.block is not None:
         raise CheckpointError(
-            f"{path}: got a model with weights in fp8, which are not saved; load it on the CPU, where they are "
-            "unfolded, or with quantization w8 or w8a8"
+            f"{path}: got a model with weights in fp8 that have a scale per block, which are not saved; load it on the "
+            "CPU without quantization, where they are unfolded, or with quantization w8 or w8a8"
         )
     folder, family = Path(path), family_of(model.config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,13 +176,18 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
         parts = published_rows(family, model.config, name, rows.shape[0])
         for part, piece in zip(parts, rows.split(list(parts.values())), strict=True):
             # A contiguous copy of its own: safetensors refuses tensors that share memory.
-            tensors[part] = piece.to(
+            tensors[part.replace(".group_scale", f".{SAVED_SCALE_NAME}")] = piece.to(
                 device="cpu", dtype=storage_dtype(model, name, piece, dtype), copy=True
             ).contiguous()
     unfinished = folder / f".{WEIGHTS}.tmp"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     os.replace(unfinished, folder / WEIGHTS)
     raw = family.to_config_json(model.config) | {"torch_dtype": DTYPE_NAMES[dtype]}
+    if model.config.fp8 is not None:
+        floating = {name for name, tensor in tensors.items() if tensor.dim() == 2 and tensor.dtype != FP8}
+        raw[QUANTIZATION_CONFIG] = channel_config(
+            name.removesuffix(".weight") for name in floating if name.endswith(".weight")
+        )
     generation = {key: value for key, value in raw.items() if key.endswith("_token_id")}
     if model.config.stop_token_ids:
         generation["eos_token_id"] = [model.config.eos_token_id, *model.config.stop_token_ids]

@@ -10,14 +10,12 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
 from lopa_ray.model.yarn import Yarn
 
-Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
-
-WeightFormat: TypeAlias = Literal["none", "w8", "w8a8", "fp8"]
-"""The format in which a model has its linear layers: one of `Quantization`, or fp8 as the checkpoint has it."""
+Quantization: TypeAlias = Literal["none", "w8", "w8a8", "fp8"]
+"""The format in which a model has its linear layers."""
 
 Implementation: TypeAlias = Literal["auto", "native", "transformers"]
 
-QUANTIZATION_CONFIGS: dict[WeightFormat, dict[str, Any]] = {
+QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
     "w8": {"quant_method": "lopa_ray_int8", "format": "w8"},
     "w8a8": {"quant_method": "lopa_ray_int8", "format": "w8a8"},
 }
@@ -28,12 +26,15 @@ QUANTIZATION_CONFIGS: dict[WeightFormat, dict[str, Any]] = {
 class Fp8Scales:
     """Which weights of an fp8 checkpoint share a scale: those of a tensor, of a row (channel), or of a block of both.
 
-    `block` are rows and columns of a block, of which the last ones may be smaller. `shards`: into how many the model is
+    `block` are rows and columns of a block, of which the last ones may be smaller. `all_layers`: layers that the
+    checkpoint has floating are converted when they are loaded, and the model has fp8 weights on every device, as
+    `model.quantization` demands; else both are as checkpoint and device have it. `shards`: into how many the model is
     cut of which this is one.
     """
 
     kind: Literal["tensor", "channel", "block"]
     block: tuple[int, int] | None = None
+    all_layers: bool = False
     shards: int = 1
 
     def width(self, inputs: int, *, cut: bool = False) -> int:
@@ -108,14 +109,32 @@ class NativeConfig(ModelShape):
     yarn: Yarn | None = None
     experts: ExpertsConfig | None = None
     draft_rank: int = 0
-    quantization: WeightFormat = "none"
+    quantization: Quantization = "none"
     fp8: Fp8Scales | None = None
 
-    def with_quantization(self, quantization: WeightFormat) -> Self:
-        """The same model in that format; with none in the format that it has."""
+    def with_quantization(self, quantization: Quantization) -> Self:
+        """The same model in that format; with none in the format that it has.
+
+        In fp8 it has a scale per output channel, or those that its checkpoint has. Raises SettingsError for fp8 and a
+        model in int8.
+        """
+        if quantization == "fp8":
+            if self.quantization in QUANTIZATION_CONFIGS:
+                raise SettingsError(
+                    "model.quantization: got 'fp8' for a model whose weights are int8 already; allowed there: none, w8 "
+                    "or w8a8; choose one of them, or load the checkpoint that was quantised"
+                )
+            scales = self.fp8 or Fp8Scales(kind="channel")
+            return replace(self, quantization="fp8", fp8=replace(scales, all_layers=True))
         if quantization in ("none", self.quantization):
             return self
         return replace(self, quantization=quantization, fp8=None)
+
+    @property
+    def conversion(self) -> Quantization:
+        """What the weights of the checkpoint are converted to when they are loaded; none: nothing, or to floating ones
+        from fp8."""
+        return "none" if self.fp8 is not None and not self.fp8.all_layers else self.quantization
 
     def unfolded(self) -> Self:
         """The same model with floating weights in place of fp8."""
@@ -213,7 +232,7 @@ class TransformersConfig(ModelShape):
         """The width of the MLP, or the usual one where only transformers knows the family: its classes share no key."""
         return self.native.intermediate_size if self.native is not None else 4 * self.hidden_size
 
-    def with_quantization(self, quantization: WeightFormat) -> Self:
+    def with_quantization(self, quantization: Quantization) -> Self:
         """The same model; raises SettingsError for any format but none."""
         if quantization != "none":
             raise self.refusal("model.quantization", repr(quantization), "none; set it to none")

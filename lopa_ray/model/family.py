@@ -171,7 +171,8 @@ class Family:
         return experts
 
     def to_config_json(self, config: NativeConfig) -> dict[str, Any]:
-        """The published `config.json` of `config`, special ids included: what `parse_config` accepts."""
+        """The published `config.json` of `config`, special ids included: what `parse_config` accepts, but for the
+        scales of fp8 (see `channel_config`)."""
         raw: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
         raw |= self.extra_config
         raw |= {key: getattr(config, name) for name, key in self.config_keys.items() if name != "head_dim"}
@@ -181,7 +182,7 @@ class Family:
             raw[key] = config.head_dim
         if config.yarn is not None:
             raw[YARN_KEY] = config.yarn.to_json(raw.pop(self.config_keys["rope_theta"]))
-        if config.quantization != "none":
+        if config.quantization in QUANTIZATION_CONFIGS:
             raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
         return raw | {key: getattr(config, key) for key in TOKEN_ID_KEYS}
 

@@ -1,4 +1,5 @@
-"""From the `quantization_config` of an fp8 checkpoint to its `Fp8Scales`, without torch.
+"""From the `quantization_config` of an fp8 checkpoint to its `Fp8Scales`, and the one of those that are saved here,
+without torch.
 
 Two layouts are read: that of transformers' FineGrainedFP8 (quant_method fp8), which other tools without blocks write as
 well, and compressed-tensors with float weights of 8 bits. Which layers a checkpoint has converted is not read from the
@@ -7,7 +8,7 @@ lists in it (modules_to_not_convert, ignore): the types of its tensors show it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lopa_ray.model.config import Fp8Scales
@@ -58,6 +59,27 @@ def parse_fp8(stored: Mapping[str, Any]) -> Fp8Scales | str | None:
     if any(one != first for one in weights):
         return "config_groups with different weights"
     return _refused(stored, _COMPRESSED_VALUES) or _refused(first, _WEIGHTS_VALUES) or _compressed(first)
+
+
+def channel_config(floating: Iterable[str]) -> dict[str, Any]:
+    """The `quantization_config` of weights with a scale per channel, in the layout of compressed-tensors. `floating`:
+    published names of linear modules that are not converted."""
+    scheme = {"num_bits": 8, "type": "float", "symmetric": True}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": scheme | {"strategy": "channel", "dynamic": False},
+                "input_activations": scheme | {"strategy": "token", "dynamic": True},
+                "output_activations": None,
+            }
+        },
+        "ignore": sorted(floating),
+        "kv_cache_scheme": None,
+    }
 
 
 def _fine_grained(stored: Mapping[str, Any]) -> Fp8Scales | str:

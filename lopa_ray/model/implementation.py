@@ -23,7 +23,7 @@ from lopa_ray.model.weights import Weights
 
 
 def fitted(config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> ModelConfig:
-    """The same model as it is loaded on `device`: with floating weights in place of fp8 that it does not multiply."""
+    """The same model as it is loaded on `device`; see `weights.fitted`."""
     if isinstance(config, TransformersConfig):
         return config
     return native_weights.fitted(config, dtype=dtype, device=device)
@@ -58,7 +58,8 @@ def read_weights(
         dtype=dtype,
         device=device,
         lora=lora,
-        quantization=config.quantization,
+        quantization=config.conversion,
+        keep_fp8=config.fp8 is not None,
         mask_token_id=config.mask_token_id,
         experts=experts,
     )

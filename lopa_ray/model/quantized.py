@@ -1,4 +1,4 @@
-"""Linear layers with int8 weights (`w8`), with int8 activations too (`w8a8`), and with the fp8 weights of a checkpoint.
+"""Linear layers with int8 weights (`w8`), with int8 activations too (`w8a8`), and with fp8 weights.
 
 Int8 is symmetric: a row has one fp32 scale, its largest magnitude ÷ 127. A row of weights is an output channel, scaled
 once; a row of activations is a token, scaled in every call. Nothing but the row itself decides its scale,

@@ -23,7 +23,10 @@ WEIGHT_DTYPES: tuple[torch.dtype, ...] = (*FLOAT_DTYPES, FP8)
 
 _SCALE_DTYPES = (*FLOAT_DTYPES, torch.float8_e8m0fnu)
 
-_SCALE_NAMES = ("weight_scale_inv", "weight_scale")
+SAVED_SCALE_NAME = "weight_scale"
+"""The name under which scales are saved here."""
+
+_SCALE_NAMES = ("weight_scale_inv", SAVED_SCALE_NAME)
 """transformers' FineGrainedFP8 has the first name, compressed-tensors the second. Both are what weights are multiplied
 by."""
 

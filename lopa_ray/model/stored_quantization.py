@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import QUANTIZATION_CONFIGS, Fp8Scales, WeightFormat
+from lopa_ray.model.config import QUANTIZATION_CONFIGS, Fp8Scales, Quantization
 from lopa_ray.model.fp8_config import READABLE, parse_fp8
 from lopa_ray.model.json_file import read_json
 from lopa_ray.model.special_tokens import Json
@@ -51,7 +51,7 @@ _IN_CACHE = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
-def read_quantization(raw: Json, where: str) -> tuple[WeightFormat, Fp8Scales | None]:
+def read_quantization(raw: Json, where: str) -> tuple[Quantization, Fp8Scales | None]:
     """The format of the weights that config.json `raw` describes, and their scales if it is fp8.
 
     Raises `CheckpointError` for one that is not read.

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lopa_ray.errors import CheckpointError
-from lopa_ray.kernels.fp8 import FP8, by_group, computes_fp8, has_fp8_kernel, quantize_groups
+from lopa_ray.errors import CheckpointError, SettingsError
+from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, FP8, by_group, computes_fp8, has_fp8_kernel, quantize_groups
 from lopa_ray.model.config import Fp8Scales, NativeConfig
 from lopa_ray.model.experts import Fp8ExpertLinear, Int8ExpertLinear
 from lopa_ray.model.quantized import Fp8Linear, Int8Linear, probe_kernels, quantize_rows
@@ -45,7 +45,8 @@ def build_model(
     whose weights they are.
 
     Tensors that are there already are used as they are, and never written to.
-    Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that.
+    Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that, or has experts in
+    fp8 that the device cannot unfold.
     """
     model = meta_model(config, dtype, tp_group)
     for name, tensor in weights:
@@ -54,15 +55,34 @@ def build_model(
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
+    _check_experts(model, torch.device(device))
     probe_kernels(model)
     return model.eval()
 
 
 def fitted(config: NativeConfig, *, dtype: torch.dtype, device: torch.device | str) -> NativeConfig:
-    """The same model as it is loaded on `device`: with floating weights in place of fp8 that it does not multiply."""
-    if config.fp8 is None or _has_fp8_products(config.fp8, dtype, torch.device(device)):
+    """The same model as it is loaded on `device`: with floating weights in place of the checkpoint's fp8 if that device
+    does not multiply it, unless fp8 is demanded."""
+    if (
+        config.fp8 is None
+        or config.fp8.all_layers
+        or _has_fp8_products(config.fp8, dtype, torch.device(device))
+    ):
         return config
     return config.unfolded()
+
+
+def _check_experts(model: Transformer, device: torch.device) -> None:
+    """Raise SettingsError for experts in fp8 on a CUDA device whose kernels have no numbers of fp8."""
+    has_experts = any(
+        isinstance(layer, Fp8ExpertLinear) and layer.group_scale is not None for layer in model.modules()
+    )
+    if has_experts and device.type == "cuda" and not computes_fp8(device):
+        major, minor = CUDA_CAPABILITY
+        raise SettingsError(
+            f"model.quantization: got 'fp8' for a {model.config.family} model, whose experts are unfolded by a kernel "
+            f"that needs a GPU of compute capability {major}.{minor} or more; set it to w8 or w8a8"
+        )
 
 
 def _has_fp8_products(scales: Fp8Scales, dtype: torch.dtype, device: torch.device) -> bool:
@@ -95,7 +115,7 @@ def random_weights(
             value = torch.empty(parameter.shape, dtype=torch.float32, device=device)
             value = value.normal_(std=INIT_STD, generator=generator)
             value = value.to(storage_dtype(model, name, parameter, dtype))
-        yield from _quantize_to_fp8(model, name, value)
+        yield from quantize_parameter(model, name, value, to_fp8=is_fp8_weight(model, name))
 
 
 def random_model(
@@ -145,20 +165,26 @@ def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dty
     return torch.float32 if is_wide else dtype
 
 
-def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
+def quantize_parameter(model: Transformer, name: str, value: Tensor, *, to_fp8: bool) -> Weights:
     """Yield one parameter of `model` as the model stores it.
 
     `name` is the parameter's own name in `model`, `value` the whole parameter. A floating weight [..., O, I] of an int8
     layer becomes two parameters: the scales, fp32 [..., O], as `weight_scale`, and then the weight, int8 [..., O, I].
-    All else stays as it is. Raises AttributeError if `model` has no module of that name.
+    With `to_fp8` that of an fp8 layer becomes its scales, fp32 [..., O, G], as `group_scale`, and then fp8. All else
+    stays as it is. Raises AttributeError if `model` has no module of that name.
     """
     owner, _, attribute = name.rpartition(".")
-    is_int8_weight = isinstance(model.get_submodule(owner), INT8_LAYERS) and attribute == "weight"
-    if is_int8_weight and value.dtype != torch.int8:
-        shape = value.shape
+    layer, shape = model.get_submodule(owner), value.shape
+    if isinstance(layer, INT8_LAYERS) and attribute == "weight" and value.dtype != torch.int8:
         value, scale = quantize_rows(value.flatten(0, -2))
         value = value.view(shape)
         yield f"{owner}.weight_scale", scale.view(shape[:-1])
+    elif to_fp8:
+        assert isinstance(layer, FP8_LAYERS)
+        rows = value.flatten(0, -2)
+        value, scale = quantize_groups(F.pad(rows, (0, -rows.shape[1] % layer.width)), layer.width)
+        value = value[:, : shape[-1]].reshape(shape)
+        yield f"{owner}.group_scale", scale.unflatten(0, shape[:-1]).contiguous()
     yield name, value
 
 
@@ -166,23 +192,6 @@ def is_fp8_weight(model: Transformer, name: str) -> bool:
     """Whether the parameter `name` of `model` is the weight of a layer that may have it in fp8."""
     owner, _, attribute = name.rpartition(".")
     return attribute == "weight" and isinstance(model.get_submodule(owner), FP8_LAYERS)
-
-
-def _quantize_to_fp8(model: Transformer, name: str, value: Tensor) -> Weights:
-    """Yield one parameter as `quantize_parameter` does, but a floating weight [..., O, I] of an fp8 layer as its
-    scales, fp32 [..., O, G], and fp8."""
-    if not is_fp8_weight(model, name):
-        yield from quantize_parameter(model, name, value)
-        return
-    owner = name.removesuffix(".weight")
-    layer = model.get_submodule(owner)
-    assert isinstance(layer, FP8_LAYERS)
-    width = layer.width
-    shape, rows = value.shape, value.flatten(0, -2)
-    rows = F.pad(rows, (0, -rows.shape[1] % width))
-    quantized, scale = quantize_groups(rows, width)
-    yield f"{owner}.group_scale", scale.unflatten(0, shape[:-1]).contiguous()
-    yield name, quantized[:, : shape[-1]].reshape(shape)
 
 
 def _set_parameter(model: Transformer, name: str, value: Tensor) -> None:

@@ -12,12 +12,14 @@ from torch import Tensor
 pytest.importorskip("pydantic")
 
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels import fp8
 from lopa_ray.kernels.fp8 import fp8_linear, has_fp8_kernel, quantize_groups, unfold
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.model.checkpoint import load_model
 from support.fp8_checkpoints import LAYOUTS, save_fp8
+from support.paths import MODELS
 from support.tiny_model import ALL_MODELS, PROMPTS, SETTINGS
 
 IDS = [5, 9, 127, 127, 3, 127, 60, 127] * 5
@@ -93,6 +95,28 @@ def test_logits_are_near_those_of_unfolded_weights(name: str, layout: str, tmp_p
         BranchRunner(one, max_num_seqs=1, max_model_len=64).logits(IDS) for one in (model, wanted)
     )
     assert (logits.cpu().float() - expected).norm() / expected.norm() < 0.15
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ALL_MODELS)
+def test_weights_become_fp8_when_they_are_loaded(name: str, dtype: torch.dtype) -> None:
+    """On any GPU, with the weights of the CPU; experts need kernels with fp8. Products of fp8 are those of bfloat16."""
+    wanted = load_model(MODELS / name, dtype=torch.float32, device="cpu", quantization="fp8")
+    options = {"dtype": dtype, "device": "cuda", "quantization": "fp8"}
+    if wanted.config.experts is not None and not MULTIPLIES:
+        with pytest.raises(SettingsError, match=r"model\.quantization"):
+            load_model(MODELS / name, **options)
+        return
+    model = load_model(MODELS / name, **options)
+    assert model.config == wanted.config
+    for key, parameter in wanted.named_parameters():
+        if parameter.dtype == fp8.FP8:
+            assert torch.equal(model.get_parameter(key).cpu().float(), parameter.float()), key
+    logits, expected = (
+        BranchRunner(one, max_num_seqs=1, max_model_len=64).logits(IDS) for one in (model, wanted)
+    )
+    most = 0.05 if dtype == torch.float32 else 0.3
+    assert (logits.cpu().float() - expected).norm() / expected.norm() < most
 
 
 @pytest.mark.parametrize("layout", ["compressed_channel", "blocks"])

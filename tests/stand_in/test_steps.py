@@ -74,7 +74,7 @@ def test_dtypes(family: str, dtype: torch.dtype) -> None:
     assert StepSetup(config_of(family), dtype).log().faults == []
 
 
-@pytest.mark.parametrize("quantization", ["w8", "w8a8"])
+@pytest.mark.parametrize("quantization", ["w8", "w8a8", "fp8"])
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_weight_formats(family: str, quantization: Any) -> None:
     assert StepSetup(config_of(family, quantization)).log().faults == []
@@ -158,7 +158,7 @@ def test_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any("slot_attention" in name for name in log.launches)
 
 
-@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
+@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8", "fp8"])
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_shards(family: str, quantization: Any) -> None:
     shards = FakeShards()
@@ -168,7 +168,7 @@ def test_shards(family: str, quantization: Any) -> None:
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
+@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8", "fp8"])
 @pytest.mark.parametrize("family", EXPERTS)
 def test_shards_of_experts(family: str, quantization: Any, parallel: bool) -> None:
     config = config_of(family, quantization).with_expert_parallel(parallel)

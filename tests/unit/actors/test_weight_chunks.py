@@ -10,18 +10,31 @@ import torch
 from actors import worker_model
 from actors.worker_model import from_chunks, to_chunks
 from lopa_ray.model.checkpoint import read_weights
+from lopa_ray.model.config import Quantization
 from lopa_ray.model.weights import Weights
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 
 
-@pytest.mark.parametrize("quantization", ["none", "w8a8", "fp8"])
+@pytest.mark.parametrize(
+    ("quantization", "keep_fp8", "in_format"),
+    [
+        ("none", False, torch.bfloat16),
+        ("w8a8", False, torch.int8),
+        ("none", True, torch.float8_e4m3fn),
+        ("fp8", False, torch.float8_e4m3fn),
+    ],
+)
 def test_chunks_give_back_the_weights(
-    quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quantization: Quantization,
+    keep_fp8: bool,
+    in_format: torch.dtype,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stored, _ = save_fp8("llada2-tiny-3l", LAYOUTS["odd_blocks"], tmp_path)
 
     def weights() -> Weights:
-        return read_weights(stored, dtype=torch.bfloat16, quantization=quantization)
+        return read_weights(stored, dtype=torch.bfloat16, quantization=quantization, keep_fp8=keep_fp8)
 
     monkeypatch.setattr(worker_model, "CHUNK_BYTES", 10_000)
     monkeypatch.setattr(worker_model.ray, "get", lambda chunk: chunk)
@@ -33,5 +46,4 @@ def test_chunks_give_back_the_weights(
         assert shared[name].dtype == tensor.dtype and shared[name].shape == tensor.shape
         assert torch.equal(shared[name].float(), tensor.float())
     dtypes = {tensor.dtype for name, tensor in shared.items() if name.endswith("gate_up.weight")}
-    in_format = {"none": torch.bfloat16, "w8a8": torch.int8, "fp8": torch.float8_e4m3fn}[quantization]
     assert in_format in dtypes

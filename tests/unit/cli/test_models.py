@@ -151,6 +151,7 @@ def test_what_is_configured_comes_first() -> None:
             ["model.dtype=float16"],
             ["model.quantization=w8"],
             ["model.dtype=bfloat16", "model.quantization=w8a8"],
+            ["model.quantization=fp8"],
             ["model.dtype=auto"],
             ["model.device=cuda"],
         )
@@ -160,6 +161,7 @@ def test_what_is_configured_comes_first() -> None:
         [("float16", "none"), ("float32", "none"), ("bfloat16", "none"), ("bfloat16", "w8a8")],
         [("float32", "w8"), ("bfloat16", "w8")],
         [("bfloat16", "w8a8"), ("float32", "w8a8")],
+        [("float32", "fp8"), ("float32", "none"), ("bfloat16", "none"), ("bfloat16", "w8a8")],
         [("float32", "none"), ("bfloat16", "none"), ("bfloat16", "w8a8")],
         [("bfloat16", "none"), ("float32", "none"), ("bfloat16", "w8a8")],
     ]

@@ -112,6 +112,11 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     ),
     (
         ModelSettings,
+        {"implementation": "transformers", "quantization": "fp8"},
+        ["quantization fp8", "implementation transformers", "auto"],
+    ),
+    (
+        ModelSettings,
         {"implementation": "transformers", "compile": True},
         ["compile True", "implementation transformers", "auto"],
     ),

@@ -43,7 +43,7 @@ SHAPES = {
 
 @cache
 def model_of(name: str) -> MaskPredictor:
-    """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8.
+    """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8, and `+fp8` makes them fp8.
     `transformers:` comes before a model type of transformers, which then runs one of that type."""
     if name.startswith("transformers:"):
         text = config_json(name.removeprefix("transformers:"))
@@ -67,11 +67,10 @@ def model_of(name: str) -> MaskPredictor:
         eos_token_id=vocab - 2,
         pad_token_id=None,
         bos_token_id=None,
-        quantization=quantization or "none",
-    )
+    ).with_quantization(quantization or "none")
     model = random_model(config, 0, torch.float32, "cpu")
     for key, parameter in model.named_parameters():
-        if key.endswith("scale") or (parameter.dim() == 2 and parameter.is_floating_point()):
+        if key.endswith("scale") or (parameter.dim() == 2 and parameter.itemsize > 1):
             # Sharper, so that probabilities spread and several positions are filled.
             parameter.mul_(4)
     return model
@@ -163,9 +162,11 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
         "llada2-tiny-3l",
         "llada2-tiny-3l+w8",
         "llada2-tiny-3l+w8a8",
+        "llada2-tiny-3l+fp8",
         *SHAPES,
         *(f"{name}+w8a8" for name in SHAPES),
         "odd+w8",
+        "odd+fp8",
     ],
 )
 @pytest.mark.parametrize("seed", [0, *also_slow(1), *also_long(2)])

@@ -214,6 +214,7 @@ def test_truncated_and_absent_weights_are_refused(tmp_path: Path) -> None:
     ("model", "parts"),
     [
         ({"quantization": "w8"}, ["model.quantization", "'w8'", "set it to none"]),
+        ({"quantization": "fp8"}, ["model.quantization", "'fp8'", "set it to none"]),
         ({"compile": True}, ["model.compile", "set it to false"]),
     ],
 )

@@ -42,9 +42,9 @@ def test_forward_of_every_way_to_run_a_model(tmp_path: Path) -> None:
     assert native["plain ms"] is not None and other["plain ms"] is None
     assert other["floor ms"] > 0
     record = bench_record(
-        tmp_path, "forward", *TINY, *sizes, "--quantization", "none,w8a8", "--kernel", "sdpa,reference"
+        tmp_path, "forward", *TINY, *sizes, "--quantization", "none,w8a8,fp8", "--kernel", "sdpa,reference"
     )
-    assert [row["floor ms"] is None for row in record.rows] == [False, False, True, True]
+    assert [row["floor ms"] is None for row in record.rows] == [False, False, True, True, True, True]
     experts = ("--model", str(MODELS / "sdar-moe-tiny-3l"), "--quantization", "none,w8a8")
     record = bench_record(tmp_path, "forward", *experts, *sizes)
     assert [(row["step ms"] > 0, row["floor ms"], row["plain ms"]) for row in record.rows] == [

@@ -25,7 +25,7 @@ COMMANDS = {
         4,
     ),
     "host": (("--requests", "1,2", "--branches", "2", "--steps", "4"), 4),
-    "quantization": (("--problems", "2", "--formats", "float32,bfloat16/w8a8"), 2),
+    "quantization": (("--problems", "2", "--formats", "float32,bfloat16/w8a8,bfloat16/fp8"), 3),
     "constraints": (("--tokens", "80", "--branches", "2"), 5),
     "pages": (("--requests", "10", "--branches", "1,2", "--repeats", "1"), 22),
     "cluster": ((), 17),
@@ -45,13 +45,17 @@ def test_a_command(name: str, tmp_path: Path) -> None:
 
 
 def test_number_formats_are_compared_with_the_first(tmp_path: Path) -> None:
-    first, second = bench_record(tmp_path, "quantization", *COMMANDS["quantization"][0]).rows
+    first, *others = bench_record(tmp_path, "quantization", *COMMANDS["quantization"][0]).rows
     assert (first["dtype"], first["quantization"], first["same tokens %"], first["error of logits %"]) == (
         "float32", "none", 100, 0,
     )  # fmt: skip
-    assert (second["dtype"], second["quantization"]) == ("bfloat16", "w8a8")
-    assert 0 < second["error of logits %"] < 10
-    assert second["MB"] < first["MB"]
+    assert [(row["dtype"], row["quantization"]) for row in others] == [
+        ("bfloat16", "w8a8"),
+        ("bfloat16", "fp8"),
+    ]
+    for row in others:
+        assert 0 < row["error of logits %"] < 10
+        assert row["MB"] < first["MB"]
 
 
 @pytest.mark.long
