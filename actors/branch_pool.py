@@ -183,6 +183,11 @@ class BranchPool:
         """Wait for the reports of all workers and return them. Raises WorkerLostError, or what a worker raised."""
         return [report for report, *_ in await self._gather(batch, IN_A_STEP)]
 
+    async def drop(self, batch: RPCBatch) -> None:
+        """Wait until no worker is busy any more with a step whose reports are not wanted. Raises as `gather`."""
+        left = {worker: replies for worker, replies in batch.replies.items() if worker in self.workers}
+        await self._gather(RPCBatch(left, batch.exports), IN_A_STEP)
+
     async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
         """Have ranks stage again what was lost (rank → requests). Raises as `gather`.
 

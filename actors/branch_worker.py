@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import ray
 
 from actors.kv_transfer import CollectiveTransfer, KVTransfer
 from actors.rendezvous import Rendezvous
-from actors.step_connection import StepAddress, StepThread
+from actors.step_connection import OverlappingStepThread, StepAddress, StepThread
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.model_spec import ModelSpec
@@ -29,6 +30,7 @@ from lopa_ray.protocol.step_report import StepReport
 if TYPE_CHECKING:
     from actors.worker_model import WeightChunk
     from lopa_ray.execution.kv_cache import SlotState
+    from lopa_ray.execution.launched_step import LaunchedStep
 
 
 logger = logging.getLogger("lopa.group")
@@ -56,6 +58,8 @@ class BranchWorker:
         self._model = WorkerModel(spec, runner_factory)
         self._transfer = transfer()
         self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
+        # Shards wait for all collectives together, so the report of a step would wait for the next one.
+        self._overlaps = bool(spec.config.overlap) and not sharded
         self._epoch = 0
         self._steps: StepThread | None = None
 
@@ -113,7 +117,10 @@ class BranchWorker:
         enter, or the master is not reached.
         """
         if steps is not None and self._steps is None:
-            self._steps = StepThread(steps, self.execute, workers.timeout_s)
+            if self._overlaps:
+                self._steps = OverlappingStepThread(steps, self.launch, workers.timeout_s)
+            else:
+                self._steps = StepThread(steps, self.execute, workers.timeout_s)
         self._epoch = workers.epoch
         with self._guarded():
             self._transfer.join(workers)
@@ -145,11 +152,20 @@ class BranchWorker:
         All shards have the same reports; the first one's go to the master.
         Raises ProtocolError for a plan of another epoch than the one joined last.
         """
+        return self.launch(plan, *payloads)()
+
+    def launch(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> Callable[[], StepReport]:
+        """Begin a step; returns what waits for its report. See `execute`, and `BranchRunner.launch`."""
         if plan.epoch != self._epoch:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
         self._transfer.set_exported(payloads)
         with self._guarded():
-            report = self._runner.execute(plan, self._transfer)
+            launched = self._runner.launch(plan, self._transfer)
+        return partial(self._report, launched)
+
+    def _report(self, launched: LaunchedStep) -> StepReport:
+        with self._guarded():
+            report = launched.report()
         if self._tp_group.rank == 0:
             return report
         return StepReport.without_branches(report.epoch, report.step, report.commit_s, report.forward_s)

@@ -2,8 +2,9 @@
 
 A plain class with async methods; `RayEngine` and the serving group wrap it in an actor. Clients
 open a stream of events; their requests join the loop at the next step. Each step is one scatter
-and one gather over the branch workers, and one message per client. A step that fails because
-workers were lost is run again on those that are left.
+and one gather over the branch workers, and one message per client. With overlap the next step is
+sent before the reports of the last one are gathered. A step that fails because workers were lost
+is run again on those that are left.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,8 @@ from actors.autoscaling_loop import AutoscalingLoop
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
 from actors.master_status import MasterStatus
-from actors.rpc import RPCBatch
-from actors.timers import StartPhases, StepTimer
+from actors.steps_in_flight import StepsInFlight
+from actors.timers import StartPhases
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import (
@@ -39,7 +40,7 @@ from lopa_ray.errors import (
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.slot_checksum import SlotChecksum
-from lopa_ray.protocol.step_report import StepReport, StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
@@ -76,7 +77,7 @@ class Master:
         """Held while the workers are called."""
         self._autoscaling: AutoscalingLoop | None = None
         self._loop: asyncio.Task[None] | None = None
-        self._timer = StepTimer()
+        self._in_flight = StepsInFlight()
         self._steps = 0
         self._step_began: float | None = None
         self._repeats = 0
@@ -238,37 +239,55 @@ class Master:
                     await self._membership.pool.check_alive()
 
     async def _step(self) -> None:
-        """One step of all requests in flight. If it fails, the next call runs the same step again."""
-        pool, scheduler = self._membership.pool, self._scheduler
-        if self._membership.change_due:
-            await self._membership.change(scheduler)
+        """Send the steps that may be in flight, and process the oldest. If one fails, the next call runs them again."""
+        if not self._in_flight and self._membership.change_due:
+            await self._membership.change(self._scheduler)
         try:
-            with self._timer("plan"):
-                plans = scheduler.plan(len(pool))
-            with self._timer("scatter"):
-                batch = pool.scatter(plans)
-        finally:
-            self._publish()
-        with self._timer("gather"):
-            reports = await self._gather(batch)
-        with self._timer("select"):
-            events = scheduler.advance(reports)
-        self._unpublished = events, self._timer.timing(reports)
-        self._count(reports)
-        if not scheduler.busy or self._membership.change_due:
+            try:
+                self._send_steps()
+            finally:
+                self._publish()
+            await self._process_step()
+        except Exception as error:
+            self._step_began = time.monotonic()  # of what is waited for from now on
+            cause = await self._in_flight.drop(self._membership.pool, error)
+            if isinstance(cause, WorkerLostError):
+                self._record_loss(cause)
+            if cause is error:
+                raise
+            raise cause from error
+        if not self._scheduler.busy or self._membership.change_due:
             self._publish()
 
-    async def _gather(self, batch: RPCBatch) -> list[StepReport]:
-        """See `BranchPool.gather`. A request whose step has lost workers again and again ends with an error."""
+    def _send_steps(self) -> None:
+        """Send a step, and with overlap another one behind it, unless the group is about to change."""
         pool = self._membership.pool
-        try:
-            return await pool.gather(batch)
-        except WorkerLostError as error:
-            planned = self._scheduler.planned_ids
-            culprit = self._scheduler.suspects.record_loss(planned, with_group=not len(pool))
-            reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
-            self._abort(culprit, WorkerError(reason))
-            raise
+        if not self._in_flight:
+            self._in_flight.send(pool, self._scheduler.plan)
+        if self._in_flight and not self._membership.change_due:
+            self._in_flight.send(pool, self._scheduler.plan_beside)
+
+    async def _process_step(self) -> None:
+        """Gather the reports of the oldest step, and take in what they decide."""
+        if not self._in_flight:
+            self._unpublished = self._scheduler.advance([]), None
+            return
+        branches = self._in_flight.branches
+        reports, timer = await self._in_flight.gather(self._membership.pool)
+        with timer("select"):
+            events = self._scheduler.advance(reports)
+        self._unpublished = events, timer.timing(reports)
+        self._steps += 1
+        if self._autoscaling is not None:
+            # Of all requests in flight: with overlap a step has half of them, and lasts as long as both halves.
+            self._autoscaling.meter.record_step(branches, timer.seconds)
+
+    def _record_loss(self, error: WorkerLostError) -> None:
+        """A request whose step has lost workers again and again ends with an error."""
+        planned, with_group = self._scheduler.planned_ids, not len(self._membership.pool)
+        culprit = self._scheduler.suspects.record_loss(planned, with_group=with_group)
+        reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
+        self._abort(culprit, WorkerError(reason))
 
     def _publish(self) -> None:
         """Send the decisions of the last step to the clients, once. If another step follows at once, its plans are sent
@@ -276,14 +295,6 @@ class Master:
         if self._unpublished is not None:
             self._streams.publish(*self._unpublished)
             self._unpublished = None
-
-    def _count(self, reports: Sequence[StepReport]) -> None:
-        """Take note of a step that has succeeded."""
-        if reports:
-            self._steps += 1
-            if self._autoscaling is not None:
-                forwards = sum(len(report.branches) for report in reports)
-                self._autoscaling.meter.record_step(forwards, self._timer.seconds)
 
     def _split_steps(self, error: WorkerMemoryError) -> bool:
         """After a step that needed too much memory: have later ones smaller, if the step can be split."""

@@ -15,9 +15,12 @@ import struct
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import ray.util
@@ -67,22 +70,70 @@ class StepThread:
                 f"a worker does not reach its master at {address.host}:{address.port}: {error}"
             ) from None
         self._socket.settimeout(None)
+        self._start(self._serve, "steps")
+
+    @staticmethod
+    def _start(target: Callable[[], None], name: str) -> None:
         # The new thread gets the context variables of this one, including torch's.
         run = contextvars.copy_context().run
-        threading.Thread(target=run, args=(self._serve,), name="steps", daemon=True).start()
+        threading.Thread(target=run, args=(target,), name=name, daemon=True).start()
 
     def _serve(self) -> None:
         # A broken connection means that this actor ends: Ray ends it if the master is dead, else the master does.
-        with self._socket, self._socket.makefile("rb") as messages, suppress(OSError):
-            while len(header := messages.read(HEADER.size)) == HEADER.size:
-                answer = self._answer(messages.read(*HEADER.unpack(header)))
-                self._socket.sendall(HEADER.pack(len(answer)) + answer)
+        with self._socket, suppress(OSError):
+            for message in self._messages():
+                self._answer(partial(self._run, message))
 
-    def _answer(self, message: bytes) -> bytes:
+    def _messages(self) -> Iterator[bytes]:
+        with self._socket.makefile("rb") as messages:
+            while len(header := messages.read(HEADER.size)) == HEADER.size:
+                yield messages.read(*HEADER.unpack(header))
+
+    def _run(self, message: bytes) -> Any:
+        return self._execute(pickle.loads(message))
+
+    def _answer(self, report: Callable[[], Any]) -> None:
         try:
-            return pickle.dumps(self._execute(pickle.loads(message)), pickle.HIGHEST_PROTOCOL)
+            answer = pickle.dumps(report(), pickle.HIGHEST_PROTOCOL)
         except Exception as error:
-            return _pickled(error)
+            answer = _pickled(error)
+        self._socket.sendall(HEADER.pack(len(answer)) + answer)
+
+
+class OverlappingStepThread(StepThread):
+    """The same with two threads: while one waits for the device to finish a step, the other begins the next one."""
+
+    def __init__(
+        self, address: StepAddress, launch: Callable[[Any], Callable[[], Any]], timeout_s: float
+    ) -> None:
+        """`launch` begins the step of a plan and returns what waits for its report. Raises as `StepThread`."""
+        self._launched: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        super().__init__(address, launch, timeout_s)
+
+    def _serve(self) -> None:
+        self._start(self._report, "reports")
+        try:
+            with suppress(OSError):
+                for message in self._messages():
+                    self._launched.put(self._launch(message))
+        finally:
+            self._launched.put(None)
+
+    def _launch(self, message: bytes) -> Callable[[], Any]:
+        try:
+            report: Callable[[], Any] = self._run(message)
+        except Exception as error:
+            return partial(_raise, error)
+        return report
+
+    def _report(self) -> None:
+        with self._socket, suppress(OSError):
+            while (report := self._launched.get()) is not None:
+                self._answer(report)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _pickled(error: Exception) -> bytes:
@@ -103,7 +154,7 @@ class ConnectionLostError(Exception):
 
 
 class StepConnection(asyncio.Protocol):
-    """To one worker, or one shard of one. It has one step at a time."""
+    """To one worker, or one shard of one. It answers its steps in the order in which they were sent."""
 
     def __init__(self, admit: Callable[[bytes, StepConnection], Any]) -> None:
         """`admit`: the actor that a token was given to, or None."""
@@ -111,9 +162,10 @@ class StepConnection(asyncio.Protocol):
         self._actor: Any = None
         self._transport: Any = None
         self._received = bytearray()
-        self._answer: asyncio.Future[Any] | None = None
-        self._sent = 0.0
-        """When the step was sent that is still to be answered, as `time.monotonic`."""
+        self._answers: deque[asyncio.Future[Any]] = deque()
+        """Of the steps that are still to be answered, the oldest first."""
+        self._began = 0.0
+        """When the worker could begin the oldest of them, as `time.monotonic`."""
         self._check: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -132,14 +184,15 @@ class StepConnection(asyncio.Protocol):
                 self._transport.abort()
                 return
             self._transport.write(READY)
-        if self._actor is None or len(self._received) < HEADER.size:
-            return
-        (size,) = HEADER.unpack_from(self._received)
-        if len(self._received) < HEADER.size + size:
-            return
-        message = bytes(memoryview(self._received)[HEADER.size :])
-        self._received.clear()
-        self._settle(pickle.loads(message))
+        while self._actor is not None and len(self._received) >= HEADER.size:
+            (size,) = HEADER.unpack_from(self._received)
+            end = HEADER.size + size
+            if len(self._received) < end:
+                return
+            with memoryview(self._received) as received:
+                message = bytes(received[HEADER.size : end])
+            del self._received[:end]
+            self._settle(pickle.loads(message))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -148,18 +201,20 @@ class StepConnection(asyncio.Protocol):
 
     def execute(self, message: bytes) -> asyncio.Future[Any]:
         """Send a pickled plan; the future is the report, or what the worker raised, or why it is lost."""
-        self._answer = asyncio.get_running_loop().create_future()
-        self._answer.add_done_callback(_retrieve)
-        self._sent = time.monotonic()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_retrieve)
+        if not self._answers:
+            self._began = time.monotonic()
+        self._answers.append(answer)
         if self._closed:
             self._ask_ray()
         else:
             self._transport.writelines((HEADER.pack(len(message)), message))
-        return self._answer
+        return answer
 
     def check(self) -> None:
         """Ask Ray whether the worker is alive, if a step takes long."""
-        if self._answer is not None and time.monotonic() > self._sent + CHECK_S:
+        if self._answers and time.monotonic() > self._began + CHECK_S:
             self._ask_ray()
 
     def close(self) -> None:
@@ -167,22 +222,29 @@ class StepConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _ask_ray(self) -> None:
-        if self._answer is not None and (self._check is None or self._check.done()):
+        if self._answers and (self._check is None or self._check.done()):
             self._check = asyncio.create_task(self._find_cause())
 
     async def _find_cause(self) -> None:
-        """Fail the step, if the worker is dead or not connected any more."""
+        """Fail all steps, if the worker is dead or not connected any more."""
+        cause: Exception | None = None
         try:
             await self._actor.ping.remote()
         except Exception as error:
-            self._settle(error)
+            cause = error
         else:
             if self._closed:
-                self._settle(ConnectionLostError("the connection to it broke"))
+                cause = ConnectionLostError("the connection to it broke")
+        while cause is not None and self._answers:
+            self._settle(cause)
 
     def _settle(self, result: Any) -> None:
-        answer, self._answer = self._answer, None
-        if answer is None or answer.done():
+        """The oldest step is answered, or lost."""
+        if not self._answers:
+            return
+        answer = self._answers.popleft()
+        self._began = time.monotonic()
+        if answer.done():
             return
         if isinstance(result, Exception):
             answer.set_exception(result)

@@ -29,26 +29,33 @@ class StartPhases:
 
 
 class StepTimer:
-    """Measures the phases of each step: plan, scatter, gather and select."""
+    """Measures the phases of one step: plan, scatter, gather and select."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        """By phase, of the last step that had it."""
+        """By phase."""
+        self._sent = 0.0
+        """When scatter ended, as `time.perf_counter`."""
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Count the time of a block as a phase of the step."""
         began = time.perf_counter()
         yield
-        self._seconds[phase] = time.perf_counter() - began
+        self._sent = time.perf_counter()
+        self._seconds[phase] = self._sent - began
+
+    def answered(self) -> None:
+        """All reports have arrived. gather lasts since the plans were sent, whatever the master did meanwhile."""
+        self._seconds["gather"] = time.perf_counter() - self._sent
 
     @property
     def seconds(self) -> float:
-        """All phases of the last step, in seconds."""
+        """All phases of the step, in seconds."""
         return sum(self._seconds.values())
 
     def timing(self, reports: Sequence[StepReport]) -> StepTiming | None:
-        """The last step, with what the workers report of their own parts. None for a step without workers."""
+        """The step, with what the workers report of their own parts. None for a step without workers."""
         if not reports:
             return None
         slowest = max(report.commit_s + report.forward_s for report in reports)

@@ -63,8 +63,10 @@ def local_steps(
     engine: LocalEngine, sessions: Sequence[DecodeSession], clock: Callable[[], float] = time.perf_counter
 ) -> Generator[LocalStep]:
     """Decode sessions on the engine's runner, with the time of each step by phase: of `clock` for what the
-    session does. Raises the first error that ends a request."""
-    scheduler = Scheduler.from_config(engine.config)
+    session does. One step is over before the next is planned, whatever `group.overlap_schedule` says. Raises the first
+    error that ends a request."""
+    group = engine.config.group.replace(overlap_schedule=False)
+    scheduler = Scheduler.from_config(engine.config.replace(group=group))
     engine.runner.reconcile({}, ())  # a scheduler before this one gave its requests the same ids
     index_of = {scheduler.submit(session): index for index, session in enumerate(sessions)}
     while scheduler.busy:

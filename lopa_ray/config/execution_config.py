@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.group_settings import AutoSwitch, GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.strict import StrictModel
 
@@ -19,6 +19,12 @@ class ExecutionConfig(StrictModel):
 
     group: GroupSettings = Field(default_factory=GroupSettings)
     """The decode group."""
+
+    @property
+    def overlap(self) -> AutoSwitch:
+        """`group.overlap_schedule`, on a CPU false for auto."""
+        overlap = self.group.overlap_schedule
+        return False if overlap == "auto" and self.model.device == "cpu" else overlap
 
     @field_validator("model", "group", mode="before")
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,6 +12,8 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel
 
 RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
+
+AutoSwitch: TypeAlias = bool | Literal["auto"]
 
 MIN_HUNG_AFTER_S = 4.0
 """On a busy machine a process may have to wait for its turn."""
@@ -51,6 +53,12 @@ class GroupSettings(StrictModel):
 
     shared_branches: int = Field(default=16, ge=1)
     """Branches per step that all requests with branch_budget load have together."""
+
+    overlap_schedule: AutoSwitch = "auto"
+    """Two or more requests in flight take turns by halves: the host plans, packs and takes in one half while the device
+    computes the other. It changes the speed, never the tokens. false: a step has all requests; auto: false on a CPU,
+    which does both itself, and elsewhere true where steps have so many rows that two halves take hardly longer than the
+    whole."""
 
     threads_per_worker: int = Field(default=1, ge=1, le=1024)
     """Torch threads of each worker or shard."""
@@ -102,7 +110,7 @@ class GroupSettings(StrictModel):
             self.scaling.check_num_workers(self.num_workers)
         return self
 
-    @field_validator("expert_parallel", mode="before")
+    @field_validator("expert_parallel", "overlap_schedule", mode="before")
     @classmethod
     def _one_of_three(cls, value: Any) -> Any:
         """One message, where each half of the type would have its own."""

@@ -13,9 +13,11 @@ from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import RequestCancelledError
+from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
+from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.scheduler import Scheduler
 from lopa_ray.text.tokenizer import Tokenizer
@@ -29,6 +31,8 @@ class LocalEngine(Engine):
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
         self._scheduler = Scheduler.from_config(config)
+        self._in_flight: deque[LaunchedStep] = deque()
+        """Steps whose reports are not processed yet, the oldest first."""
         self._event_queues: dict[int, deque[RequestEvent]] = {}
         """Id of an unfinished request → the queue of its events. Each active call of `events` has its own queue."""
 
@@ -82,8 +86,17 @@ class LocalEngine(Engine):
                     self._scheduler.abort(request_id, RequestCancelledError("the caller stopped listening"))
 
     def _step(self) -> None:
+        """Launch the steps that may be in flight, and process the reports of the oldest."""
         scheduler = self._scheduler
-        reports = [self.runner.execute(plan) for plan in scheduler.plan(num_workers=1)]
+        try:
+            if not self._in_flight:
+                self._launch(scheduler.plan(num_workers=1))
+            if self._in_flight:
+                self._launch(scheduler.plan_beside(num_workers=1))
+            reports = [self._in_flight.popleft().report()] if self._in_flight else []
+        except BaseException:
+            self._in_flight.clear()  # the next call plans these steps again
+            raise
         for event in scheduler.advance(reports):
             queue = self._event_queues.get(event.request_key)
             if queue is None:
@@ -91,3 +104,6 @@ class LocalEngine(Engine):
             queue.append(event)
             if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
                 del self._event_queues[event.request_key]
+
+    def _launch(self, plans: Sequence[StepPlan]) -> None:
+        self._in_flight.extend(self.runner.launch(plan) for plan in plans)

@@ -21,6 +21,7 @@ from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.commits import Commits
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
+from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.payload_transfer import PayloadTransfer
@@ -29,7 +30,6 @@ from lopa_ray.execution.self_conditioning import SelfConditioning
 from lopa_ray.execution.staging import StagedLane, StagedStep, StagingBuffer
 from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
-from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.canvas_model import CanvasModel
 from lopa_ray.model.mask_predictor import MaskPredictor
@@ -99,35 +99,42 @@ class BranchRunner:
         self.prefix_store = PrefixStore(self.cache)
         self._clock = StepClock(self.device)
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
-        """Carry out all commits, then evaluate this worker's branches.
+        """Carry out all commits, then evaluate this worker's branches: `launch`, and the report of what it returns."""
+        return self.launch(plan, transfer).report()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> LaunchedStep:
+        """Carry out all commits, and begin to evaluate this worker's branches.
+
+        An accelerator computes after this returns. Further steps may be launched before the report of this one, if they
+        have no request of it: the device computes them in order.
 
         Commits that bring K/V from another worker are carried out together, after all of the K/V have arrived. A commit
         is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError if the
         cache or the staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
         """
-        self._clock.start()
+        times = self._clock.start()
         self.prefix_store.evict(plan.evict)
         for scheduled in plan.requests:
             self._assign_slot(scheduled.slot, scheduled.request_id)
         payloads = self.commits.payloads(plan, transfer)
         commits = self.commits.pending(plan, payloads)
-        self._clock.mark()
+        times.mark()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
         columns = packing.to_device(self.device)
-        self._clock.mark()
+        times.mark()
         if transfer is not None and payloads:
             transfer.broadcast(payloads)
             self.model.tp_group.barrier(self.device)
         self.cache.write_staged(commits, columns.commit_rows, columns.commit_boundaries)
         for scheduled in plan.requests:
             self._retain(scheduled)
-        self._clock.mark()
+        times.mark()
         if not lanes:
-            commit_s, _ = self._clock.seconds()
-            return StepReport.without_branches(plan.epoch, plan.step, commit_s)
+            times.mark()
+            return LaunchedStep(plan, times, self.model.tp_group)
         try:
             scores = self._evaluate(packing, columns)
         except torch.OutOfMemoryError:
@@ -137,10 +144,10 @@ class BranchRunner:
         if scores is None:  # the error is gone by now, and with it the tensors of the first attempt
             self._return_free_memory()
             scores = self._evaluate(packing, columns)
-        self.model.tp_group.wait()
-        branches, scored = packing.rows_to_score.report(scores.cpu().numpy(), SCORE_COLUMNS)
-        commit_s, forward_s = self._clock.seconds()
-        return StepReport(plan.epoch, plan.step, branches, scored, commit_s, forward_s)
+        # A copy that is enqueued later would wait for the steps that are launched meanwhile.
+        scores = scores.to("cpu", non_blocking=self._clock.has_events)
+        times.mark()
+        return LaunchedStep(plan, times, self.model.tp_group, packing.rows_to_score, scores)
 
     def _evaluate(self, packing: Packing, columns: StepColumns[Tensor]) -> Tensor:
         """Forward, stage and score; returns what `score` returns. It may be repeated after a lack of memory."""

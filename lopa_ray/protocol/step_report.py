@@ -161,7 +161,8 @@ class StepTiming:
     commit: float
     forward: float
     gather: float
-    """Waiting for reports beyond the slowest worker's own time: messages and queues."""
+    """From sending the plans to the last report, beyond the slowest worker's own time: messages, queues, and with
+    overlap the other step in flight."""
     select: float
 
 

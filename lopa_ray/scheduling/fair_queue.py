@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from lopa_ray.decoding.session import DecodeSession
+
+NOTHING_IN_FLIGHT: Mapping[int, int] = MappingProxyType({})
 
 
 class FairQueue:
@@ -80,7 +83,8 @@ class FairQueue:
 
     def victim(self, steps: Mapping[int, int]) -> int | None:
         """The request that has to give its slot to a client that waits and has none; None: no such client waits, or
-        no client has more than one slot. `steps`: request with a slot → steps that it has made, which cost time again.
+        no client has more than one slot. `steps`: request whose slot may be taken → steps that it has made, which cost
+        time again.
         """
         if all(self._slots[session.client] for session in self._waiting.values()):
             return None
@@ -88,7 +92,9 @@ class FairQueue:
         if slots < 2:
             return None
         own = [request_id for request_id in steps if self._clients[request_id] == client]
-        return min(own, key=lambda request_id: (self._preemptions[request_id], steps[request_id]))
+        return min(
+            own, key=lambda request_id: (self._preemptions[request_id], steps[request_id]), default=None
+        )
 
     def requeue(self, request_id: int, session: DecodeSession) -> None:
         """A request has given its slot away, and waits again."""
@@ -98,19 +104,25 @@ class FairQueue:
 
     # Steps
 
-    def select(self, rows: Mapping[int, int], free_rows: float) -> list[int]:
+    def select(
+        self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int] = NOTHING_IN_FLIGHT
+    ) -> list[int]:
         """The requests of the next step. `rows`: request with a slot → rows of its next step, first in turn first.
 
         In each step a client may get as far as the one that was served least, and further by the rows of the client
         that wants the fewest. Then `free_rows` are left, which cost little beside the fixed time of a step.
+
+        `in_flight`: request → its rows in a step that is not done yet. These count as served, and as wanted again.
         """
         wanted: Counter[str] = Counter()
-        for request_id, number in rows.items():
+        for request_id, number in (*rows.items(), *in_flight.items()):
             wanted[self._clients[request_id]] += number
         if len(wanted) < 2:
             return [*rows]
         fewest = min(wanted.values())
         served = {client: self._served[client] for client in wanted}
+        for request_id, number in in_flight.items():
+            served[self._clients[request_id]] += number
         level = min(served.values()) + fewest
         selected: list[int] = []
         for request_id, number in rows.items():
@@ -118,7 +130,8 @@ class FairQueue:
             if served[client] < level:
                 served[client] += number
                 selected.append(request_id)
-        room = len(wanted) * fewest + free_rows - sum(rows[request_id] for request_id in selected)
+        room = len(wanted) * fewest + free_rows - sum(in_flight.values())
+        room -= sum(rows[request_id] for request_id in selected)
         for request_id in [request_id for request_id in rows if request_id not in selected]:
             if rows[request_id] <= room:
                 room -= rows[request_id]

@@ -134,11 +134,16 @@ class PrefixIndex:
         return None, 0
 
     def touch(self, parts: tuple[StoredPrefix, ...]) -> None:
-        """Count a hit by a request that has begun with these parts, and mark them as the most recently used."""
+        """Count a hit by a request that has begun with these parts, and mark them as the most recently used.
+
+        They may be evicted already, by a step that was in flight at the same time; workers do that after this one.
+        """
         if parts:
             self.hit_requests += 1
             self.hit_positions += parts[-1].span.stop
-            self._mark_used(self._ready[parts[-1].prefix_id])
+            node = self._ready.get(parts[-1].prefix_id)
+            if node is not None:
+                self._mark_used(node)
 
     def reserve(self, hashes: PrefixHashes) -> StoredPrefix | None:
         """Reserve space for the K/V of a request's prompt that are not stored yet.

@@ -1,4 +1,4 @@
-"""RunningRequest: a request that has a slot, and its part of the current step."""
+"""RunningRequest: a request that has a slot, and its part of the step that it is in."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class RunningRequest:
     log: Replay = field(init=False)
     """The replay up to the last step, should the request have to give its slot away."""
     plan: Plan | None = None
-    """The plan of the current step; None: the request takes no part in it."""
+    """The plan of the step in flight that the request takes part in; None: there is none."""
     assigned: dict[int, int] = field(default_factory=dict)
-    """Branch → rank of the worker that evaluates it in the current step."""
+    """Branch → rank of the worker that evaluates it in that step."""
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
     reports: list[BranchReport] = field(default_factory=list)
@@ -60,12 +60,19 @@ class RunningRequest:
         """Their rows."""
         return plan.rows_of(self.branches_left(plan))
 
+    @property
+    def rows_in_step(self) -> int:
+        """Rows of its share of the step that it is in; 0: it is in none."""
+        if self.plan is None:
+            return 0
+        return self.plan.num_rows if self.replay else self.plan.rows_of(self.assigned)
+
     def suspended(self) -> DecodeSession:
         """The session as it stands, to go on in an empty slot."""
         return self.session.with_state(self.session.export_state(), self.log.requests)
 
     def scheduled(self, rank: int) -> ScheduledRequest | None:
-        """What the worker of that rank does for the request in the current step. It gets the plan even without a
+        """What the worker of that rank does for the request in the step that it is in. It gets the plan even without a
         branch, because all workers commit and cut their caches. None: the request takes no part."""
         if self.plan is None:
             return None

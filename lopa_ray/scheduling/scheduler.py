@@ -8,15 +8,20 @@ workers. `advance` processes the workers' reports:
         reports = ...            # runner.execute(plan), here or on actors
         for event in scheduler.advance(reports): ...
 
+With overlap two steps are in flight, of different requests: `plan_beside` plans the other one. Workers compute them in
+the order in which they were planned, and `advance` gets their reports in that order.
+
 Sessions do not know the number of workers, nor which worker evaluates a branch.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 from lopa_ray.config.execution_config import ExecutionConfig
+from lopa_ray.config.group_settings import AutoSwitch
 from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
@@ -24,6 +29,7 @@ from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.fair_queue import FairQueue
+from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_limit import StepLimit
@@ -40,26 +46,35 @@ class Scheduler:
         budget: BranchBudget | None = None,
         prefix_index: PrefixIndex | None = None,
         limit: StepLimit | None = None,
+        *,
+        overlap: AutoSwitch = False,
     ) -> None:
         """Without `budget` every request gets the number of branches of its settings. Without `prefix_index` no
-        prefixes are stored."""
+        prefixes are stored. `overlap`: two steps may be in flight, each of half of the requests; auto: where steps are
+        large enough."""
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
         """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
         self.suspects = Suspects()
         self.limit = limit or StepLimit()
+        self._overlap = overlap
         self._step = 0
-        self._num_workers = 0
+        """The last step that has succeeded."""
+        self._planned: deque[PlannedStep] = deque()
+        """The steps in flight, the oldest first."""
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
         self._selection = StepSelection(
-            budget or BranchBudget(), self.prefix_index, self._queue, self.suspects, self.limit
+            budget or BranchBudget(),
+            self.prefix_index,
+            self._queue,
+            self.suspects,
+            self.limit,
+            overlap=overlap,
         )
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
         self._pending_events: list[RequestEvent] = []
-        self._evictions: tuple[int, ...] = ()
-        """Ids of stored prefixes that the workers evict in the current step."""
 
     @classmethod
     def from_config(cls, config: ExecutionConfig) -> Self:
@@ -70,6 +85,7 @@ class Scheduler:
             BranchBudget(config.group.shared_branches),
             PrefixIndex.from_settings(model),
             StepLimit(model.max_num_batched_tokens),
+            overlap=config.overlap,
         )
 
     @property
@@ -89,8 +105,8 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is in flight or waiting, or an event was not returned yet."""
-        return bool(self._running or self._queue or self._pending_events)
+        """Whether a request or a step is in flight, a request is waiting, or an event was not returned yet."""
+        return bool(self._running or self._queue or self._pending_events or self._planned)
 
     def submit(self, session: DecodeSession) -> int:
         """Queue a request, and return its id. It joins at the first step boundary at which its client gets a slot (see
@@ -137,7 +153,7 @@ class Scheduler:
 
     @property
     def planned_ids(self) -> tuple[int, ...]:
-        """Ids of the requests of the current step, and of the step before it until that has succeeded."""
+        """Ids of the requests of the steps in flight."""
         return tuple(request_id for request_id, entry in self._running.items() if entry.plan is not None)
 
     @property
@@ -170,20 +186,34 @@ class Scheduler:
     def plan(self, num_workers: int) -> list[StepPlan]:
         """One plan per worker for the next step; an empty list when no request is in flight.
 
-        A second call before `advance` plans the same step again, in the current epoch.
+        Steps in flight are given up: a second call before `advance` plans the same step again, in the current epoch.
         """
-        self._assign_slots()
-        self._num_workers = num_workers
+        self._planned.clear()
         for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
-        self._selection.select(self._running, num_workers, self.abort)
-        if not self.planned_ids:
+        self._assign_slots()
+        return self._plan_step(num_workers)
+
+    def plan_beside(self, num_workers: int) -> list[StepPlan]:
+        """One plan per worker for a step that is computed behind those in flight, of requests that are in none of them.
+
+        An empty list without overlap, if no such request may be planned, or if two steps are in flight already.
+        """
+        full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)
+        if full or any(step.waiting_branch_rows for step in self._planned):
             return []
-        self._evictions = self.prefix_index.pending_evictions
-        return [
-            StepPlan(self.epoch, self._step + 1, self._scheduled_requests(rank), self._evictions)
-            for rank in range(num_workers)
-        ]
+        self._assign_slots()
+        if self.suspects.next_of(self._running) is not None:
+            return []
+        return self._plan_step(num_workers)
+
+    def _plan_step(self, num_workers: int) -> list[StepPlan]:
+        number = self._step + len(self._planned) + 1
+        step = self._selection.select(self._running, number, num_workers, self.abort)
+        if not step.entries:
+            return []
+        self._planned.append(step)
+        return step.step_plans(self.epoch)
 
     def _assign_slots(self) -> None:
         """Let requests join. A client that has no slot takes one from a client that has several."""
@@ -194,7 +224,7 @@ class Scheduler:
     def _preempt(self) -> bool:
         """Free the slot of a request, if there is one that has to give it away."""
         victim = self._queue.victim(
-            {request_id: entry.session.steps for request_id, entry in self._running.items()}
+            {key: entry.session.steps for key, entry in self._running.items() if entry.plan is None}
         )
         if victim is None:
             return False
@@ -204,32 +234,29 @@ class Scheduler:
         return True
 
     def split_steps(self) -> bool:
-        """The current step needed more memory than a worker has: later steps are smaller than this one.
+        """The oldest step in flight needed more memory than a worker has: later steps are smaller than this one.
 
         Returns False if each worker has one branch of it, and so it cannot be split.
         """
-        assignment = self._selection.assignment
-        if assignment.divisible:
-            self.limit.record_lack(assignment.rows)
-        return assignment.divisible
+        if not self._planned or not (assignment := self._planned[0].assignment).divisible:
+            return False
+        self.limit.record_lack(assignment.rows)
+        return True
 
     def refuse_branch(self) -> None:
-        """The current step, of one request alone, needed more memory than a worker has, and cannot be split: from now
+        """The step in flight, of one request alone, needed more memory than a worker has, and cannot be split: from now
         on a branch with as many rows is refused."""
-        self.limit.refuse_branch(self._selection.assignment.rows)
-
-    def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
-        """The requests of a worker's step, in the same order on all workers."""
-        scheduled = (entry.scheduled(rank) for entry in self._running.values())
-        return tuple(request for request in scheduled if request is not None)
+        self.limit.refuse_branch(self._planned[0].assignment.rows)
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
-        """Process the reports of all workers, and return the events. Reports of requests that have ended are ignored.
+        """Process the reports of all workers of the oldest step in flight, and return the events. Reports of requests
+        that have ended are ignored.
 
         If nothing was planned and there are no reports, it returns the events that occurred outside of steps. Raises
         ProtocolError, without any change of state, for a report of another step or epoch.
         """
         if not step_reports and not self.planned_ids:
+            self._planned.clear()
             return self.drain()
         for report in step_reports:
             if (report.epoch, report.step) != (self.epoch, self._step + 1):
@@ -241,14 +268,16 @@ class Scheduler:
         for report in step_reports:
             for request_id, branch_report in report.reports:
                 by_request.setdefault(request_id, []).append(branch_report)
-        self._step += 1
-        self._selection.record(max(report.forward_s for report in step_reports))
-        self._confirm_prefixes()
+        step = self._planned.popleft()
+        self._step = step.number
+        self._selection.record(step, max(report.forward_s for report in step_reports))
+        entries = [entry for entry in step.entries if self._running.get(entry.id) is entry]
+        step.confirm_prefixes(self.prefix_index, entries)
         events: list[RequestEvent] = []
-        for request_id, entry in list(self._running.items()):
-            if entry.plan is None:
-                continue
-            plan, entry.plan, entry.last_step = entry.plan, None, self._step
+        for entry in entries:
+            request_id, plan = entry.id, entry.plan
+            assert plan is not None
+            entry.plan, entry.last_step = None, self._step
             if entry.replay:  # no event, because the outcome of this step was reported before
                 self._queue.serve(request_id, plan.num_rows)
                 entry.finish_replay_step(plan)
@@ -262,7 +291,7 @@ class Scheduler:
             except Exception as error:
                 self.abort(request_id, error)
                 continue
-            entry.finish_step(plan, outcome, self._num_workers)
+            entry.finish_step(plan, outcome, step.assignment.num_workers)
             if outcome.finish_reason is not None:
                 self._release(request_id, entry)
                 self._queue.end(request_id)
@@ -278,16 +307,6 @@ class Scheduler:
                 )
             )
         return events + self.drain()
-
-    def _confirm_prefixes(self) -> None:
-        """Update the index: the workers have evicted, loaded and saved the prefixes of the current step's plans."""
-        self.prefix_index.confirm_evictions(self._evictions)
-        for entry in self._running.values():
-            if entry.plan is not None:
-                self.prefix_index.touch(entry.stored_prefix)
-                if entry.save_prefix is not None:
-                    self.prefix_index.insert(entry.save_prefix)
-                    entry.save_prefix = None
 
     def drain(self) -> list[RequestEvent]:
         """Return the events that occurred outside of `advance`, each once."""

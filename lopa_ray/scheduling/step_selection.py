@@ -4,25 +4,36 @@ I/O.
 A step is for all requests in flight, for a suspect alone (see `Suspects`), or for as many as `StepLimit` and the shares
 of their clients allow (see `FairQueue`); then requests take turns.
 
+With overlap two steps are in flight, and each has half of these requests. A step never has more than half of those that
+could be in flight now, and those that were served longest ago come first. So a new request joins the smaller half, and
+halves are even again after requests have ended. Two forwards take longer than one with all rows by what a forward takes
+without rows, such as reading all weights. So with overlap auto small steps are not halved.
+
 A request whose step is too large for one forward makes it in parts, some branches in each. Beside others it gets as
 many rows as they have together, over many steps, so that it slows them down by half at most. Several such requests take
-turns.
+turns. Such steps take so long that overlap would win nothing, so there is none beside them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from lopa_ray.config.group_settings import AutoSwitch
 from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.fair_queue import FairQueue
+from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.scheduling.suspects import Suspects
+
+HALVED_ROWS = 4
+"""With overlap auto all rows in flight are this many times the rows that take as long as the fixed part of a step. Each
+round has that part twice then, a fifth more at most, and what the host needs for a step is hidden."""
 
 OnError = Callable[[int, Exception], None]
 
@@ -37,10 +48,14 @@ class StepSelection:
         queue: FairQueue,
         suspects: Suspects,
         limit: StepLimit,
+        *,
+        overlap: AutoSwitch,
     ) -> None:
+        """`overlap`: a step has at most half of the requests that could be in flight; auto: where that pays off."""
         self.limit = limit
-        self.assignment = BranchAssignment(0, 0)
-        """Of the current step."""
+        self._overlap = overlap
+        self._assignment = BranchAssignment(0, 0)
+        """Of the step that is selected last."""
         self._budget = budget
         self._prefix_index = prefix_index
         self._queue = queue
@@ -48,37 +63,69 @@ class StepSelection:
         self._cost = StepCost()
         self._credit = 0.0
         """Rows of a worker that requests with long steps have still to get, of as many as others were served."""
-        self._waiting_branch_rows = self._part_rows = 0
-        """Of the current step: rows of a branch of the long step whose turn it is, and of those in the step, of all
-        workers."""
 
-    def select(self, running: Mapping[int, RunningRequest], num_workers: int, on_error: OnError) -> None:
-        """Set the plans of the requests of the next step. `on_error` gets a request that cannot go on, and why."""
+    def select(
+        self, running: Mapping[int, RunningRequest], number: int, num_workers: int, on_error: OnError
+    ) -> PlannedStep:
+        """Set the plans of the requests of the next step, the group's step `number`, and return it.
+
+        Requests that have a plan are in flight, and are left out. `on_error` gets a request that cannot go on, and why.
+        """
         limit = self.limit.rows
-        self.assignment = BranchAssignment(num_workers, limit)
-        plans = self._plans(running, on_error)
+        in_flight = {
+            request_id: entry.rows_in_step for request_id, entry in running.items() if entry.plan is not None
+        }
+        self._assignment = BranchAssignment(num_workers, limit)
+        plans = self._plans(running, in_flight, on_error)
         rows = {request_id: running[request_id].rows_left(plan) for request_id, plan in plans.items()}
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
         part_rows = {request_id: rows.pop(request_id) for request_id in long}
         room: float = limit
-        self._waiting_branch_rows = plans[long[0]].max_branch_rows if long else 0
+        waiting_branch_rows = plans[long[0]].max_branch_rows if long else 0
         if rows and long:
-            room = self._room_beside(sum(rows.values()) / num_workers)
+            room = self._room_beside(sum(rows.values()) / num_workers, waiting_branch_rows)
             part_rows = {long[0]: min(part_rows[long[0]], int(room * num_workers))} if room else {}
-        self._part_rows = 0
-        for request_id in self._queue.select(part_rows | rows, num_workers * self._cost.free_rows):
+        part_rows_taken = 0
+        taken: set[int] = set()
+        selected = self._queue.select(part_rows | rows, num_workers * self._cost.free_rows, in_flight)
+        wanted = sum(rows.get(request_id, 0) for request_id in selected) + sum(in_flight.values())
+        for request_id in self._of_this_step(selected, len(in_flight), wanted / num_workers, bool(long)):
             entry, plan = running[request_id], plans[request_id]
             if request_id not in part_rows:
                 has_room = self._add(entry, plan)
             elif has_room := self._add_part(entry, plan, room):
-                self._part_rows += plan.rows_of(entry.assigned)
+                part_rows_taken += plan.rows_of(entry.assigned)
             if not has_room:
                 break
+            taken.add(request_id)
+        return PlannedStep(
+            number,
+            tuple(entry for request_id, entry in running.items() if request_id in taken),
+            self._assignment,
+            waiting_branch_rows,
+            part_rows_taken,
+            self._prefix_index.pending_evictions,
+        )
 
-    def _room_beside(self, others: float) -> float:
+    def _of_this_step(
+        self, selected: list[int], in_flight: int, wanted_rows: float, is_long: bool
+    ) -> list[int]:
+        """Those of the selected requests that are in this step, of which the others may be in the next one.
+
+        `in_flight`: requests that are. `wanted_rows`: rows of a worker that all of these want. `is_long`: a long step
+        is among them.
+        """
+        if self._overlap == "auto" and wanted_rows < HALVED_ROWS * self._cost.free_rows:
+            return [] if in_flight else selected  # they wait for the others, to be in one step with them
+        if not self._overlap or is_long:
+            return selected
+        return selected[: math.ceil((len(selected) + in_flight) / STEPS_IN_FLIGHT)]
+
+    def _room_beside(self, others: float, branch_rows: int) -> float:
         """Rows of a worker that a request with a long step gets beside others, a branch at least. 0: others have to be
-        served first. `others`: rows of a worker that these want in this step."""
-        limit, branch_rows = self.limit.rows, self._waiting_branch_rows
+        served first. `others`: rows of a worker that these want in this step. `branch_rows`: of a branch of the long
+        step."""
+        limit = self.limit.rows
         if self._credit >= branch_rows:
             beside = limit - others
             # Where not all fit, it has a step of its own, and others go on in the next one.
@@ -86,10 +133,14 @@ class StepSelection:
         free = min(self._cost.free_rows, limit - others)
         return free if free >= branch_rows else 0
 
-    def _plans(self, running: Mapping[int, RunningRequest], on_error: OnError) -> dict[int, Plan]:
+    def _plans(
+        self, running: Mapping[int, RunningRequest], in_flight: Collection[int], on_error: OnError
+    ) -> dict[int, Plan]:
         """Plans of the requests that may take part in the next step, first in turn first."""
         plans: dict[int, Plan] = {}
         for request_id in self._in_turn(running):
+            if request_id in in_flight:
+                continue
             session = running[request_id].session
             try:
                 num_branches = self._budget.num_branches(session.settings, len(running))
@@ -116,17 +167,17 @@ class StepSelection:
             return True
         if plan.num_rows <= self.limit.rows:
             return False
-        alone = BranchAssignment(self.assignment.num_workers, math.inf)
+        alone = BranchAssignment(self._assignment.num_workers, math.inf)
         alone.add(plan, range(len(plan.branches)), ())
         return alone.rows > self.limit.rows
 
     def _add(self, entry: RunningRequest, plan: Plan) -> bool:
         """Assign the branches of a request's plan. Returns whether the step has room."""
         if entry.replay:
-            entry.plan = plan if self.assignment.add_replay(plan) else None
+            entry.plan = plan if self._assignment.add_replay(plan) else None
             return entry.plan is not None
         stored_prefix = self._prefix_index.match(self._prefix_index.hash_prefixes(plan))
-        ranks = self.assignment.add(plan, range(len(plan.branches)), stored_prefix)
+        ranks = self._assignment.add(plan, range(len(plan.branches)), stored_prefix)
         if ranks is None:
             return False
         entry.plan, entry.stored_prefix, entry.assigned = plan, stored_prefix, ranks
@@ -135,21 +186,21 @@ class StepSelection:
     def _add_part(self, entry: RunningRequest, plan: Plan, room: float) -> bool:
         """Assign as many further branches of a request's plan as `room` allows. Returns whether the step has room."""
         # Stored K/V would have to be the same in all parts, so none are used.
-        ranks = self.assignment.add_part(plan, entry.branches_left(plan), room)
+        ranks = self._assignment.add_part(plan, entry.branches_left(plan), room)
         if ranks is None:
             return False
         entry.plan, entry.assigned = plan, ranks
         return True
 
-    def record(self, seconds: float) -> None:
-        """The current step has succeeded. `seconds`: of the slowest worker."""
-        assignment = self.assignment
+    def record(self, step: PlannedStep, seconds: float) -> None:
+        """A step has succeeded. `seconds`: of the slowest worker."""
+        assignment = step.assignment
         self._cost.record(assignment.rows, seconds)
         self.limit.record(assignment.rows, assignment.branch_rows, seconds, self._cost.free_rows)
-        if not self._waiting_branch_rows:
+        if not step.waiting_branch_rows:
             self._credit = 0.0
             return
-        others = (assignment.total_rows - self._part_rows) / assignment.num_workers
-        most = max(self.limit.rows, self._waiting_branch_rows)
+        others = (assignment.total_rows - step.part_rows) / assignment.num_workers
+        most = max(self.limit.rows, step.waiting_branch_rows)
         self._credit = min(self._credit + others, most)
-        self._credit = max(0.0, self._credit - self._part_rows / assignment.num_workers)
+        self._credit = max(0.0, self._credit - step.part_rows / assignment.num_workers)

@@ -18,6 +18,7 @@ import psutil
 import ray
 
 from actors.engine import RayEngine
+from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.payload_transfer import PayloadTransfer
@@ -26,7 +27,6 @@ from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.step_report import StepReport
 from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
@@ -53,11 +53,11 @@ class MemoryHogRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
+    def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> LaunchedStep:
         try:
             self._file.rename(self._file.with_suffix(".triggered"))
         except FileNotFoundError:
-            return self._runner.execute(plan, transfer)
+            return self._runner.launch(plan, transfer)
         taken = [b"x" * CHUNK_BYTES for _ in range(2 * HEADROOM_BYTES // CHUNK_BYTES)]
         time.sleep(60)
         raise AssertionError(f"still here with {len(taken) * CHUNK_BYTES} bytes")

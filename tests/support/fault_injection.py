@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.payload_transfer import PayloadTransfer
@@ -89,10 +90,22 @@ class FaultInjectingRunner:
         self._faults.trigger("join")
         return self._runner.reconcile(*arguments)
 
-    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
+    def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> FaultInjectingStep:
         self._faults.trigger("step")
-        report = self._runner.execute(plan, transfer and FaultInjectingTransfer(transfer, self._faults))
-        self._faults.trigger("answer")
+        transfer = transfer and FaultInjectingTransfer(transfer, self._faults)
+        return FaultInjectingStep(self._runner.launch(plan, transfer), self._faults)
+
+
+@dataclass(frozen=True)
+class FaultInjectingStep:
+    """Triggers the faults of workers that have all reports."""
+
+    launched: LaunchedStep
+    faults: FaultInjection
+
+    def report(self) -> StepReport:
+        report = self.launched.report()
+        self.faults.trigger("answer")
         return report
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.payload_transfer import PayloadTransfer
@@ -18,7 +19,6 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.step_report import StepReport
 
 HANG_S = 60.0
 
@@ -52,14 +52,14 @@ class FaultyRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
+    def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> LaunchedStep:
         for scheduled in plan.requests:
             if scheduled.plan.start == 0 and scheduled.plan.canvas[0] in list(Poison):
                 self._poison[scheduled.request_id] = Poison(scheduled.plan.canvas[0])
         self._use_device()
         rank = None if transfer is None else transfer.rank
         self._fail(rank, [scheduled for scheduled in plan.requests if scheduled.request_id in self._poison])
-        return self._runner.execute(plan, transfer)
+        return self._runner.launch(plan, transfer)
 
     def reconcile(self, *arguments: Any) -> Any:
         self._use_device()
@@ -126,10 +126,10 @@ class SmallMemoryRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
+    def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> LaunchedStep:
         if sum(bool(scheduled.branch_indices) for scheduled in plan.requests) > self.MAX_REQUESTS:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return self._runner.execute(plan, transfer)
+        return self._runner.launch(plan, transfer)
 
 
 def small_memory_runner(spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:

@@ -15,16 +15,28 @@ from lopa_ray.scheduling.suspects import Suspects
 
 
 class FakePool(list[str]):
-    """One worker that records what is asked of it."""
+    """One worker that records what is asked of it, with the name of the step where it is not the usual one."""
 
     def __init__(self, called: Callable[[str], Any]) -> None:
         super().__init__(["worker"])
-        self.scatter = lambda plans: called("scatter")
         self._called = called
 
-    async def gather(self, _: Any) -> Any:
+    def scatter(self, plans: Any) -> str:
+        """See `BranchPool.scatter`."""
+        self._called(f"scatter{plans[0].name}")
+        return str(plans[0].name)
+
+    async def gather(self, batch: str) -> Any:
         """See `BranchPool.gather`."""
-        return self._called("gather")
+        return self._called(f"gather{batch}")
+
+    async def drop(self, batch: str) -> None:
+        """See `BranchPool.drop`."""
+        self._called(f"drop{batch}")
+
+
+def plan_named(name: str) -> list[Any]:
+    return [SimpleNamespace(name=name, requests=())]
 
 
 class Recorded(Master):
@@ -37,7 +49,8 @@ class Recorded(Master):
         self.failing = ""
         self.changing = False
         self._scheduler: Any = SimpleNamespace(
-            plan=lambda size: self._called("plan"),
+            plan=lambda size: self._called("plan") or plan_named(""),
+            plan_beside=lambda size: [],
             advance=self._record_advance,
             planned_ids=(),
             suspects=Suspects(),

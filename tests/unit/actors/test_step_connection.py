@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -17,7 +18,14 @@ from ray.exceptions import ActorDiedError
 from actors import step_connection
 from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
 from actors.rpc import cause_of, is_death
-from actors.step_connection import HEADER, ConnectionLostError, StepAddress, StepServer, StepThread
+from actors.step_connection import (
+    HEADER,
+    ConnectionLostError,
+    OverlappingStepThread,
+    StepAddress,
+    StepServer,
+    StepThread,
+)
 from actors.step_transport import CallTransport, ConnectionTransport, make_step_transport
 from lopa_ray.errors import ScoreError, TransferError, WorkerError, WorkerMemoryError
 
@@ -44,13 +52,15 @@ async def _dead() -> None:
 
 @asynccontextmanager
 async def connected(
-    execute: Callable[[Any], Any], answer: Callable[[], Awaitable[None]] | None = None
+    execute: Callable[[Any], Any],
+    answer: Callable[[], Awaitable[None]] | None = None,
+    kind: type[StepThread] = StepThread,
 ) -> AsyncIterator[tuple[StepServer, FakeActor, StepThread]]:
     """A server, and a worker in a thread that is connected to it."""
     server, actor = StepServer(), FakeActor(answer)
     try:
         address = await server.address(actor)
-        yield server, actor, await asyncio.to_thread(StepThread, address, execute, TIMEOUT_S)
+        yield server, actor, await asyncio.to_thread(kind, address, execute, TIMEOUT_S)
     finally:
         server.close()
 
@@ -127,6 +137,83 @@ def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
     errors = asyncio.run(run())
     assert all(type(error) is (ActorDiedError if dead else ConnectionLostError) for error in errors)
     assert all(map(is_death, errors))
+
+
+def test_a_step_is_launched_while_the_device_computes_the_one_before() -> None:
+    """The device finishes steps as the test says, and the answers come in the order of the plans."""
+    log: list[str] = []
+    launched = {name: threading.Event() for name in "ABC"}
+    finished = {name: threading.Event() for name in "ABC"}
+
+    def launch(plan: str) -> Callable[[], str]:
+        log.append(f"launch {plan}")
+        launched[plan].set()
+
+        def report() -> str:
+            assert finished[plan].wait(TIMEOUT_S)
+            log.append(f"report {plan}")
+            return plan.lower()
+
+        return report
+
+    async def run() -> None:
+        async with connected(launch, kind=OverlappingStepThread) as (server, actor, _):
+            first, second = (server.execute(actor, pickle.dumps(plan)) for plan in "AB")
+            assert await asyncio.to_thread(launched["B"].wait, TIMEOUT_S)
+            assert not first.done()
+            finished["B"].set()  # a device does not, but its host may be told so early
+            finished["A"].set()
+            assert await asyncio.wait_for(first, TIMEOUT_S) == "a"
+            third = server.execute(actor, pickle.dumps("C"))
+            assert await asyncio.wait_for(second, TIMEOUT_S) == "b"
+            assert await asyncio.to_thread(launched["C"].wait, TIMEOUT_S)
+            finished["C"].set()
+            assert await asyncio.wait_for(third, TIMEOUT_S) == "c"
+
+    asyncio.run(run())
+    assert log[:2] == ["launch A", "launch B"]
+    assert [entry for entry in log if "report" in entry] == ["report A", "report B", "report C"]
+
+
+def test_an_error_of_one_step_in_flight_is_that_steps_answer() -> None:
+    def launch(plan: str) -> Callable[[], str]:
+        if plan == "no launch":
+            raise ScoreError(plan)
+
+        def report() -> str:
+            if plan == "no report":
+                raise ScoreError(plan)
+            return plan
+
+        return report
+
+    async def run() -> list[Any]:
+        async with connected(launch, kind=OverlappingStepThread) as (server, actor, _):
+            plans = ("one", "no launch", "two", "no report", "three")
+            answers = [server.execute(actor, pickle.dumps(plan)) for plan in plans]
+            return await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), TIMEOUT_S)
+
+    one, no_launch, two, no_report, three = asyncio.run(run())
+    assert (one, two, three) == ("one", "two", "three")
+    assert isinstance(no_launch, ScoreError) and isinstance(no_report, ScoreError)
+    assert (str(no_launch), str(no_report)) == ("no launch", "no report")
+
+
+@pytest.mark.parametrize("kind", [StepThread, OverlappingStepThread])
+def test_a_lost_worker_fails_all_its_steps_in_flight(kind: type[StepThread]) -> None:
+    threads = []
+
+    def execute(_: Any) -> Callable[[], None]:
+        threads[0]._socket.shutdown(socket.SHUT_RDWR)
+        return lambda: None
+
+    async def run() -> list[Any]:
+        async with connected(execute, _dead, kind) as (server, actor, thread):
+            threads.append(thread)
+            answers = [server.execute(actor, pickle.dumps(number)) for number in range(2)]
+            return await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), TIMEOUT_S)
+
+    assert [type(error) for error in asyncio.run(run())] == [ActorDiedError, ActorDiedError]
 
 
 def test_ray_is_asked_about_a_worker_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,7 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (GroupSettings, {"num_workers": 0}, ["num_workers", "got 0"]),
     (GroupSettings, {"expert_parallel": True}, ["expert_parallel true", "tensor_parallel_size 1"]),
     (GroupSettings, {"expert_parallel": "on"}, ["expert_parallel: got 'on'; allowed: true, false or auto"]),
+    (GroupSettings, {"overlap_schedule": 1}, ["overlap_schedule: got 1; allowed: true, false or auto"]),
     (GroupSettings, {"step_timeout_s": 0}, ["step_timeout_s", "got 0"]),
     (
         GroupSettings,

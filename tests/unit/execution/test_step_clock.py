@@ -10,8 +10,10 @@ import torch
 
 from lopa_lab.bench.step_plans import plan_of, step_of
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.step_clock import StepClock
+from lopa_ray.execution.step_clock import BOUNDARIES, StepClock, StepTimes
 from support.tiny_model import load_tiny_model
+
+pytestmark = pytest.mark.stand_in
 
 CPU = torch.device("cpu")
 
@@ -44,49 +46,57 @@ class FakeEvent:
         self._device.log.append("query")
         return self._device.done
 
+    def synchronize(self) -> None:
+        self._device.log.append("synchronize")
+
     def elapsed_time(self, end: FakeEvent) -> float:
         return 1e3 * (end._reached - self._reached)
 
 
-def clock_of_a_step() -> StepClock:
-    clock = StepClock(CPU)
-    clock.start()
-    for _ in range(3):
-        clock.mark()
-    return clock
+def times_of_a_step() -> StepTimes:
+    times = StepClock(CPU).start()
+    for _ in range(BOUNDARIES - 1):
+        times.mark()
+    return times
 
 
-def test_commits_take_what_the_device_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeAccelerator(monkeypatch, 100.0, 102.0, 105.0, 105.5)
-    commits, rest = clock_of_a_step().seconds()
-    assert commits == pytest.approx(2.5)
-    assert rest == 0.0  # the host was quicker than this device
+def test_a_step_takes_what_the_device_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeAccelerator(monkeypatch, 100.0, 102.0, 105.0, 105.5, 112.0)
+    assert times_of_a_step().seconds() == pytest.approx((2.5, 9.5))
 
 
 def test_a_device_that_nobody_waited_for_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeAccelerator(monkeypatch, 100.0, 102.0, 105.0, 105.5, done=False)
-    commits, _ = clock_of_a_step().seconds()
+    device = FakeAccelerator(monkeypatch, 100.0, 102.0, 105.0, 105.5, 112.0, done=False)
+    commits, _ = times_of_a_step().seconds()
     assert 0 < commits < 2
+    assert "synchronize" not in device.log
 
 
-def test_on_a_cpu_the_hosts_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((10.0, 11.0, 13.0, 13.5, 20.0))
+def test_on_a_cpu_the_hosts_clock_is_read_while_it_works_on_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = StepClock(CPU)
-    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
-    clock.start()
-    for _ in range(3):
-        clock.mark()
-    assert clock.seconds() == (1.5, 8.5)
+    # From 20 to 50 it launches another step.
+    moments = iter((10.0, 11.0, 13.0, 13.5, 20.0, 50.0, 51.0))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(moments))
+    times = clock.start()
+    for _ in range(BOUNDARIES - 1):
+        times.mark()
+    times.wait()
+    assert times.seconds() == (1.5, 9.5)
 
 
-def test_a_step_reads_its_events_after_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = FakeAccelerator(monkeypatch, 0.0, 2e-6, 3e-6, 7e-6)
+def test_a_step_waits_for_its_device_once_and_reads_its_events_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeAccelerator(monkeypatch, 0.0, 2e-6, 3e-6, 7e-6, 9e-6)
     runner = BranchRunner(load_tiny_model(), max_num_seqs=1, max_model_len=32)
     monkeypatch.setattr(runner, "score", _logged(device.log, runner.score))
-    report = runner.execute(step_of(runner, [plan_of(runner.vocabulary.mask_token_id, 2, 8, start=0)]))
-    assert device.log == [*["record"] * 4, "score", "query"]
+    launched = runner.launch(step_of(runner, [plan_of(runner.vocabulary.mask_token_id, 2, 8, start=0)]))
+    assert device.log == [*["record"] * 4, "score", "record"]
+    device.log.clear()
+    report = launched.report()
+    assert device.log == ["synchronize", "query"]
     assert report.commit_s == pytest.approx(6e-6)
-    assert report.forward_s > 0
+    assert report.forward_s == pytest.approx(3e-6)
 
 
 def _logged(log: list[str], function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -24,8 +24,9 @@ from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.renoising import RenoisingSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import TransferError
+from lopa_ray.errors import RequestCancelledError, TransferError
 from lopa_ray.execution.attention import PackedAttention
+from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.events import RequestStep
@@ -145,15 +146,31 @@ class BrokenTransfer(InProcessTransfer):
 class Chaos(InProcessGroup):
     """Loses workers at random in the middle of steps, and takes new ones in at random."""
 
-    def __init__(self, model: MaskPredictor, draw: random.Random, workers: int, stored: int) -> None:
-        super().__init__(
-            model, workers, max_num_seqs=3, max_model_len=MAX_LEN, prefix_index=PrefixIndex(stored)
-        )
+    def __init__(
+        self, model: MaskPredictor, draw: random.Random, workers: int, stored: int, overlap: bool
+    ) -> None:
+        super().__init__(model, workers, max_model_len=MAX_LEN)
         self.model = model
         self.stored = stored
+        self.overlap = overlap
+        self.scheduler = self.new_scheduler()
+        self.in_flight: deque[tuple[list[StepPlan], list[LaunchedStep]]] = deque()
+        """Plans and what workers have begun of them, the oldest first."""
+        self.dead: set[int] = set()
+        """Ranks of workers that have died, which shows in the reports."""
         self.draw = draw
         self.counts: Counter[str] = Counter()
         self.journals: dict[int, Journal] = {}
+
+    def new_scheduler(self) -> Scheduler:
+        """The scheduler of a group that begins."""
+        return Scheduler(
+            4 if self.overlap else 3, prefix_index=PrefixIndex(self.stored), overlap=self.overlap
+        )
+
+    def new_runner(self) -> BranchRunner:
+        """A worker that begins."""
+        return BranchRunner(self.model, max_num_seqs=4, max_model_len=MAX_LEN)
 
     def submit(self, session: DecodeSession) -> int:
         """Queue a request, and begin its journal."""
@@ -173,11 +190,11 @@ class Chaos(InProcessGroup):
     def begin_anew(self, workers: int) -> dict[int, int]:
         """Lose everything but the journals; returns the requests' numbers, before and after."""
         self.counts["groups lost"] += 1
-        self.runners = [
-            BranchRunner(self.model, max_num_seqs=3, max_model_len=MAX_LEN) for _ in range(workers)
-        ]
+        self.runners = [self.new_runner() for _ in range(workers)]
+        self.in_flight.clear()
+        self.dead.clear()
         self.counts["prefixes"] += self.scheduler.prefix_index.hit_requests
-        self.scheduler = Scheduler(3, prefix_index=PrefixIndex(self.stored))
+        self.scheduler = self.new_scheduler()
         numbers = {}
         for request, journal in sorted(self.journals.items()):
             # As over a process border.
@@ -187,21 +204,31 @@ class Chaos(InProcessGroup):
         self.journals = {number: self.journals[request] for request, number in numbers.items()}
         return numbers
 
-    def attempt(self, plans: list[StepPlan], dying: set[int]) -> list[StepReport] | None:
-        """The reports of a step; None if a worker died in it. Then some survivors have carried out all of
-        it, some nothing, and none knows which."""
-        sent = self.payloads(plans)
-        reports = []
+    def send(self, plans: list[StepPlan], dying: set[int]) -> None:
+        """Have the workers begin a step. If some die in it, some survivors have carried out all of it, some nothing,
+        and none knows which."""
+        sent, gone = self.payloads(plans), set(self.dead)
+        self.dead |= dying
+        self.counts["lost"] += len(dying)
+        launched = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
-            if rank not in dying:
+            if rank not in self.dead:
                 try:
-                    reports.append(runner.execute(plan, self._transfer(rank, sent, dying)))
+                    launched.append(runner.launch(plan, self._transfer(rank, sent, gone)))
                 except TransferError:
                     self.counts["broken off"] += 1
-        return None if dying else reports
+        self.in_flight.append((plans, launched))
 
-    def _transfer(self, rank: int, sent: dict[int, Tensor], dying: set[int]) -> InProcessTransfer:
-        broken_off = dying and self.draw.random() < 0.5
+    def gather(self) -> tuple[list[StepPlan], list[StepReport] | None]:
+        """The oldest step, and its reports; None if a worker has died in it. Then all steps in flight are lost."""
+        plans, launched = self.in_flight.popleft()
+        if len(launched) == len(plans):
+            return plans, [step.report() for step in launched]
+        self.in_flight.clear()
+        return plans, None
+
+    def _transfer(self, rank: int, sent: dict[int, Tensor], gone: set[int]) -> InProcessTransfer:
+        broken_off = (self.dead and self.draw.random() < 0.5) or gone & sent.keys()
         return (BrokenTransfer if broken_off else InProcessTransfer)(rank, sent, self.sources)
 
     def change(self, lost: set[int], joining: int) -> None:
@@ -209,9 +236,10 @@ class Chaos(InProcessGroup):
         survivors = [runner for rank, runner in enumerate(self.runners) if rank not in lost]
         self.draw.shuffle(survivors)
         for _ in range(joining):
-            newcomer = BranchRunner(self.model, max_num_seqs=3, max_model_len=MAX_LEN)
+            newcomer = self.new_runner()
             newcomer.import_slots(survivors[0].export_slots(self.scheduler.request_by_slot))
             survivors.append(newcomer)
+        self.dead.clear()
         recovery = self.regroup(survivors)
         for requests in recovery.restage.values():
             phases = "two phases" if requests[0].branch_indices else "one phase"
@@ -220,14 +248,19 @@ class Chaos(InProcessGroup):
 
 
 def run(
-    seed: int, kinds: list[str], requests: int, stored: int = 0, model: MaskPredictor = MODEL
+    seed: int,
+    kinds: list[str],
+    requests: int,
+    stored: int = 0,
+    model: MaskPredictor = MODEL,
+    overlap: bool = False,
 ) -> Counter[str]:
     """Decode with losses and newcomers at random; compare each report with the same request alone.
 
-    `stored`: positions that workers keep of prompts; then prompts begin alike."""
+    `stored`: positions that workers keep of prompts; then prompts begin alike. `overlap`: two steps in flight."""
     torch.set_num_threads(1)
     draw = random.Random(seed)
-    group = Chaos(model, draw, draw.randint(1, 4), stored)
+    group = Chaos(model, draw, draw.randint(1, 4), stored, overlap)
     expected: dict[int, list[list[ReportBytes]]] = {}
     canvases: dict[int, list[int]] = {}
     for number in range(requests):
@@ -243,9 +276,18 @@ def run(
         """Events are sent when the next step is planned, as `Master` does."""
         while unpublished:
             event = unpublished.pop(0)
+            if event.request_key not in group.journals:
+                continue  # it was cancelled
             group.note(event)
             if event.outcome.finish_reason:
                 assert list(event.outcome.canvas) == canvases.pop(event.request_key)
+
+    def dying() -> set[int]:
+        """Ranks of the workers that die in a step; one is left at least."""
+        alive = [rank for rank in range(len(group.runners)) if rank not in group.dead]
+        if len(alive) == 1 or draw.random() >= 0.3:
+            return set()
+        return set(draw.sample(alive, draw.randint(1, len(alive) - 1)))
 
     while group.scheduler.busy:
         if draw.random() < 0.04:
@@ -254,29 +296,33 @@ def run(
             expected = {numbers[request]: steps for request, steps in expected.items() if request in numbers}
             canvases = {numbers[request]: canvas for request, canvas in canvases.items()}
         size = len(group.runners)
-        if draw.random() < 0.15:
+        if not group.in_flight and draw.random() < 0.15:
             group.change(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
-        if draw.random() < 0.1:
+        if not group.in_flight and draw.random() < 0.1:
             group.scheduler.suspects.record_error(group.scheduler.running_ids)
-        plans = group.scheduler.plan(len(group.runners))
-        if draw.random() < 0.1 and group.scheduler.split_steps():
-            group.counts["split"] += 1
+        if not group.in_flight:
             plans = group.scheduler.plan(len(group.runners))
-        whole = not plans or len(plans[0].requests) == group.scheduler.in_flight
+            if draw.random() < 0.1 and group.scheduler.split_steps():
+                group.counts["split"] += 1
+                plans = group.scheduler.plan(len(group.runners))
+            if plans:
+                group.send(plans, dying())
+        if group.in_flight and (beside := group.scheduler.plan_beside(len(group.runners))):
+            group.counts["overlapped"] += 1
+            group.send(beside, dying())
+        if overlap and draw.random() < 0.02 and group.scheduler.running_ids:
+            cancelled = draw.choice(group.scheduler.running_ids)
+            group.scheduler.cancel(cancelled)
+            group.counts["cancelled"] += 1
+            del canvases[cancelled], group.journals[cancelled]
+        publish()
+        plans, reports = group.gather() if group.in_flight else ([], [])
+        whole = not group.in_flight and (not plans or len(plans[0].requests) == group.scheduler.in_flight)
         evaluated = sum(len(scheduled.branch_indices) for plan in plans for scheduled in plan.requests)
         planned = sum(len(scheduled.plan.branches) for scheduled in plans[0].requests) if plans else 0
         group.counts["parts"] += evaluated < planned
-        publish()
-        size = len(group.runners)
-        dying = (
-            set(draw.sample(range(size), draw.randint(1, size - 1)))
-            if size > 1 and draw.random() < 0.3
-            else set()
-        )
-        reports = group.attempt(plans, dying)
         if reports is None:
-            group.counts["lost"] += len(dying)
-            group.change(dying, draw.randint(0, 2) if size < 4 else 0)
+            group.change(set(group.dead), draw.randint(0, 2) if len(group.runners) < 4 else 0)
             continue
         replayed = (
             {scheduled.request_id for scheduled in plans[0].requests if not scheduled.plan.branches[0].scored}
@@ -290,8 +336,10 @@ def run(
                     or report_bytes(report) == expected[request][report.step - 1][report.branch]
                 )
         for event in group.scheduler.advance(reports):
-            assert isinstance(event, RequestStep)
-            unpublished.append(event)
+            if isinstance(event, RequestStep):
+                unpublished.append(event)
+            else:
+                assert isinstance(event.error, RequestCancelledError)
         if not group.scheduler.busy:
             publish()
         if whole:  # else commits of other requests, broken off before, may still be pending
@@ -331,6 +379,19 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
         "blocks_in_flight",
     )
     assert bool(counts["replayed"]) == (kind != "no_cache")
+
+
+@pytest.mark.parametrize("kind", [*OFTEN, *also_slow(*(kind for kind in KINDS if kind not in OFTEN))])
+def test_two_steps_in_flight_change_no_bit_whoever_is_lost(kind: str) -> None:
+    counts = run(1, [kind], 30, overlap=True)
+    assert min(counts[key] for key in ("overlapped", "lost", "cancelled")) > 0
+
+
+@pytest.mark.parametrize("seed", [1, *also_slow(2), *also_long(3, 4, 5, 6, 7, 8, 9)])
+@pytest.mark.parametrize("stored", [0, 40])
+def test_two_steps_in_flight_change_no_bit_of_mixtures(seed: int, stored: int) -> None:
+    counts = run(seed, [*KINDS], 30, stored, overlap=True)
+    assert min(counts[key] for key in ("overlapped", "lost", "cancelled")) > 0
 
 
 @pytest.mark.parametrize("name", EXPERTS)
