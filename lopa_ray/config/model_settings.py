@@ -14,6 +14,10 @@ from lopa_ray.model.config import Implementation, Quantization
 DEMO_MODEL = Path(__file__).parents[1] / "presets" / "demo-model"
 
 
+INVARIANT_ATTENTION = {"cpu": ("auto", "sdpa", "reference"), "cuda": ("auto", "triton")}
+"""Device → values of `attention` by which each lane is computed in an order that depends on that lane alone."""
+
+
 class ModelSettings(StrictModel):
     """Which checkpoint, and how a worker holds it."""
 
@@ -59,6 +63,10 @@ class ModelSettings(StrictModel):
     """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Needs a
     compiler, and takes up to minutes when the model is loaded; results differ by rounding from those without it."""
 
+    batch_invariant: bool = False
+    """true: the bits of a row depend neither on the other rows of a forward nor on their number, so that tokens do not
+    depend on the load, in bfloat16 too, on one kind of device and with one version of torch. Steps take longer."""
+
     max_num_seqs: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""
 
@@ -99,6 +107,36 @@ class ModelSettings(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _batch_invariance_holds(self) -> Self:
+        if not self.batch_invariant:
+            return self
+        allowed = INVARIANT_ATTENTION.get(self.device)
+        if allowed is None:
+            raise SettingsError(
+                f"batch_invariant true with device {self.device}: its products may depend on the batch; set device to "
+                f"{' or '.join(INVARIANT_ATTENTION)}, or batch_invariant to false",
+                setting="batch_invariant",
+            )
+        if self.compile:
+            raise SettingsError(
+                "compile true with batch_invariant true: its sums may depend on the batch; set one of them to false",
+                setting="compile",
+            )
+        if self.quantization == "fp8":
+            raise SettingsError(
+                "quantization fp8 with batch_invariant true: its product may depend on the batch; set quantization to "
+                "none, w8 or w8a8, or batch_invariant to false",
+                setting="quantization",
+            )
+        if self.attention not in allowed:
+            raise SettingsError(
+                f"attention {self.attention} with batch_invariant true: its sums may depend on the batch; allowed on "
+                f"{self.device}: {', '.join(allowed)}; set attention to auto",
+                setting="attention",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _no_adapter_on_random_weights(self) -> Self:
         for name in ("lora", "draft_adapter"):
             if self.load_format == "dummy" and getattr(self, name) is not None:
@@ -111,7 +149,7 @@ class ModelSettings(StrictModel):
 
     @model_validator(mode="after")
     def _transformers_runs_models_as_they_are(self) -> Self:
-        for name in ("quantization", "compile", "draft_adapter"):
+        for name in ("quantization", "compile", "draft_adapter", "batch_invariant"):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if self.implementation == "transformers" and value != default:
                 raise SettingsError(

@@ -20,6 +20,7 @@ from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.row_scores import row_scores
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.special_tokens import NO_MASK
 
@@ -55,6 +56,11 @@ class LMHead:
         self._lm_head = model.lm_head
         self.max_rows = head_rows(-(-config.vocab_size // model.tp_group.size))
         """Maximum number of rows per call, the same on all shards."""
+        # torch's reductions on GPUs choose their order by the number of rows, so it is the same in all calls.
+        is_invariant = isinstance(config, NativeConfig) and config.batch_invariant
+        has_fixed_rows = is_invariant and model.lm_head.weight.device.type != "cpu"
+        self._rows_of_kernels = ROW_MULTIPLE if has_fixed_rows else self.max_rows
+        """Rows per call where torch's operations score them."""
         self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
         if config.mask_token_id != NO_MASK:
@@ -92,8 +98,9 @@ class LMHead:
         changes = self._logit_changes(columns)
         for group in groups:
             ids, logprobs = [], []
-            for first in range(group.rows.start, group.rows.stop, self.max_rows):
-                chunk = slice(first, min(first + self.max_rows, group.rows.stop))
+            most = self.max_rows if group.kind.is_fused else self._rows_of_kernels
+            for first in range(group.rows.start, group.rows.stop, most):
+                chunk = slice(first, min(first + most, group.rows.stop))
                 logits = self.logits(rows.index_select(0, columns.score_rows[chunk]))
                 if on_logits is not None:
                     on_logits(logits, columns.score_numbers[chunk])

@@ -43,6 +43,8 @@ class ModelSpec:
         """Read the checkpoint's configuration, and of its tokenizer at most the mask token. Raises CheckpointError."""
         settings = pin_model(config).model
         settings = settings.replace(dtype=resolve_dtype(settings))
+        if settings.batch_invariant and settings.attention == "auto" and settings.device == "cuda":
+            settings = settings.replace(attention="triton")  # flash-attn's order may depend on the batch
         config = ExecutionConfig(model=settings, group=config.group)
         folder = checkpoint_folder(settings)
         try:
@@ -59,6 +61,7 @@ class ModelSpec:
         multiplies_fp8 = DEVICES[settings.device].multiplies_fp8 and settings.dtype == "bfloat16"
         if settings.quantization == "none" and not multiplies_fp8:
             model = model.unfolded()
+        model = model.with_batch_invariant(settings.batch_invariant)
         adapter = draft_adapter_folder(settings)
         if adapter is not None:
             model = model.with_draft_adapter(draft_rank(adapter))

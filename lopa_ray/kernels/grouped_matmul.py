@@ -5,12 +5,15 @@ Shape suffixes: S sorted rows, N experts, I inputs, O outputs, G groups of input
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lopa_ray.kernels.fp8 import unfold
 from lopa_ray.kernels.int8_matmul import int8_matmul
+from lopa_ray.kernels.invariant_linear import invariant_linear
 from lopa_ray.kernels.operators import define
 from lopa_ray.kernels.padding import padded_rows
 
@@ -23,18 +26,27 @@ copied to the host."""
 
 
 def grouped_matmul(
-    x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None = None, width: int = 0
+    x: Tensor,
+    weight: Tensor,
+    ends: Tensor,
+    group_scale: Tensor | None = None,
+    width: int = 0,
+    *,
+    batch_invariant: bool = False,
 ) -> Tensor:
     """x [S, I] times the transpose of each row's expert in weight [N, O, I] → [S, O].
 
     Rows of expert n are those from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. What is behind the last
     end is not computed, and may be anything. Floating x takes floating or int8 weights, which are converted, and gives
     its own dtype; int8 x takes int8 and gives exact int32. fp8 weights have scales fp32 [N, O, G], each of `width`
-    inputs, and are unfolded in fp32 before they are converted.
+    inputs, and are unfolded in fp32 before they are converted. With `batch_invariant` the bits of a row depend neither
+    on the other rows nor on their number.
     """
     if torch.is_grad_enabled():  # training: torch has to see the reference
         return _reference(x, weight, ends, group_scale, width)
-    if x.is_cuda and _has_grouped_mm(x, weight):
+    if batch_invariant and x.is_cpu:
+        return _reference(x, weight, ends, group_scale, width, _invariant_matmul)
+    if x.is_cuda and not batch_invariant and _has_grouped_mm(x, weight):
         return F.grouped_mm(x, weight.mT, offs=ends)
     out: Tensor = _grouped_matmul(x, weight, ends, group_scale, width)
     return out
@@ -50,7 +62,14 @@ def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
     return torch.cuda.get_device_properties(x.device).major in GROUPED_MM_MAJORS
 
 
-def _reference(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int) -> Tensor:
+def _reference(
+    x: Tensor,
+    weight: Tensor,
+    ends: Tensor,
+    group_scale: Tensor | None,
+    width: int,
+    matmul: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Tensor:
     stops = ends.tolist()
 
     def of_expert(expert: int) -> Tensor:
@@ -58,7 +77,7 @@ def _reference(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | No
         return own if group_scale is None else unfold(own, group_scale[expert], width)
 
     pieces = [
-        _matmul(x[start:stop], of_expert(expert))
+        (matmul or _matmul)(x[start:stop], of_expert(expert))
         for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
         if stop > start
     ]
@@ -73,6 +92,13 @@ def _matmul(x: Tensor, weight: Tensor) -> Tensor:
     padded = F.pad(x, (0, 0, 0, padded_rows(x.shape[0]) - x.shape[0]))
     # Rows in memory of their own: CPU kernels may round by alignment.
     return F.linear(padded.clone() if padded is x else padded, weight.to(x.dtype))[: x.shape[0]]
+
+
+def _invariant_matmul(x: Tensor, weight: Tensor) -> Tensor:
+    if x.dtype == torch.int8:
+        return int8_matmul(x, weight)
+    # Rows in memory of their own: CPU kernels may round by alignment.
+    return invariant_linear(x.clone(), weight.to(x.dtype))
 
 
 def _fake(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int) -> Tensor:

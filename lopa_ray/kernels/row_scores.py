@@ -40,7 +40,8 @@ def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
 
 
 def _by_few_rows(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
-    rows = max(1, CPU_LOGITS // logits.shape[1])
+    # A power of two, so that no part is smaller than the others: torch splits the sum of a single row over threads.
+    rows = 1 << max(0, (CPU_LOGITS // logits.shape[1]).bit_length() - 1)
     parts = zip(logits.split(rows), numbers.split(rows), ending_ids.split(rows), strict=True)
     return torch.cat([_reference(*part, banned) for part in parts])
 

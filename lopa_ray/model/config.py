@@ -92,6 +92,7 @@ class NativeConfig(ModelShape):
     `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
     `draft_rank`: the rank of the draft adapter; 0: there is none.
     `quantization`: the format of the linear layers between embedding and LM head. `fp8`: their scales if it is fp8.
+    `batch_invariant`: whether the bits of a row do not depend on the other rows of a forward.
     """
 
     implementation: ClassVar[Implementation] = "native"
@@ -111,6 +112,11 @@ class NativeConfig(ModelShape):
     draft_rank: int = 0
     quantization: Quantization = "none"
     fp8: Fp8Scales | None = None
+    batch_invariant: bool = False
+
+    def with_batch_invariant(self, value: bool) -> Self:
+        """The same model, whose products are invariant if `value` is true. Those of fp8 are not, so it is unfolded."""
+        return replace(self.unfolded(), batch_invariant=True) if value else self
 
     def with_quantization(self, quantization: Quantization) -> Self:
         """The same model in that format; with none in the format that it has.
@@ -236,6 +242,12 @@ class TransformersConfig(ModelShape):
         """The same model; raises SettingsError for any format but none."""
         if quantization != "none":
             raise self.refusal("model.quantization", repr(quantization), "none; set it to none")
+        return self
+
+    def with_batch_invariant(self, value: bool) -> Self:
+        """The same model; raises SettingsError for true."""
+        if value:
+            raise self.refusal("model.batch_invariant", "true", "false")
         return self
 
     def unfolded(self) -> Self:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.families import family_of
+from lopa_ray.model.linear import linear
 from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 
@@ -28,8 +29,8 @@ class DraftAdapter(nn.Module):
         """`config` is the shard's."""
         super().__init__()
         self._tp_group = tp_group
-        self.down = nn.Linear(config.num_heads * config.head_dim, config.draft_rank, bias=False)
-        self.up = nn.Linear(config.draft_rank, config.hidden_size, bias=False)
+        self.down = linear(config, config.num_heads * config.head_dim, config.draft_rank)
+        self.up = linear(config, config.draft_rank, config.hidden_size)
 
     def forward(self, x: Tensor, draft_rows: Tensor) -> Tensor:
         """x [R, I] → what is added to the projection of each row [R, D] in the dtype of x: 0 where `draft_rows`,

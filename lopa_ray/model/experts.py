@@ -10,6 +10,7 @@ each.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.linear import product
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import fp8_scales, quantize_rows
 from lopa_ray.model.router import Router
@@ -49,13 +51,16 @@ class SortedRows(NamedTuple):
 class ExpertLinear(nn.Module):
     """A linear layer per expert: weights [N, O, I]."""
 
-    def __init__(self, count: int, in_features: int, out_features: int) -> None:
+    def __init__(
+        self, count: int, in_features: int, out_features: int, *, batch_invariant: bool = False
+    ) -> None:
         super().__init__()
+        self._batch_invariant = batch_invariant
         self.weight = nn.Parameter(torch.empty(count, out_features, in_features))
 
     def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
         """Sorted rows x [S, I] → [S, O], in the dtype of x. What is behind the last end has no value."""
-        return grouped_matmul(x, self.weight, rows.ends)
+        return grouped_matmul(x, self.weight, rows.ends, batch_invariant=self._batch_invariant)
 
 
 class Int8ExpertLinear(nn.Module):
@@ -69,9 +74,11 @@ class Int8ExpertLinear(nn.Module):
         *,
         int8_activations: bool,
         tp_group: TensorParallelGroup = SINGLE_SHARD,
+        batch_invariant: bool = False,
     ) -> None:
         """`tp_group`: the shards that have the other inputs, if these are a part of them and activations int8."""
         super().__init__()
+        self._batch_invariant = batch_invariant
         self._tp_group = tp_group
         self.int8_activations = int8_activations
         weight = torch.empty(count, out_features, in_features, dtype=torch.int8)
@@ -84,7 +91,8 @@ class Int8ExpertLinear(nn.Module):
         """Sorted rows x [S, I] → [S, O] in the dtype of x. What is behind the last end has no value."""
         scale = self.weight_scale[rows.experts.clamp(max=len(self.weight_scale) - 1)]
         if not self.int8_activations:
-            return grouped_matmul(x, self.weight, rows.ends).mul_(scale)
+            out = grouped_matmul(x, self.weight, rows.ends, batch_invariant=self._batch_invariant)
+            return out.mul_(scale)
         quantized, row_scale = quantize_rows(x, self._tp_group)
         product = self._tp_group.all_reduce(grouped_matmul(quantized, self.weight, rows.ends))
         return product.float().mul_(row_scale[:, None]).mul_(scale).to(x.dtype)
@@ -123,6 +131,7 @@ class Experts(nn.Module):
         int8_activations = config.quantization == "w8a8"
         self._own = own_experts(config.experts, tp_group.rank, tp_group.size)
         self._count = config.experts.count
+        self._batch_invariant = config.batch_invariant
         self._lacks_some = len(self._own) < self._count
         exact_group = tp_group if int8_activations else SINGLE_SHARD
         self._results_group = exact_group if self._lacks_some else SINGLE_SHARD
@@ -131,16 +140,28 @@ class Experts(nn.Module):
         self.gate_up: ExpertLinear | Int8ExpertLinear | Fp8ExpertLinear
         self.down: ExpertLinear | Int8ExpertLinear | Fp8ExpertLinear
         if config.quantization == "none":
-            self.gate_up, self.down = ExpertLinear(count, d, 2 * width), ExpertLinear(count, width, d)
+            self.gate_up = ExpertLinear(count, d, 2 * width, batch_invariant=self._batch_invariant)
+            self.down = ExpertLinear(count, width, d, batch_invariant=self._batch_invariant)
             return
         if config.fp8 is not None:
             self.gate_up = Fp8ExpertLinear(count, d, 2 * width, config.fp8.width(d))
             cut_width = config.fp8.width(width, cut=not self._lacks_some)
             self.down = Fp8ExpertLinear(count, width, d, cut_width)
             return
-        self.gate_up = Int8ExpertLinear(count, d, 2 * width, int8_activations=int8_activations)
+        self.gate_up = Int8ExpertLinear(
+            count,
+            d,
+            2 * width,
+            int8_activations=int8_activations,
+            batch_invariant=self._batch_invariant,
+        )
         self.down = Int8ExpertLinear(
-            count, width, d, int8_activations=int8_activations, tp_group=products_group
+            count,
+            width,
+            d,
+            int8_activations=int8_activations,
+            tp_group=products_group,
+            batch_invariant=self._batch_invariant,
         )
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -152,7 +173,10 @@ class Experts(nn.Module):
             out = out.masked_fill((rows.experts >= len(self._own))[:, None], 0)
         unsorted = torch.empty_like(out).index_copy_(0, rows.order, out).view(*chosen.shape, -1)
         unsorted = self._results_group.all_reduce(unsorted)
-        return (unsorted.float() * weights[:, :, None]).sum(dim=1).to(x.dtype)
+        weighted = unsorted.float() * weights[:, :, None]
+        # On GPUs the order of a sum along a dimension depends on the number of rows.
+        total = reduce(torch.add, weighted.unbind(1)) if self._batch_invariant else weighted.sum(dim=1)
+        return total.to(x.dtype)
 
 
 class MixtureOfExperts(nn.Module):
@@ -170,7 +194,7 @@ class MixtureOfExperts(nn.Module):
         self._tp_group = tp_group
         if config.quantization == "w8a8":
             within, self._tp_group = tp_group, SINGLE_SHARD
-        self.router = Router(config.hidden_size, config.experts)
+        self.router = Router(config.hidden_size, config.experts, product(config))
         self.experts = Experts(config, tp_group)
         self.shared = (
             GatedMLP(config, config.experts.shared_columns, within) if config.experts.shared else None

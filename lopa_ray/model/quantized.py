@@ -9,6 +9,8 @@ Shape suffixes: R rows, I inputs, O outputs, G groups of inputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from lopa_ray.kernels.fp8 import FP8, fp8_linear, has_fp8_kernel
 from lopa_ray.kernels.int8 import dequantize
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.linear import linear, product
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, RowParallelLinear, TensorParallelGroup
 
 
@@ -32,12 +35,15 @@ class Int8Linear(nn.Module):
         bias: bool,
         int8_activations: bool,
         tp_group: TensorParallelGroup = SINGLE_SHARD,
+        product: Callable[..., Tensor] = F.linear,
     ) -> None:
-        """With `int8_activations` the product is one of integers; up to 133,000 inputs fit its int32.
+        """With `int8_activations` the product is one of integers; up to 133,000 inputs fit its int32. `product` is that
+        of dequantised weights.
         `tp_group`: the shards that have the other inputs, if these are a part of them; then without bias.
         """
         super().__init__()
         self._tp_group = tp_group
+        self._product = product
         self.int8_activations = int8_activations
         self.weight = nn.Parameter(
             torch.empty(out_features, in_features, dtype=torch.int8), requires_grad=False
@@ -52,7 +58,7 @@ class Int8Linear(nn.Module):
         """
         if not self.int8_activations:
             weight = self.weight.to(x.dtype).mul_(self.weight_scale.to(x.dtype)[:, None])
-            return self._tp_group.all_reduce(F.linear(x, weight, self.bias))
+            return self._tp_group.all_reduce(self._product(x, weight, self.bias))
         quantized, scale = quantize_rows(x, self._tp_group)
         # Integers are summed, so a model in shards gives the bits of the whole one.
         product = self._tp_group.all_reduce(int8_matmul(quantized, self.weight))
@@ -110,10 +116,16 @@ def column_parallel_linear(
 ) -> nn.Module:
     """A linear layer of whose outputs each shard has a part, and all inputs, in the format that `config` names."""
     if config.quantization == "none":
-        return nn.Linear(in_features, out_features, bias=bias)
+        return linear(config, in_features, out_features, bias=bias)
     if config.fp8 is not None:
         return Fp8Linear(in_features, out_features, bias=bias, width=config.fp8.width(in_features))
-    return Int8Linear(in_features, out_features, bias=bias, int8_activations=config.quantization == "w8a8")
+    return Int8Linear(
+        in_features,
+        out_features,
+        bias=bias,
+        int8_activations=config.quantization == "w8a8",
+        product=product(config),
+    )
 
 
 def row_parallel_linear(
@@ -121,13 +133,18 @@ def row_parallel_linear(
 ) -> nn.Module:
     """A linear layer of whose inputs each shard has a part (`in_features`), without bias, in the same format."""
     if config.quantization == "none":
-        return RowParallelLinear(in_features, out_features, tp_group)
+        return RowParallelLinear(in_features, out_features, tp_group, product(config))
     if config.fp8 is not None:
         width = config.fp8.width(in_features, cut=True)
         return Fp8Linear(in_features, out_features, bias=False, width=width, tp_group=tp_group)
     int8_activations = config.quantization == "w8a8"
     return Int8Linear(
-        in_features, out_features, bias=False, int8_activations=int8_activations, tp_group=tp_group
+        in_features,
+        out_features,
+        bias=False,
+        int8_activations=int8_activations,
+        tp_group=tp_group,
+        product=product(config),
     )
 
 

@@ -5,6 +5,8 @@ Shape suffixes: R rows, D hidden size, N experts, G groups, P experts per row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,9 +20,12 @@ MIN_TOTAL = 1e-20
 class Router(nn.Module):
     """Scores of all experts, and the choice among them. Equal scores go to the lowest expert, and group."""
 
-    def __init__(self, hidden_size: int, experts: ExpertsConfig) -> None:
+    def __init__(
+        self, hidden_size: int, experts: ExpertsConfig, product: Callable[..., Tensor] = F.linear
+    ) -> None:
         super().__init__()
         self._experts = experts
+        self._product = product
         self.weight = nn.Parameter(torch.empty(experts.count, hidden_size, dtype=torch.float32))
         self.expert_bias: nn.Parameter | None = None
         """Added to the scores that experts are chosen by, and not to their weights."""
@@ -29,7 +34,7 @@ class Router(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x [R, D] → experts int64 [R, P] by falling score, and their weights fp32 [R, P]."""
-        logits = F.linear(x.float(), self.weight)
+        logits = self._product(x.float(), self.weight, None)
         if self.expert_bias is None:
             scores = ranked = logits.softmax(dim=-1)
         else:

@@ -22,11 +22,12 @@ from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
+from lopa_ray.model.linear import linear
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
 from lopa_ray.model.rotation import Rotation
 from lopa_ray.model.soft_inputs import embed_softly
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_range
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, OrderedSums, TensorParallelGroup, shard_range
 
 
 class AttentionFn(Protocol):
@@ -128,8 +129,10 @@ class Transformer(nn.Module):
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup = SINGLE_SHARD) -> None:
         """The shard of the model `config` that `tp_group` says. Raises SettingsError if it cannot be cut like that."""
         super().__init__()
+        if config.batch_invariant and tp_group.size > 1:
+            tp_group = OrderedSums(tp_group)
         self.config = config
-        self.tp_group = tp_group
+        self.tp_group: TensorParallelGroup = tp_group
         self.shard_config = config.shard(tp_group.size)
         """The shape of what this shard has; its own but for the vocabulary, which `config` and `tp_group` give."""
         # Without its usual random weights: on the meta device they have torch import its compiler, for two seconds.
@@ -140,7 +143,7 @@ class Transformer(nn.Module):
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self._vocabulary = shard_range(config.vocab_size, tp_group.rank, tp_group.size)
-        self.lm_head = nn.Linear(config.hidden_size, len(self._vocabulary), bias=False)
+        self.lm_head = linear(config, config.hidden_size, len(self._vocabulary))
         self.tie_weights()
 
     @property

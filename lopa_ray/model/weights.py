@@ -17,6 +17,7 @@ from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, FP8, by_group, computes_fp8, has_fp8_kernel, quantize_groups
 from lopa_ray.model.config import Fp8Scales, NativeConfig
 from lopa_ray.model.experts import Fp8ExpertLinear, Int8ExpertLinear
+from lopa_ray.model.linear import check_places
 from lopa_ray.model.quantized import Fp8Linear, Int8Linear, probe_kernels, quantize_rows
 from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SingleShard, TensorParallelGroup, shard_parameter
@@ -45,8 +46,8 @@ def build_model(
     whose weights they are.
 
     Tensors that are there already are used as they are, and never written to.
-    Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that, or has experts in
-    fp8 that the device cannot unfold.
+    Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that, has experts in fp8
+    that the device cannot unfold, or is to be invariant and this CPU's products are not.
     """
     model = meta_model(config, dtype, tp_group)
     for name, tensor in weights:
@@ -57,6 +58,8 @@ def build_model(
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
     _check_experts(model, torch.device(device))
     probe_kernels(model)
+    if config.batch_invariant:
+        check_places(model)
     return model.eval()
 
 

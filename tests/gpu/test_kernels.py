@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lopa_ray.execution.attention_backends import BACKENDS, TOLERANCE
-from lopa_ray.kernels import rms_norm, rotary, row_scores, silu_mul
+from lopa_ray.kernels import invariant_linear, rms_norm, rotary, row_scores, silu_mul
 from lopa_ray.kernels.operators import triton_works
 from support.attention_contract import check_backend
 
@@ -58,6 +58,21 @@ def test_operators_compute_in_bf16_what_their_references_do_on_the_host() -> Non
         results = rotary.rotate_qkv(qkv.cuda(), 28, cos.cuda(), sin.cuda(), *there, 1e-6)
         for result, wanted in zip(results, rotary.rotate_qkv(qkv, 28, cos, sin, *weights, 1e-6), strict=True):
             close(result, wanted)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_a_row_of_an_invariant_product_has_the_same_bits_among_any_others(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for outputs, inputs in ((3584, 3584), (152_064, 1024), (70, 130)):
+        weight, bias = (torch.randn(outputs, inputs) / inputs**0.5).to(dtype), torch.randn(outputs).to(dtype)
+        x = torch.randn(617, inputs).to(dtype)
+        on_device = [tensor.cuda() for tensor in (x, weight, bias)]
+        whole = invariant_linear.invariant_linear(*on_device)
+        close(whole[:32], torch.nn.functional.linear(x[:32].float(), weight.float(), bias.float()))
+        for start, stop in ((0, 1), (5, 20), (100, 116), (300, 617)):
+            part = invariant_linear.invariant_linear(on_device[0][start:stop], *on_device[1:])
+            assert torch.equal(part, whole[start:stop])
 
 
 @torch.inference_mode()

@@ -19,6 +19,7 @@ from lopa_ray.kernels.triton import (
     commit_rows,
     dequantize,
     grouped_matmul,
+    invariant_linear,
     quantize_groups,
     quantize_rows,
     rotate_qkv,
@@ -73,6 +74,12 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
         for bias in (False, True):
             constants = {"HAS_BIAS": bias, "BLOCK": dequantize.BLOCK}
             yield "dequantize", dequantize._dequantize, types, constants, {}
+        for has_bias in (False, True):
+            for outputs in (3584, 152_064):
+                types = dict.fromkeys(("x", "weight", "bias", "out"), x)
+                types |= dict.fromkeys(("rows", "inputs", "outputs"), "i32")
+                constants = invariant_linear.constants(outputs, dtype, has_bias=has_bias)
+                yield "invariant_linear", invariant_linear._invariant_linear, types, constants, {}
         for weight in (x, "*i8"):
             types = {"x": x, "weight": weight, "ends": "*i32", "group_scale": "*i32", "out": x}
             types |= dict.fromkeys(("experts", "inputs", "outputs"), "i32")

@@ -23,6 +23,7 @@ from lopa_ray.kernels import (
     fp8,
     grouped_matmul,
     int8,
+    invariant_linear,
     rms_norm,
     rotary,
     row_scores,
@@ -195,6 +196,22 @@ def check_grouped_matmul(draw: random.Random, dtype: torch.dtype) -> None:
     in_fp8 = (torch.randn(weight.shape) * 50).to(fp8.FP8)
     scale = (1 + torch.rand(experts, outputs, -(-inputs // width))) / 50 / inputs**0.5
     close(*both(x, in_fp8, scale, width), dtype)
+
+
+def check_invariant_linear(draw: random.Random, dtype: torch.dtype) -> None:
+    inputs, outputs = draw.choice([16, 40, 130]), draw.choice([16, 70])
+    x = torch.randn(617, inputs).to(dtype)
+    weight = (torch.randn(outputs, inputs) / inputs**0.5).to(dtype)
+    bias = torch.randn(outputs).to(dtype) if draw.random() < 0.5 else None
+    alone = launch("invariant_linear", x[:1], weight, bias)
+    close(alone, invariant_linear.invariant_linear(x[:1], weight, bias), dtype)
+    # A row's bits are the same among any number of others, at any place.
+    for others in (15, 16, 17, 100, 600):
+        at = draw.randint(0, others)
+        rows = torch.cat((x[1 : at + 1], x[:1], x[at + 1 : others + 1]))
+        product = launch("invariant_linear", rows, weight, bias)
+        assert torch.equal(product[at : at + 1], alone), (others, at)
+    close(product, invariant_linear.invariant_linear(rows, weight, bias), dtype)
 
 
 def any_lane(draw: random.Random) -> Lane:

@@ -35,6 +35,7 @@ LIMITS = {
     "commit_rows": (40, 8),
     "dequantize": (40, 8),
     "grouped_matmul": (80, 4),
+    "invariant_linear": (255, 1),
     "quantize_groups": (40, 8),
     "quantize_rows": (40, 8),
     "rotate_qkv": (48, 8),
@@ -75,6 +76,11 @@ def run_fp8_steps(config: NativeConfig) -> None:
             run_steps(replace(config, quantization="fp8", fp8=scales, num_layers=2))
 
 
+def run_invariant_steps(config: NativeConfig) -> None:
+    """The same with products that do not depend on the batch."""
+    run_steps(replace(config, num_layers=2, batch_invariant=True))
+
+
 def resources() -> dict[str, list[Resources]]:
     """Of all kernels that are compiled here."""
     return {
@@ -103,12 +109,14 @@ def arch(request: pytest.FixtureRequest) -> Iterator[int]:
 def test_published_shapes(arch: int, shape: str) -> None:
     run_steps(config_of(shape))
     run_int8_steps(config_of(shape))
+    run_invariant_steps(config_of(shape))
     run_fp8_steps(config_of(shape))
     check(resources(), LIMITS)
 
 
 def test_all_operators_are_compiled(arch: int) -> None:
     run_int8_steps(config_of("llada2.0-mini"))
+    run_invariant_steps(config_of("llada2.0-mini"))
     run_fp8_steps(config_of("llada2.0-mini"))
     assert {operator for operator, kernels in compiled_kernels().items() if kernels} == set(LAUNCHES)
 

@@ -235,6 +235,7 @@ def arguments_of(operator: str) -> tuple[Any, ...]:
         "commit_rows": (slots, torch.zeros(2, 2, 8, KV_HEADS, DIM), table),
         "dequantize": (x.to(torch.int32), scales, torch.zeros(WIDTH), None, torch.float32),
         "grouped_matmul": (x, torch.zeros(EXPERTS, 32, WIDTH), table[:, 0].to(torch.int32), None, 0),
+        "invariant_linear": (x, torch.zeros(32, WIDTH), None),
         "quantize_groups": (x, WIDTH),
         "quantize_rows": (x,),
         "rotate_qkv": (wide, HEADS, angle, angle, None, None, 1e-6, kv),
