@@ -92,6 +92,6 @@ class PackedAttention:
             raise RuntimeError(f"Triton does not work here ({reason})")
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return slot_attention(q, k, v, cache.data, layer, columns.tiles, columns.stops)
+            return slot_attention(q, k, v, cache.data, layer, columns.tiles, columns.stops, columns.parts)
 
         return attend

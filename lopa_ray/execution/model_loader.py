@@ -12,6 +12,7 @@ from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder, draft_adapter_folder
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.kernels.slot_attention import PART_KEYS
 from lopa_ray.model.implementation import (
     build_model,
     check_positions,
@@ -126,9 +127,25 @@ def warm_up(runner: BranchRunner) -> None:
         for plan in (first, second):
             runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
         runner.reconcile({}, ())
+    if runner.cache.capacity > PART_KEYS:
+        runner.execute(far_step(runner))
+        runner.reconcile({}, ())
     if runner.device.type != "cpu":
         runner.execute(largest_step(runner))
         runner.reconcile({}, ())
+
+
+def far_step(runner: BranchRunner) -> StepPlan:
+    """A branch at the end of the first slot, whose attention is split into parts. The slot is marked as filled."""
+    rows, encodes = min(WARM_UP_ROWS), runner.vocabulary.canvas_length > 0
+    start, stop = runner.cache.capacity - rows, runner.cache.capacity
+    cached = (range(start),)
+    runner.cache.reset(0, 0)
+    runner.cache.mark_committed(0, cached)
+    branch = Branch(((stop, stop),), range(start, stop))
+    canvas = (_open_token(runner),) * rows
+    plan = Plan(1, start, canvas, (branch,), cached, encodes=encodes, scores_decided=encodes)
+    return StepPlan(0, 1, (ScheduledRequest(0, 0, plan, (0,)),))
 
 
 def largest_step(runner: BranchRunner) -> StepPlan:

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CapacityError
+from lopa_ray.execution.attention_parts import NO_PARTS, num_parts, parts_of_tiles
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.self_conditioning import signal_rows, stage_signals
 from lopa_ray.execution.staging import PendingCommit
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.padding import bucket_rows
-from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
+from lopa_ray.kernels.slot_attention import PART_KEYS, TILE_COLUMNS, TILE_ROWS
 
 MIN_LANE_ROWS = 4
 """A bucket of rows has tiles for lanes of this many rows each. Steps with more lanes get more tiles, in larger buckets
@@ -92,7 +93,7 @@ class Packing:
         runs = np.array([NO_RUN, *(run for lane in lanes for run in lane.runs())], np.int64)
         stops = np.repeat(runs[:, 1], runs[:, 0])
         self._check_capacity(positions, stops)
-        tiles = self._tiles()
+        tiles, parts = self._tiles(lane_of_row, stops)
 
         open_rows = np.flatnonzero((ids == options.mask_token_id) | (scores_decided[lane_of_row] > 0))
         lanes_of_open, open_positions = lane_of_row[open_rows], positions[open_rows]
@@ -124,6 +125,7 @@ class Packing:
             positions=self._pad(positions),
             stops=self._pad(stops),
             tiles=tiles,
+            parts=parts,
             lanes=self._lane_table(len(tiles)),
             commit_rows=commit_rows,
             commit_boundaries=commit_boundaries,
@@ -197,8 +199,13 @@ class Packing:
                 "or shorten the request"
             )
 
-    def _tiles(self) -> npt.NDArray[np.int64]:
-        """The tiles of the step (see `slot_attention`). This also sets `rows_bucket`."""
+    def _tiles(
+        self, lane_of_row: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The tiles of the step, and the parts of those that are split (see `slot_attention`).
+
+        `lane_of_row` and `stops` are of the rows without padding. This also sets `rows_bucket`.
+        """
         group = self._options.heads_per_kv_head
         rows = self.rows_bucket = self._options.bucket(max(1, self.num_rows))
         self._table[-1, ROWS] = rows - self.num_rows
@@ -209,7 +216,17 @@ class Packing:
         tiles = np.zeros((most, TILE_COLUMNS), np.int64)
         tiles[: len(lane), : ROWS + 1] = self._table[lane, : ROWS + 1]
         tiles[: len(lane), ROWS + 1] = (np.arange(len(lane)) - (ends - tiles_of)[lane]) * TILE_ROWS
-        return tiles
+        if stops.max(initial=0) <= PART_KEYS:
+            return tiles, NO_PARTS
+        seen = np.zeros(len(self._table), np.int64)
+        np.maximum.at(seen, lane_of_row, stops)
+        parts_of = num_parts(self._table[:, ROWS], seen)[lane]
+        split = np.flatnonzero(parts_of > 1)
+        if not len(split):
+            return tiles, NO_PARTS
+        parts = parts_of_tiles(tiles[split], parts_of[split])
+        tiles[split] = 0  # no tile; the other tiles stay where they are
+        return tiles, parts
 
     def _lane_table(self, most: int) -> npt.NDArray[np.int64]:
         """See `StepColumns.lanes`."""

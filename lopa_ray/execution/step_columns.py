@@ -23,9 +23,9 @@ ALIGN_BYTES = 128
 class StepColumns(Generic[Column]):
     """The columns as arrays on the host, or as tensors on the device. They are int64 unless stated otherwise.
 
-    Shape suffixes: R rows, T tiles, P staged rows, Q staged boundary rows, N scored rows, W ids that end an answer,
-    M sets of tokens, B bytes of a set, C canvases, E tokens whose logits change, L lanes, F tokens of a fill set,
-    K candidates.
+    Shape suffixes: R rows, T tiles, A parts of tiles, P staged rows, Q staged boundary rows, N scored rows, W ids that
+    end an answer, M sets of tokens, B bytes of a set, C canvases, E tokens whose logits change, L lanes, F tokens of a
+    fill set, K candidates.
     Indices from 0 to R - 1 are rows of the forward, and indices from R on are boundary rows of slots.
     """
 
@@ -42,7 +42,9 @@ class StepColumns(Generic[Column]):
     stops: Column
     """[R]: the end (exclusive) of the positions that each row sees."""
     tiles: Column
-    """[T, 5]: see `slot_attention`."""
+    """[T, 5]: see `slot_attention`. Tiles that are split have no rows here."""
+    parts: Column
+    """[A, 7]: parts of tiles that are split (see `slot_attention`); [0, 7] if none is."""
     lanes: Column
     """[T + 1, 3]: slot, position of the first row, and index of that row. Unused lanes begin at row R."""
     commit_rows: Column

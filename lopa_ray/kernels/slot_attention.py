@@ -8,7 +8,13 @@ Lanes are divided into tiles. A tile is `TILE_ROWS` pairs of row and query head.
 tile for one KV head. Tiles begin at the lane's first row, and blocks of keys begin at the first key of the slot and at
 the first key of the lane. So the results of a lane do not depend on the other lanes of the step.
 
-Shape suffixes: R packed rows, H query heads, K KV heads, E head dim, T tiles, S slots, L layers, C rows of a slot.
+Tiles of lanes that see many positions are split into parts, as in Flash-Decoding (https://pytorch.org/blog/flash-decoding).
+A part is `PART_KEYS` positions of the tile. A program computes it alone, and a second kernel merges the parts of each
+tile in their order. How a lane is split depends on its own rows and stops, so its results still do not depend on other
+lanes. Merging a single part would change no bit of it, so a tile with one part is computed without the second kernel.
+
+Shape suffixes: R packed rows, H query heads, K KV heads, E head dim, T tiles, P parts, S slots, L layers, C rows of a
+slot.
 """
 
 from __future__ import annotations
@@ -31,16 +37,33 @@ They are the slot, the position of the lane's first row, the index of that row, 
 tile), and the index of the tile's first pair among the pairs of the lane.
 """
 
+PART_KEYS = 1024
+"""Number of positions of a part."""
+
+PART_COLUMNS = TILE_COLUMNS + 2
+"""Number of columns that describe a part.
+
+They are those of its tile, the index of the part among the parts of the tile, and the number of these parts.
+"""
+
+MAX_SPLIT_ROWS = 256
+"""Lanes of more rows are not split: their tiles are already about as many programs as a GPU has multiprocessors."""
+
 
 def slot_attention(
-    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
+    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
 ) -> Tensor:
     """Attention of q [R, H, E] over fresh k and v [R, K, E] and over slots [S, L, 2, K, C, E] → [R, H, E].
 
-    `tiles` int64 [T, 5] describes the tiles, which together cover all rows (see `TILE_COLUMNS`). `stops` int64 [R] is
-    the end (exclusive) of the positions that each row sees. The result of a row that sees no position is 0.
+    `tiles` int64 [T, 5] describes the tiles that are not split (see `TILE_COLUMNS`), and `parts` int64 [P, 7] the parts
+    of the others (see `PART_COLUMNS`), those of a tile one after another. Together they cover all rows. `stops` int64
+    [R] is the end (exclusive) of the positions that each row sees. The result of a row that sees no position is 0.
     """
-    out: Tensor = _slot_attention(q, k, v, slots, layer, tiles, stops)
+    out: Tensor
+    if parts.shape[0]:
+        out = _split_attention(q, k, v, slots, layer, tiles, stops, parts)
+    else:
+        out = _slot_attention(q, k, v, slots, layer, tiles, stops)
     return out
 
 
@@ -78,4 +101,27 @@ _slot_attention = define(
     _reference,
     _fake,
     launches=1,
+)
+
+
+def _split_reference(
+    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
+) -> Tensor:
+    """The same, without splitting anything."""
+    tiles_of_parts = parts[parts[:, TILE_COLUMNS] == 0, :TILE_COLUMNS]
+    return _reference(q, k, v, slots, layer, torch.cat((tiles, tiles_of_parts)), stops)
+
+
+def _split_fake(
+    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
+) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+_split_attention = define(
+    "split_attention(Tensor q, Tensor k, Tensor v, Tensor slots, int layer, Tensor tiles, Tensor stops, Tensor parts)"
+    " -> Tensor",
+    _split_reference,
+    _split_fake,
+    launches=3,
 )

@@ -26,6 +26,7 @@ from lopa_ray.kernels.triton import (
     row_scores,
     silu_mul,
     slot_attention,
+    split_attention,
 )
 
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
@@ -43,10 +44,22 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
     for dtype, x in POINTERS.items():
         for dim in (64, 96, 128, 256) if dtype == torch.bfloat16 else (128,):
             options = dict(slot_attention.options(dim, dtype))
-            constants = slot_attention.constants(7, 4, dim) | {"KEY_BLOCK": options.pop("KEY_BLOCK")}
+            constants = slot_attention.constants(7, 4, dim, of_parts=False)
+            constants |= {"KEY_BLOCK": options.pop("KEY_BLOCK")}
             types = dict.fromkeys(("q", "k", "v", "slots", "out"), x) | {"tiles": "*i64", "stops": "*i64"}
             types |= dict.fromkeys(("layer", "layers", "capacity", "fresh_stride"), "i32") | {"scale": "fp32"}
             yield "slot_attention", slot_attention._slot_attention, types, constants, options
+            constants |= slot_attention.constants(7, 4, dim, of_parts=True)
+            types |= {"out": "*fp32"}
+            yield "split_attention", slot_attention._slot_attention, types, constants, options
+            types = {"partials": "*fp32", "parts": "*i64", "out": x}
+            yield (
+                "split_attention",
+                split_attention._merge_parts,
+                types,
+                split_attention.constants(7, 4, dim),
+                {},
+            )
         types = dict.fromkeys(("x", "delta", "weight", "total", "out"), x) | {"size": "i32", "eps": "fp32"}
         options = add_rms_norm.options(3584)
         constants = {"BLOCK": options.pop("BLOCK")}

@@ -32,11 +32,13 @@ from lopa_ray.kernels import (
 )
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.padding import bucket_rows
+from lopa_ray.kernels.slot_attention import MAX_SPLIT_ROWS, PART_KEYS
 
 DTYPES = {torch.float32: 2e-5, torch.float16: 4e-3}
 """How far a kernel may be from its reference, on numbers of the order of 1."""
 
-CAPACITY = 160
+CAPACITY, LONG_CAPACITY = 160, 5200
+"""Positions of a slot, for lanes with one part and with several."""
 
 
 def launch(operator: str, *arguments: object) -> object:
@@ -216,7 +218,11 @@ def check_invariant_linear(draw: random.Random, dtype: torch.dtype) -> None:
 
 def any_lane(draw: random.Random) -> Lane:
     """One that begins anywhere in a slot, in any number of segments; it may see what is cached behind it."""
-    start, rows = draw.choice([0, 1, 33, 70]), draw.choice([1, 5, 17, 40])
+    return lane_of(draw, draw.choice([0, 1, 33, 70]), draw.choice([1, 5, 17, 40]))
+
+
+def lane_of(draw: random.Random, start: int, rows: int) -> Lane:
+    """The same with these rows."""
     stop = start + rows
     ends = sorted({*draw.sample(range(start + 1, stop + 1), min(rows, draw.randint(1, 4))), stop})
     behind = stop + draw.choice([0, 0, 7])
@@ -225,33 +231,59 @@ def any_lane(draw: random.Random) -> Lane:
 
 
 def check_slot_attention(draw: random.Random, dtype: torch.dtype) -> None:
+    check_lanes(draw, dtype, [any_lane(draw) for _ in range(draw.randint(1, 5))], CAPACITY, split=False)
+
+
+def check_split_attention(draw: random.Random, dtype: torch.dtype) -> None:
+    """Lanes with one part and with several, and one of so many rows that it is not split."""
+    starts = draw.sample([0, 1, 500, 1023, 1024, 1025, 2048], draw.randint(1, 3))
+    lanes = [lane_of(draw, start, draw.choice([1, 5, 17])) for start in (*starts, draw.choice([1100, 5000]))]
+    draw.shuffle(lanes)
+    if draw.random() < 0.3:
+        lanes.append(lane_of(draw, 800, MAX_SPLIT_ROWS + 1))
+    check_lanes(draw, dtype, lanes, LONG_CAPACITY, split=True)
+
+
+def check_lanes(
+    draw: random.Random, dtype: torch.dtype, lanes: list[Lane], capacity: int, *, split: bool
+) -> None:
+    """The attention of lanes is that of the reference, and that of each lane alone, bit for bit."""
     kv_heads, group, dim = draw.choice([1, 2]), draw.choice([1, 2, 7]), draw.choice([64, 96, 128, 256])
-    options = PackingOptions(CAPACITY, group, 1, -1, 0, 0, True, bucket_rows)
-    slots = torch.randn(3, 2, 2, kv_heads, CAPACITY, dim).to(dtype)
+    options = PackingOptions(capacity, group, 1, -1, 0, 0, True, bucket_rows)
+    slots = torch.randn(3, 2, 2, kv_heads, capacity, dim).to(dtype)
+
+    def kernel(*arguments: Tensor) -> object:
+        *given, parts = arguments
+        return launch("split_attention", *arguments) if len(parts) else launch("slot_attention", *given)
 
     def attend(lanes: list[Lane], q: Tensor, k: Tensor, v: Tensor, call: Callable[..., object]) -> Tensor:
         packing = Packing(lanes, (), options)
         columns = packing.to_device(torch.device("cpu"))
         missing = packing.rows_bucket - packing.num_rows
         q, k, v = (torch.cat((x, torch.randn(missing, *x.shape[1:]).to(dtype))) for x in (q, k, v))
-        attended = call(q, k, v, slots, 1, columns.tiles, columns.stops)
+        seen = [max(stop for _, stop in lane.segments) for lane in lanes]
+        is_long = [
+            stop > PART_KEYS and len(lane.canvas) <= MAX_SPLIT_ROWS
+            for lane, stop in zip(lanes, seen, strict=True)
+        ]
+        assert (len(columns.parts) > 0) == any(is_long)
+        attended = call(q, k, v, slots, 1, columns.tiles, columns.stops, columns.parts)
         assert not attended[packing.num_rows :].any()
         return attended[: packing.num_rows]
 
-    lanes = [any_lane(draw) for _ in range(draw.randint(1, 5))]
     rows = sum(len(lane.canvas) for lane in lanes)
     heads = (kv_heads * group, kv_heads, kv_heads)
     qkv = [torch.randn(rows, num_heads, dim).to(dtype) for num_heads in heads]
-    attended = attend(lanes, *qkv, lambda *arguments: launch("slot_attention", *arguments))
+    attended = attend(lanes, *qkv, kernel)
     close(attended, attend(lanes, *qkv, slot_attention.slot_attention), dtype)
     # A lane's bits are the same alone.
-    at = draw.randrange(len(lanes))
-    first = sum(len(lane.canvas) for lane in lanes[:at])
-    own = slice(first, first + len(lanes[at].canvas))
-    alone = attend(
-        [lanes[at]], *(x[own] for x in qkv), lambda *arguments: launch("slot_attention", *arguments)
-    )
-    assert torch.equal(alone, attended[own])
+    first = 0
+    alone = draw.randrange(len(lanes))
+    for at, lane in enumerate(lanes):
+        own = slice(first, first + len(lane.canvas))
+        first = own.stop
+        if split or at == alone:
+            assert torch.equal(attend([lane], *(x[own] for x in qkv), kernel), attended[own])
 
 
 def main(operator: str, cases: int) -> None:

@@ -42,6 +42,7 @@ LIMITS = {
     "row_scores": (168, 1),
     "silu_mul": (40, 8),
     "slot_attention": (255, 2),
+    "split_attention": (255, 2),
 }
 """Operator → registers of a thread at most, and blocks of a multiprocessor at least, in half precision."""
 
@@ -118,6 +119,13 @@ def test_all_operators_are_compiled(arch: int) -> None:
     run_int8_steps(config_of("llada2.0-mini"))
     run_invariant_steps(config_of("llada2.0-mini"))
     run_fp8_steps(config_of("llada2.0-mini"))
+    q, kv = torch.zeros(16, 4, 128, dtype=torch.bfloat16), torch.zeros(2, 16, 2, 128, dtype=torch.bfloat16)
+    slots = torch.zeros(1, 2, 2, 2, 64, 128, dtype=torch.bfloat16)
+    tiles, parts = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(16, 7, dtype=torch.int64)
+    launcher_of("split_attention")(
+        q, kv[0], kv[1], slots, 0, tiles, torch.zeros(16, dtype=torch.int64), parts
+    )
+    check(resources(), LIMITS)
     assert {operator for operator, kernels in compiled_kernels().items() if kernels} == set(LAUNCHES)
 
 

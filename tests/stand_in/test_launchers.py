@@ -244,6 +244,10 @@ def arguments_of(operator: str) -> tuple[Any, ...]:
         "slot_attention": (
             wide[:, :HEADS].contiguous(), kv[0], kv[1], slots, 0, torch.zeros(11, 5, dtype=torch.int64), table[:, 0],
         ),
+        "split_attention": (
+            wide[:, :HEADS].contiguous(), kv[0], kv[1], slots, 0, torch.zeros(11, 5, dtype=torch.int64), table[:, 0],
+            torch.zeros(16, 7, dtype=torch.int64),
+        ),
     }  # fmt: skip
     return arguments[operator]
 

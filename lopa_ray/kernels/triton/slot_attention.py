@@ -1,4 +1,4 @@
-"""Triton kernel of `slot_attention`: each program computes flash attention of one tile for one KV head."""
+"""Triton kernel of `slot_attention`: each program computes flash attention of a tile, or a part, for one KV head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
+from lopa_ray.kernels.slot_attention import PART_COLUMNS, PART_KEYS, TILE_COLUMNS, TILE_ROWS
 
 
 @triton.jit(do_not_specialize=["layer", "layers"])  # otherwise compiled again for some values of these
@@ -31,6 +31,8 @@ def _slot_attention(
     DIM: tl.constexpr,
     ALIGN: tl.constexpr,
     COLUMNS: tl.constexpr,
+    OF_PARTS: tl.constexpr,
+    PART_KEYS: tl.constexpr,
     PAIRS: tl.constexpr,
     KEY_BLOCK: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
@@ -50,22 +52,25 @@ def _slot_attention(
         q_at = (row * (KV_HEADS * GROUP) + kv_head * GROUP + pair % GROUP)[:, None] * DIM + column[None, :]
         query = tl.load(q + q_at, mask=inside[:, None] & within[None, :], other=0.0)
         stop = tl.load(stops + row, mask=inside, other=0).to(tl.int32)
-        seen = tl.max(stop, 0)
+        low, high = 0, tl.max(stop, 0)
+        if OF_PARTS:
+            low = tl.load(tile + 5).to(tl.int32) * PART_KEYS
+            high = tl.minimum(high, low + PART_KEYS)
         largest = tl.full((PAIRS,), float("-inf"), tl.float32)
         total = tl.zeros((PAIRS,), tl.float32)
         mixed = tl.zeros((PAIRS, DIM_BLOCK), tl.float32)
         cached = slots + (((slot * layers + layer) * 2) * KV_HEADS + kv_head) * capacity * DIM
-        # Online softmax over three parts: positions before the lane, in the lane, and after the lane.
-        for part in range(3):
+        # Online softmax over three runs: positions before the lane, in the lane, and after the lane.
+        for run in range(3):
             keys, values, stride = cached, cached + capacity.to(tl.int64) * (KV_HEADS * DIM), DIM
-            begin, end = 0, tl.minimum(start, seen)
-            if part == 1:
+            begin, end = low, tl.minimum(start, high)
+            if run == 1:
                 # Both pointers are shifted so that position `start` is the lane's first row.
                 lane = first * fresh_stride + kv_head * DIM - start.to(tl.int64) * fresh_stride
                 keys, values, stride = k + lane, v + lane, fresh_stride
-                begin, end = start, tl.minimum(start + rows, seen)
-            if part == 2:
-                begin, end = start + rows, seen
+                begin, end = tl.maximum(start, low), tl.minimum(start + rows, high)
+            if run == 2:
+                begin, end = tl.maximum(start + rows, low), high
             stride = tl.multiple_of(stride, ALIGN)
             for block in range(begin, end, KEY_BLOCK):
                 position = block + tl.arange(0, KEY_BLOCK)
@@ -86,8 +91,16 @@ def _slot_attention(
                 added = tl.dot(weight.to(value.dtype), value, input_precision="ieee")
                 mixed = mixed * shrink[:, None] + added
                 largest = highest
-        mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
-        tl.store(out + q_at, mixed.to(query.dtype), mask=inside[:, None] & within[None, :])
+        if OF_PARTS:
+            partial = out + (tl.program_id(0).to(tl.int64) * KV_HEADS + kv_head) * (PAIRS * (DIM + 2))
+            within_tile = tl.arange(0, PAIRS)
+            mixed_at = within_tile[:, None] * DIM + column[None, :]
+            tl.store(partial + mixed_at, mixed, mask=inside[:, None] & within[None, :])
+            tl.store(partial + PAIRS * DIM + within_tile, largest)
+            tl.store(partial + PAIRS * (DIM + 1) + within_tile, total)
+        else:
+            mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+            tl.store(out + q_at, mixed.to(query.dtype), mask=inside[:, None] & within[None, :])
 
 
 def launch(
@@ -95,9 +108,29 @@ def launch(
 ) -> Tensor:
     """See `lopa_ray.kernels.slot_attention`."""
     q = q.contiguous()
+    out = torch.empty_like(q)
+    attend(q, k, v, slots, layer, tiles, stops, out)
+    return out
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    layer: int,
+    tiles: Tensor,
+    stops: Tensor,
+    out: Tensor,
+    *,
+    of_parts: bool = False,
+) -> None:
+    """Launch the kernel for tiles, which writes rows of `out` [R, H, E], with contiguous q.
+
+    With `of_parts`, `tiles` are parts, and `out` fp32 gets their results (see `partials_size`).
+    """
     if k.stride() != v.stride() or k.stride()[1:] != (k.shape[2], 1):
         k, v = k.contiguous(), v.contiguous()
-    out = torch.empty_like(q)
     _, heads, dim = q.shape
     _, layers, _, kv_heads, capacity, _ = slots.shape
     _slot_attention[(tiles.shape[0], kv_heads)](
@@ -113,20 +146,30 @@ def launch(
         capacity,
         k.stride(0),
         dim**-0.5 * math.log2(math.e),  # the kernel uses exp2 in place of exp
-        **constants(heads // kv_heads, kv_heads, dim),
+        **constants(heads // kv_heads, kv_heads, dim, of_parts=of_parts),
         **options(dim, q.dtype),
     )
-    return out
 
 
-def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
+def partials_size(parts: int, kv_heads: int, dim: int) -> int:
+    """The number of fp32 values that the kernel writes for so many parts.
+
+    They are, for each part and KV head, the unnormalised output of each pair [TILE_ROWS, E], the largest scores of the
+    pairs [TILE_ROWS] and the sums of their weights [TILE_ROWS].
+    """
+    return parts * kv_heads * TILE_ROWS * (dim + 2)
+
+
+def constants(group: int, kv_heads: int, dim: int, *, of_parts: bool) -> dict[str, int]:
     """The compile-time constants of the kernel, except `options`."""
     return {
         "GROUP": group,
         "KV_HEADS": kv_heads,
         "DIM": dim,
         "ALIGN": math.gcd(dim, 16),
-        "COLUMNS": TILE_COLUMNS,
+        "COLUMNS": PART_COLUMNS if of_parts else TILE_COLUMNS,
+        "OF_PARTS": of_parts,
+        "PART_KEYS": PART_KEYS,
         "PAIRS": TILE_ROWS,
         "DIM_BLOCK": max(16, triton.next_power_of_2(dim)),
     }

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install triton"
 )
 
-CASES = {"slot_attention": 8, "row_scores": 8}
+CASES = {"slot_attention": 8, "split_attention": 2, "row_scores": 8}
 
 
 def run(program: str, *arguments: str, **environment: str) -> str:
