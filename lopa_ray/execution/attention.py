@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -41,6 +41,23 @@ class AttentionBackend(Protocol):
         `columns` are the step's columns on the device, with the shapes and dtypes of `StepColumns`. The function takes
         q [R, H, E], k and v [R, K, E] of one layer in the cache's dtype; see `AttentionFn`. Raises RuntimeError if the
         backend cannot run here.
+        """
+        ...
+
+
+@runtime_checkable
+class GraphAttention(AttentionBackend, Protocol):
+    """A backend whose calls are the same in all steps of so many rows, so that a CUDA graph may have them."""
+
+    def fits(self, packing: Packing) -> bool:
+        """Whether the function of `bind_rows` computes this step."""
+        ...
+
+    def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
+        """The attention function of every step that fits and has `rows` rows, with its padding.
+
+        `columns` have the same addresses and shapes in all of these steps. Raises RuntimeError if the backend cannot
+        run here.
         """
         ...
 
@@ -88,6 +105,14 @@ class PackedAttention:
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
         """See `AttentionBackend.bind`. Raises RuntimeError if `needs_triton` is set and Triton does not work."""
+        return self.bind_rows(cache, packing.rows_bucket, columns)
+
+    def fits(self, packing: Packing) -> bool:
+        """See `GraphAttention.fits`: always."""
+        return True
+
+    def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
+        """See `GraphAttention.bind_rows`."""
         if self.needs_triton and (reason := triton_failure()) is not None:
             raise RuntimeError(f"Triton does not work here ({reason})")
 

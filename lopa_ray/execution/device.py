@@ -79,6 +79,8 @@ class Device:
     """The backend of torch.compile."""
     compiles_kernels: bool
     """Whether its attention or operators are kernels that must be compiled, even without `model.compile`."""
+    captures_graphs: bool
+    """Whether steps can be captured as CUDA graphs."""
     multiplies_fp8: bool
     """Whether there are such devices that multiply fp8. On others the weights of an fp8 checkpoint are unfolded when
     they are read, unless `model.quantization` is fp8."""
@@ -124,6 +126,7 @@ DEVICES = {
         timed_attention=(),
         compile_backend="inductor",
         compiles_kernels=False,
+        captures_graphs=False,
         multiplies_fp8=False,
         unavailable_reason=lambda: None,
         prepare=keep_freed_memory,
@@ -140,6 +143,7 @@ DEVICES = {
         timed_attention=("triton", "flash_attn"),
         compile_backend="inductor",
         compiles_kernels=True,
+        captures_graphs=True,
         multiplies_fp8=True,
         unavailable_reason=_cuda_unavailable_reason,
         prepare=_prepare_cuda,
@@ -155,6 +159,7 @@ DEVICES = {
         timed_attention=(),
         compile_backend=npu.COMPILE_BACKEND,
         compiles_kernels=False,
+        captures_graphs=False,
         multiplies_fp8=False,
         unavailable_reason=npu.unavailable_reason,
         prepare=lambda: None,

@@ -104,11 +104,22 @@ class FlashAttention:
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
         """See `AttentionBackend.bind`."""
-        if any(run != (len(lane.canvas), lane.stop) for lane in packing.lanes for run in lane.runs()):
+        if not self.fits(packing):
             return PackedAttention().bind(cache, packing, columns)
+        return self._bind(cache, max(packing.longest_lane, packing.rows_bucket - packing.num_rows), columns)
+
+    def fits(self, packing: Packing) -> bool:
+        """See `GraphAttention.fits`: whether every row sees its whole lane and no position after it."""
+        return all(run == (len(lane.canvas), lane.stop) for lane in packing.lanes for run in lane.runs())
+
+    def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
+        """See `GraphAttention.bind_rows`. A lane has as many rows as the bucket at most."""
+        return self._bind(cache, rows, columns)
+
+    def _bind(self, cache: KVCache, longest: int, columns: StepColumns[Tensor]) -> AttentionFn:
+        """The attention function of lanes of up to `longest` rows."""
         flash = VERSIONS[self.version]
         table = columns.lanes.to(torch.int32).t().contiguous()
-        longest = max(packing.longest_lane, packing.rows_bucket - packing.num_rows)
         starts = table[1, :-1]
         cached_positions = F.pad(starts.cumsum(0, dtype=torch.int32), (1, 0))
         lanes = LaneTable(table[0, :-1], starts, table[2], cached_positions, 1 << (longest - 1).bit_length())

@@ -1,17 +1,22 @@
-"""Builds a `BranchRunner` from a configuration: it loads weights, selects device and attention, compiles layers and
-warms up."""
+"""Builds a `BranchRunner` from a configuration: it loads weights, selects device and attention, compiles layers,
+warms up and captures steps."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import torch
 
+from lopa_ray.errors import SettingsError
 from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.graph_capture import CudaCapture
 from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder, draft_adapter_folder
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.step_graphs import graph_refusal
+from lopa_ray.kernels.operators import triton_works
 from lopa_ray.kernels.slot_attention import PART_KEYS
 from lopa_ray.model.implementation import (
     build_model,
@@ -28,6 +33,8 @@ from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepP
 WARM_UP_ROWS = (48, 16)
 """Rows of the warm-up forwards. There are two sizes, because int8 matmuls of few rows have separate graphs."""
 
+
+_log = logging.getLogger("lopa.graphs")
 
 EXPECTED_BRANCHES = 8
 """Branches of each request in the largest step that is expected on an accelerator."""
@@ -106,7 +113,33 @@ def build_runner(
     )
     if spec.needs_warm_up and tp_group.size == 1:  # shards warm up after they are connected
         warm_up(runner)
+    capture_graphs(spec, runner)
     return runner
+
+
+def capture_graphs(spec: ModelSpec, runner: BranchRunner) -> None:
+    """Capture the steps of a runner that is warm, if `model.cuda_graphs` is auto, and device and model allow it.
+
+    Logs the reason if they do not. Raises SettingsError if a capture fails.
+    """
+    model = spec.config.model
+    if model.cuda_graphs == "none" or not DEVICES[model.device].captures_graphs:
+        return
+    refusal = graph_refusal(runner.model, runner.attention)
+    if model.compile:
+        refusal = "model.compile is set"
+    elif refusal is None and not triton_works():
+        refusal = "Triton does not work here"
+    if refusal is not None:
+        _log.info("no CUDA graphs: %s", refusal)
+        return
+    try:
+        runner.capture_graphs(CudaCapture(runner.device))
+    except RuntimeError as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise SettingsError(
+            f"model.cuda_graphs: got 'auto', but a step cannot be captured ({reason}); set it to none"
+        ) from error
 
 
 def warm_up(runner: BranchRunner) -> None:

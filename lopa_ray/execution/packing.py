@@ -26,6 +26,11 @@ MIN_LANE_ROWS = 4
 of tiles."""
 
 
+def bucket_tiles(rows: int, heads_per_kv_head: int) -> int:
+    """The number of tiles of a step in a bucket of `rows` rows, unless it has many short lanes."""
+    return -(-rows * heads_per_kv_head // TILE_ROWS) + rows // MIN_LANE_ROWS
+
+
 NOTHING = np.zeros(0, np.int64)
 
 NO_WEIGHTS = np.zeros(0)
@@ -211,7 +216,7 @@ class Packing:
         self._table[-1, ROWS] = rows - self.num_rows
         tiles_of = -(-self._table[:, ROWS] * group // TILE_ROWS)
         ends = np.cumsum(tiles_of)
-        most = max(-(-rows * group // TILE_ROWS) + rows // MIN_LANE_ROWS, bucket_rows(int(ends[-1])))
+        most = max(bucket_tiles(rows, group), bucket_rows(int(ends[-1])))
         lane = np.repeat(np.arange(len(tiles_of)), tiles_of)
         tiles = np.zeros((most, TILE_COLUMNS), np.int64)
         tiles[: len(lane), : ROWS + 1] = self._table[lane, : ROWS + 1]

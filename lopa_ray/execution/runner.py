@@ -19,6 +19,7 @@ from torch import Tensor
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention
 from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.commits import Commits
+from lopa_ray.execution.graph_capture import GraphCapture
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.launched_step import LaunchedStep
@@ -30,6 +31,7 @@ from lopa_ray.execution.self_conditioning import SelfConditioning
 from lopa_ray.execution.staging import StagedLane, StagedStep, StagingBuffer
 from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.canvas_model import CanvasModel
 from lopa_ray.model.mask_predictor import MaskPredictor
@@ -98,6 +100,17 @@ class BranchRunner:
         self.commits = Commits(self.cache, self._staging)
         self.prefix_store = PrefixStore(self.cache)
         self._clock = StepClock(self.device)
+        self._graphs: StepGraphs | None = None
+
+    @torch.inference_mode()
+    def capture_graphs(self, capture: GraphCapture) -> None:
+        """Capture steps as CUDA graphs, which later steps replay. Slots keep what they have.
+
+        Raises SettingsError if the model or its attention has none, and what torch raises if a capture fails.
+        """
+        parts = self.model, self.cache, self.attention, self._lm_head
+        self._graphs = StepGraphs(*parts, self.packing_options)
+        self._graphs.capture(capture)
 
     def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
         """Carry out all commits, then evaluate this worker's branches: `launch`, and the report of what it returns."""
@@ -123,7 +136,8 @@ class BranchRunner:
         times.mark()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
-        columns = packing.to_device(self.device)
+        graph = None if self._graphs is None else self._graphs.graph_of(packing)
+        columns = packing.to_device(self.device) if graph is None else graph.inputs.fill(packing.columns)
         times.mark()
         if transfer is not None and payloads:
             transfer.broadcast(payloads)
@@ -136,21 +150,25 @@ class BranchRunner:
             times.mark()
             return LaunchedStep(plan, times, self.model.tp_group)
         try:
-            scores = self._evaluate(packing, columns)
+            scores = self._evaluate(packing, columns, graph)
         except torch.OutOfMemoryError:
             if self.model.tp_group.size > 1:  # the other shards are in the middle of the same forward
                 raise
             scores = None
         if scores is None:  # the error is gone by now, and with it the tensors of the first attempt
             self._return_free_memory()
-            scores = self._evaluate(packing, columns)
+            scores = self._evaluate(packing, columns, graph)
         # A copy that is enqueued later would wait for the steps that are launched meanwhile.
         scores = scores.to("cpu", non_blocking=self._clock.has_events)
         times.mark()
         return LaunchedStep(plan, times, self.model.tp_group, packing.rows_to_score, scores)
 
-    def _evaluate(self, packing: Packing, columns: StepColumns[Tensor]) -> Tensor:
+    def _evaluate(self, packing: Packing, columns: StepColumns[Tensor], graph: StepGraph | None) -> Tensor:
         """Forward, stage and score; returns what `score` returns. It may be repeated after a lack of memory."""
+        if graph is not None:
+            scores = graph.replay(packing)
+            self._stage(packing, columns, graph.rows, graph.kv)
+            return scores
         rows, kv = self.forward(packing, columns)
         if self._self_conditioning is None:  # before scores need memory
             self._stage(packing, columns, rows, kv)
@@ -160,7 +178,7 @@ class BranchRunner:
         return scores
 
     def _stage(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None) -> None:
-        if kv is not None:
+        if kv is not None and packing.has_staged_rows:
             self._staging.add_step(packing.lanes, packing.stage_ranges, self._gather(columns, rows, kv))
 
     def _gather(self, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:

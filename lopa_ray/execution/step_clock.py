@@ -12,6 +12,12 @@ BOUNDARIES = 5
 the device computes."""
 
 
+def has_events(device: torch.device) -> bool:
+    """Whether the device is the accelerator of this process, so that what it has done is known by events."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == device.type
+
+
 class StepTimes:
     """The times of one step, between boundaries: by events on an accelerator, by the host's clock elsewhere.
 
@@ -61,9 +67,8 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         """`device`: where the steps are computed."""
-        accelerator = torch.accelerator.current_accelerator()
         self._device = device
-        self.has_events = accelerator is not None and accelerator.type == device.type
+        self.has_events = has_events(device)
         """Whether the device computes while the host goes on, and its events tell when it is done."""
 
     def start(self) -> StepTimes:

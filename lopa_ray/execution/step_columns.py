@@ -89,7 +89,7 @@ def copy_to_device(
     """The words of each array, followed by the words of padding that align the next array."""
     for array in arrays:
         sizes += array.nbytes // WORD_BYTES, -array.nbytes % ALIGN_BYTES // WORD_BYTES
-    host = _host_buffer(sum(sizes), device)
+    host = host_buffer(sum(sizes), device)
     buffer, at = host.numpy(), 0
     for array, words, padding in zip(arrays, sizes[::2], sizes[1::2], strict=True):
         if words:
@@ -103,7 +103,7 @@ def copy_to_device(
     return StepColumns(*tensors)
 
 
-def _host_buffer(words: int, device: torch.device) -> torch.Tensor:
+def host_buffer(words: int, device: torch.device) -> torch.Tensor:
     """An uninitialised int64 [words] on the host, for asynchronous copies to the device.
 
     It is in pinned memory if the device is an accelerator. torch does not reuse freed pinned memory before pending

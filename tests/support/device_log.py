@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -21,6 +22,10 @@ ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_s
 
 READS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default}
 """Operations whose result the host has to wait for: a number, or a size that depends on numbers."""
+
+
+_pinned: list[weakref.ref[Tensor]] = []
+"""Pinned memory, which may outlive the log in which it was allocated."""
 
 
 class DeviceLog(TorchDispatchMode):
@@ -42,7 +47,6 @@ class DeviceLog(TorchDispatchMode):
         """Operations on tensors of host and device together. torch allows that for host tensors of one number only."""
         self.strided: list[str] = []
         """Arguments of this project's operators that are not contiguous. Their launch functions copy these first."""
-        self._pinned: list[Tensor] = []
 
     @property
     def total(self) -> int:
@@ -76,7 +80,7 @@ class DeviceLog(TorchDispatchMode):
             if kinds == {"cpu"} and target == "cuda":
                 return self._copy_in(args[0], kwargs)
         if func in READS and "cuda" in kinds:
-            self.waits.append(f"{func} at {_line()}")
+            self.waits.append(f"{func} at {line_of_project()}")
             if func is aten._local_scalar_dense.default:
                 return 1.0 if args[0].dtype.is_floating_point else 1
             if func is aten.equal.default:
@@ -90,23 +94,27 @@ class DeviceLog(TorchDispatchMode):
                 return func(*args, **kwargs)
         self._check_arguments(func, args, kinds)
         result = func(*args, **kwargs)
-        self._count(func, tensors, result)
+        non_blocking = func is aten.copy_.default and bool(kwargs.get("non_blocking") or any(args[2:]))
+        self._count(func, tensors, result, non_blocking=non_blocking)
         return result
 
     def _check_arguments(self, func: Any, args: Any, kinds: set[str]) -> None:
         if kinds == {"cpu", "cuda"} and func is not aten.copy_.default:
-            self.mixes.append(f"{func} at {_line()}")
+            self.mixes.append(f"{func} at {line_of_project()}")
         if func.namespace == NAMESPACE:
             self.strided += [
-                f"{func._opname}, argument {at}, {tuple(arg.shape)} with strides {arg.stride()}, at {_line()}"
+                f"{func._opname}, argument {at}, {tuple(arg.shape)} with strides {arg.stride()}, at {line_of_project()}"
                 for at, arg in enumerate(args)
                 if isinstance(arg, Tensor) and not arg.is_contiguous()
             ]
 
-    def _count(self, func: Any, tensors: list[Tensor], result: Any) -> None:
+    def _count(self, func: Any, tensors: list[Tensor], result: Any, *, non_blocking: bool) -> None:
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if func is aten.copy_.default and {tensor.device.type for tensor in tensors} == {"cpu", "cuda"}:
-            (self.copies_in if tensors[0].is_cuda else self.copies_out).append(f"copy_ at {_line()}")
+            if tensors[0].is_cuda:
+                self._log_copy_in(tensors[1], non_blocking)
+            else:
+                self.copies_out.append(line_of_project())
             return
         if func.namespace == NAMESPACE and any(tensor.is_cuda for tensor in tensors):
             self.launches[str(func)] += LAUNCHES[func._opname]
@@ -114,7 +122,7 @@ class DeviceLog(TorchDispatchMode):
         if not any(tensor.is_cuda for tensor in made):
             return
         if tensors and all(tensor.device.type == "cpu" for tensor in tensors):
-            self.copies_in.append(f"{func} at {_line()}")
+            self.copies_in.append(f"{func} at {line_of_project()}")
             return
         alias = [returned.alias_info for returned in func._schema.returns]
         is_view = any(info is not None and not info.is_write for info in alias)
@@ -126,27 +134,30 @@ class DeviceLog(TorchDispatchMode):
     def _pinned_buffer(self, *args: Any, **kwargs: Any) -> Tensor:
         with unset_fake_temporarily():
             buffer = torch.empty(*args, dtype=kwargs.get("dtype"))
-        self._pinned.append(buffer)
+        _pinned.append(weakref.ref(buffer))
         return buffer
 
     def _copy_in(self, host: Tensor, kwargs: Any) -> Tensor:
-        self.copies_in.append(_line())
-        is_pinned = any(
-            not isinstance(host, FakeTensor)
-            and host.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
-            for buffer in self._pinned
-        )
-        if not (kwargs.get("non_blocking") and is_pinned):
-            self.waits.append(f"synchronous copy in at {_line()}")
+        self._log_copy_in(host, bool(kwargs.get("non_blocking")))
         return torch.empty(host.shape, dtype=kwargs.get("dtype") or host.dtype, device=kwargs["device"])
 
+    def _log_copy_in(self, host: Tensor, non_blocking: bool) -> None:
+        self.copies_in.append(line_of_project())
+        is_pinned = not isinstance(host, FakeTensor) and any(
+            host.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
+            for reference in _pinned
+            if (buffer := reference()) is not None
+        )
+        if not (non_blocking and is_pinned):
+            self.waits.append(f"synchronous copy in at {line_of_project()}")
+
     def _copy_out(self, there: Tensor, dtype: torch.dtype | None) -> Tensor:
-        self.copies_out.append(_line())
+        self.copies_out.append(line_of_project())
         with unset_fake_temporarily():
             return torch.zeros(there.shape, dtype=dtype or there.dtype)
 
 
-def _line() -> str:
+def line_of_project() -> str:
     """The innermost line of the project, or of a test, that is running."""
     for frame in reversed(traceback.extract_stack()):
         path = frame.filename

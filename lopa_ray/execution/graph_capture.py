@@ -1,0 +1,71 @@
+"""Captures of functions as CUDA graphs, by torch.cuda. Tests have others that need no GPU.
+
+Rules of a capture are those of https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs: warm-ups on a side stream,
+the capture on the same one, and one pool of memory for graphs that are never replayed at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+WARM_UPS = 2
+"""Runs before a capture. The first one compiles kernels and reserves the workspaces of libraries."""
+
+
+class Graph(Protocol):
+    """What a function has launched, to be launched once more."""
+
+    def replay(self) -> None:
+        """Launch it, on the addresses that the function has read and written."""
+        ...
+
+
+class GraphCapture(Protocol):
+    """Captures functions without arguments and results, all of which may share memory for what they compute between."""
+
+    def free_bytes(self) -> int:
+        """Bytes of the device's memory that nothing has taken."""
+        ...
+
+    def warm_up(self, function: Callable[[], None]) -> int:
+        """Run it; returns the bytes of memory that it takes. Raises torch.OutOfMemoryError."""
+        ...
+
+    def capture(self, function: Callable[[], None]) -> Graph:
+        """Capture it after a warm-up. Raises what torch raises if the function does what a graph cannot have."""
+        ...
+
+
+class CudaCapture:
+    """Captures on an NVIDIA GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def free_bytes(self) -> int:
+        """See `GraphCapture.free_bytes`."""
+        return torch.cuda.mem_get_info(self._device)[0]
+
+    def warm_up(self, function: Callable[[], None]) -> int:
+        """See `GraphCapture.warm_up`. The bytes are those of the last run."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(WARM_UPS):
+                torch.cuda.reset_peak_memory_stats(self._device)
+                before = torch.cuda.memory_allocated(self._device)
+                function()
+        current.wait_stream(self._stream)
+        return int(torch.cuda.max_memory_allocated(self._device) - before)
+
+    def capture(self, function: Callable[[], None]) -> Graph:
+        """See `GraphCapture.capture`. Other threads of the process may use the device meanwhile."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            function()
+        return graph

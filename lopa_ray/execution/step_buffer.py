@@ -1,0 +1,183 @@
+"""StepBuffer: memory for the inputs of captured steps, which lie at the same addresses in every step of a bucket.
+
+A CUDA graph reads the addresses that its capture has read. So the inputs of all steps of a bucket of rows have the same
+shapes, and each step refills them, by one copy to the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.packing import Packing, PackingOptions, bucket_tiles
+from lopa_ray.execution.scoring_kind import COLUMN, row_numbers
+from lopa_ray.execution.step_clock import has_events
+from lopa_ray.execution.step_columns import ALIGN_BYTES, WORD_BYTES, StepColumns, host_buffer
+from lopa_ray.kernels.padding import bucket_rows
+from lopa_ray.kernels.slot_attention import TILE_COLUMNS
+from lopa_ray.protocol.sampling_params import SamplingParams
+
+MAX_ENDING_IDS = 4
+"""Ids that end an answer, per row of a captured step: EOS and three more."""
+
+OUTSIDE_WORDS = 2**16
+"""Words for the columns that the graph does not read, and whose lengths differ from step to step: rows to commit and
+rows to stage."""
+
+OUTSIDE = ("commit_rows", "commit_boundaries", "stage_rows", "stage_boundaries")
+"""These columns."""
+
+RARE = ("parts", "input_weights", "draft_rows", "signal_rows")
+"""Columns of which captured steps have nothing."""
+
+PLAIN = np.array(row_numbers(SamplingParams()))
+"""The numbers of rows whose scores are not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a bucket: as an array in the pinned memory, and as a tensor on the device."""
+
+    host: npt.NDArray[np.generic]
+    device: Tensor
+
+
+class StepBuffer:
+    """Pinned memory, and as much on the device. All buckets share it, because steps follow one another."""
+
+    def __init__(self, device: torch.device, words: int) -> None:
+        """`words`: of 8 bytes."""
+        self.words = words
+        self._host = host_buffer(words, device)
+        self._device = torch.zeros(words, dtype=torch.int64, device=device)
+        self._copied = torch.Event(device) if has_events(device) else None
+
+    def column(self, at: int, shape: tuple[int, ...], dtype: torch.dtype) -> Column:
+        """The words from `at` on, as a column of that shape and type (int64 or float64)."""
+        end = at + math.prod(shape)
+        host, device = (words[at:end].view(dtype).view(shape) for words in (self._host, self._device))
+        return Column(host.numpy(), device)
+
+    def wait(self) -> None:
+        """Return when the last copy has read the pinned memory. A step that waits for its scores has it done."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def copy(self, words: int) -> None:
+        """Copy the first `words` words to the device, asynchronously."""
+        self._device[:words].copy_(self._host[:words], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+class BucketInputs:
+    """The inputs of all captured steps of a bucket.
+
+    Shape suffixes: those of `StepColumns`. The number N of rows to score is R, which is the most that a step can have.
+    """
+
+    def __init__(self, buffer: StepBuffer, rows: int, options: PackingOptions) -> None:
+        self.rows = rows
+        tiles = most_tiles(rows, options)
+        shapes = {
+            "ids": (rows,),
+            "positions": (rows,),
+            "stops": (rows,),
+            "tiles": (tiles, TILE_COLUMNS),
+            "lanes": (tiles + 1, 3),
+            "score_rows": (rows,),
+            "score_numbers": (rows, len(COLUMN)),
+            "ending_ids": (rows, MAX_ENDING_IDS),
+        }
+        self._buffer = buffer
+        self._inside: dict[str, Column] = {}
+        at = 0
+        for name, shape in shapes.items():
+            dtype = torch.float64 if name == "score_numbers" else torch.int64
+            self._inside[name] = buffer.column(at, shape, dtype)
+            at = aligned(at + math.prod(shape))
+        self._end = at
+        nothing = {name: buffer.column(0, (0,), torch.int64).device for name in StepColumns.__slots__}
+        self._nothing = nothing | {name: column.device for name, column in self._inside.items()}
+
+    @staticmethod
+    def words(rows: int, options: PackingOptions) -> int:
+        """The words of a buffer that is enough for buckets of up to `rows` rows."""
+        tiles = most_tiles(rows, options)
+        of_row = 4 + len(COLUMN) + MAX_ENDING_IDS
+        gaps = (len(StepColumns.__slots__)) * ALIGN_BYTES // WORD_BYTES
+        return of_row * rows + TILE_COLUMNS * tiles + 3 * (tiles + 1) + gaps + OUTSIDE_WORDS
+
+    @property
+    def columns(self) -> StepColumns[Tensor]:
+        """The columns on the device that the graph reads. The others are empty."""
+        return StepColumns(**self._nothing)
+
+    def takes(self, packing: Packing) -> bool:
+        """Whether a step of this number of rows has no other inputs than these, and no more of them."""
+        columns = packing.columns
+        outside = sum(aligned(getattr(columns, name).size) for name in OUTSIDE)
+        return (
+            len(columns.tiles) <= len(self._inside["tiles"].host)
+            and columns.ending_ids.shape[1] <= MAX_ENDING_IDS
+            and self._end + outside <= self._buffer.words
+            and not any(len(getattr(columns, name)) for name in RARE)
+            and all(group.kind.is_fused for group in packing.rows_to_score.groups)
+        )
+
+    def fill(self, columns: StepColumns[npt.NDArray[np.generic]]) -> StepColumns[Tensor]:
+        """The columns of a step that `takes` accepts, on the device: one copy, which the host does not wait for.
+
+        They are valid until the next step is filled in.
+        """
+        self._buffer.wait()
+        inside = self._inside
+        for name in ("ids", "positions", "stops"):
+            inside[name].host[...] = getattr(columns, name)
+        for name, padding in (("tiles", 0), ("lanes", (0, 0, self.rows))):
+            array = getattr(columns, name)
+            inside[name].host[: len(array)] = array
+            inside[name].host[len(array) :] = padding
+        scored, ids = columns.ending_ids.shape
+        for name, padding in (("score_rows", 0), ("score_numbers", PLAIN), ("ending_ids", -1)):
+            inside[name].host[scored:] = padding
+        inside["score_rows"].host[:scored] = columns.score_rows
+        inside["score_numbers"].host[:scored] = columns.score_numbers
+        inside["ending_ids"].host[:scored, ids:] = -1
+        inside["ending_ids"].host[:scored, :ids] = columns.ending_ids
+        at, outside = self._end, {}
+        for name in OUTSIDE:
+            array = getattr(columns, name)
+            column = self._buffer.column(at, array.shape, torch.int64)
+            column.host[...] = array
+            outside[name] = column.device
+            at = aligned(at + array.size)
+        self._buffer.copy(at)
+        return StepColumns(**self._nothing | outside)
+
+
+def most_tiles(rows: int, options: PackingOptions) -> int:
+    """The most tiles that a captured step of so many rows may have."""
+    return bucket_rows(bucket_tiles(rows, options.heads_per_kv_head))
+
+
+def aligned(words: int) -> int:
+    """The next multiple of `ALIGN_BYTES`, in words."""
+    multiple = ALIGN_BYTES // WORD_BYTES
+    return -(-words // multiple) * multiple
+
+
+def example_step(rows: int, options: PackingOptions) -> Packing:
+    """A step of that many rows, for warm-ups and captures: lanes of masks in the first slot, with nothing cached."""
+    lengths = [min(options.capacity, rows - first) for first in range(0, rows, options.capacity)]
+    lanes = [
+        Lane(0, 0, np.full(length, options.mask_token_id, np.int64), ((length, length),))
+        for length in lengths
+    ]
+    return Packing(lanes, (), options)
