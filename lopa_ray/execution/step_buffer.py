@@ -140,13 +140,15 @@ class BucketInputs:
         inside = self._inside
         for name in ("ids", "positions", "stops"):
             inside[name].host[...] = getattr(columns, name)
-        for name, padding in (("tiles", 0), ("lanes", (0, 0, self.rows))):
+        unused_lane = (0, 0, self.rows)
+        for name, padding in (("tiles", 0), ("lanes", unused_lane)):
             array = getattr(columns, name)
             inside[name].host[: len(array)] = array
             inside[name].host[len(array) :] = padding
         scored, ids = columns.ending_ids.shape
-        for name, padding in (("score_rows", 0), ("score_numbers", PLAIN), ("ending_ids", -1)):
-            inside[name].host[scored:] = padding
+        inside["score_rows"].host[scored:] = 0
+        inside["score_numbers"].host[scored:] = PLAIN
+        inside["ending_ids"].host[scored:] = -1
         inside["score_rows"].host[:scored] = columns.score_rows
         inside["score_numbers"].host[:scored] = columns.score_numbers
         inside["ending_ids"].host[:scored, ids:] = -1
