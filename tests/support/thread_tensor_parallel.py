@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.engine.open_model import open_model
+from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.experts_config import ExpertParallel
@@ -130,6 +131,30 @@ def shard_model(model: Transformer, tp_group: TensorParallelGroup) -> Transforme
     return build_model(model.config, weights, dtype=like.dtype, device=like.device, tp_group=tp_group)
 
 
+@dataclass(frozen=True)
+class LaunchedShards:
+    """A step that all shards have launched."""
+
+    shards: ShardThreads
+    steps: list[LaunchedStep]
+
+    def report(self) -> StepReport:
+        """That of each shard, if all are equal."""
+
+        def report(tp_group: ThreadTensorParallelGroup) -> StepReport:
+            with HostReads(tp_group):
+                report = self.steps[tp_group.rank].report()
+            assert tp_group.unwaited == 0
+            return report
+
+        first, *others = self.shards.run(report)
+        for other in others:
+            assert [(r, report_bytes(b)) for r, b in other.reports] == [
+                (r, report_bytes(b)) for r, b in first.reports
+            ]
+        return first
+
+
 class ShardedRunner:
     """The runners of all shards, as one that a `LocalEngine` takes. All of them must report the same."""
 
@@ -141,19 +166,17 @@ class ShardedRunner:
         self.vocabulary = self.runners[0].vocabulary
         self.model = self.runners[0].model
 
-    def execute(self, plan: StepPlan) -> StepReport:
-        def execute(tp_group: ThreadTensorParallelGroup) -> StepReport:
-            with HostReads(tp_group):
-                report = self.runners[tp_group.rank].execute(plan)
-            assert tp_group.unwaited == 0
-            return report
+    def launch(self, plan: StepPlan) -> LaunchedShards:
+        """See `BranchRunner.launch`."""
 
-        first, *others = self.shards.run(execute)
-        for other in others:
-            assert [(r, report_bytes(b)) for r, b in other.reports] == [
-                (r, report_bytes(b)) for r, b in first.reports
-            ]
-        return first
+        def launch(tp_group: ThreadTensorParallelGroup) -> LaunchedStep:
+            with HostReads(tp_group):
+                return self.runners[tp_group.rank].launch(plan)
+
+        return LaunchedShards(self.shards, self.shards.run(launch))
+
+    def execute(self, plan: StepPlan) -> StepReport:
+        return self.launch(plan).report()
 
     def logits(self, *arguments: Any, **options: Any) -> Tensor:
         first, *others = self.shards.run(
