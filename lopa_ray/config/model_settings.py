@@ -67,9 +67,9 @@ class ModelSettings(StrictModel):
     """true: the bits of a row depend neither on the other rows of a forward nor on their number, so that tokens do not
     depend on the load, in bfloat16 too, on one kind of device and with one version of torch. Steps take longer."""
 
-    cuda_graphs: Literal["auto", "none"] = "auto"
-    """auto: on cuda, native models with attention triton or flash_attn replay captured CUDA graphs in steps of up to
-    512 rows with greedy scores, unless they are cut into shards or compiled; none: every step launches its kernels."""
+    cuda_graphs: Literal["none", "auto"] = "none"
+    """none: every step launches its kernels. auto: on cuda, native models with attention triton or flash_attn replay
+    captured CUDA graphs in steps of up to 512 rows with greedy scores, unless they are cut into shards or compiled."""
 
     max_num_seqs: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""

@@ -48,10 +48,11 @@ CANVAS_FILES = {
 """Those of a model that transformers runs, with torch's attention and in one piece."""
 
 
-def engine_with(attention: str, config: Config) -> LocalEngine:
-    """An engine whose attention is not left to chance."""
-    model = config.model.model_copy(update={"attention": attention})
-    return LocalEngine.from_config(config.model_copy(update={"model": model}))
+def engine_with(attention: str, config: Config, cuda_graphs: str = "none") -> LocalEngine:
+    """An engine whose attention and graphs are not left to chance."""
+    return LocalEngine.from_config(
+        config.replace(model=config.model.replace(attention=attention, cuda_graphs=cuda_graphs))
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -59,6 +60,7 @@ def engine_with(attention: str, config: Config) -> LocalEngine:
     "make_engine",
     [
         pytest.param(partial(engine_with, "triton"), id="triton"),
+        pytest.param(partial(engine_with, "triton", cuda_graphs="auto"), id="triton in graphs"),
         pytest.param(partial(engine_with, "sdpa"), id="sdpa"),
         pytest.param(engine_in_two_shards, id="in two shards that are threads"),
     ],

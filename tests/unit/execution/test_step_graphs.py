@@ -113,10 +113,13 @@ def test_every_decoder_has_the_same_results_with_and_without_graphs(name: str) -
         "block_diffusion": "sdar-tiny-3l",
     }.get(name, TINY_MODEL.name)
     given = {"max_model_len": 256, "max_num_seqs": 3, "attention": "reference"}
-    with LocalEngine.from_pretrained(MODELS / model, **given, cuda_graphs="none") as engine:
+    with LocalEngine.from_pretrained(MODELS / model, **given) as engine:
         wanted = engine.generate(PROMPTS, settings)
     assert RecordedGraph.replays == 0
-    with recorded_graphs(), LocalEngine.from_pretrained(MODELS / model, **given) as engine:
+    with (
+        recorded_graphs(),
+        LocalEngine.from_pretrained(MODELS / model, **given, cuda_graphs="auto") as engine,
+    ):
         results = engine.generate(PROMPTS, settings)
     assert [(r.token_ids, r.steps, r.forwards) for r in results] == [
         (r.token_ids, r.steps, r.forwards) for r in wanted
@@ -185,7 +188,7 @@ def test_the_reason_of_a_failed_capture_is_told(monkeypatch: pytest.MonkeyPatch)
         recorded_graphs(),
         pytest.raises(SettingsError, match=r"model\.cuda_graphs.*not permitted.*set it to none"),
     ):
-        LocalEngine.from_pretrained(TINY_MODEL, attention="reference")
+        LocalEngine.from_pretrained(TINY_MODEL, attention="reference", cuda_graphs="auto")
 
 
 def test_what_has_no_graphs_says_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,7 +200,7 @@ def test_what_has_no_graphs_says_why(caplog: pytest.LogCaptureFixture) -> None:
     assert all("shards" in str(refusal) for refusal in refusals)
     caplog.set_level("INFO", logger="lopa.graphs")
     with recorded_graphs():
-        LocalEngine.from_pretrained(TINY_MODEL, attention="sdpa").close()
+        LocalEngine.from_pretrained(TINY_MODEL, attention="sdpa", cuda_graphs="auto").close()
     assert "no CUDA graphs: its attention is computed lane by lane" in caplog.text
 
 
