@@ -10,42 +10,20 @@ each.
 
 from __future__ import annotations
 
-from functools import reduce
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
 from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.silu_mul import silu_mul
+from lopa_ray.kernels.sort_rows import SortedRows, sort_rows
+from lopa_ray.kernels.weighted_sum import weighted_sum
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.linear import product
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import fp8_scales, quantize_rows
 from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, own_experts
-
-
-class SortedRows(NamedTuple):
-    """The order of rows by expert, in which each row appears once per expert that it is routed to."""
-
-    order: Tensor
-    """int64 [S]: the place in [R, P] that each came from."""
-    experts: Tensor
-    """int64 [S]: the expert of each, counted from the first that the shard has; N or more for those it has not."""
-    ends: Tensor
-    """int32 [N]: the end of each expert's rows. Those of other shards' experts come behind the last."""
-
-    @classmethod
-    def of(cls, chosen: Tensor, own: range, count: int) -> SortedRows:
-        """The sorted rows for the experts int64 [R, P] that rows go to, of which the shard has `own` of `count`."""
-        experts = chosen.flatten()
-        if len(own) < count:
-            experts = (experts - own.start) % count
-        experts, order = experts.sort(stable=True)
-        every = torch.arange(len(own), device=chosen.device)
-        return cls(order, experts, torch.searchsorted(experts, every, right=True).to(torch.int32))
 
 
 class ExpertLinear(nn.Module):
@@ -131,7 +109,7 @@ class Experts(nn.Module):
         int8_activations = config.quantization == "w8a8"
         self._own = own_experts(config.experts, tp_group.rank, tp_group.size)
         self._count = config.experts.count
-        self._batch_invariant = config.batch_invariant
+        batch_invariant = config.batch_invariant
         self._lacks_some = len(self._own) < self._count
         exact_group = tp_group if int8_activations else SINGLE_SHARD
         self._results_group = exact_group if self._lacks_some else SINGLE_SHARD
@@ -140,8 +118,8 @@ class Experts(nn.Module):
         self.gate_up: ExpertLinear | Int8ExpertLinear | Fp8ExpertLinear
         self.down: ExpertLinear | Int8ExpertLinear | Fp8ExpertLinear
         if config.quantization == "none":
-            self.gate_up = ExpertLinear(count, d, 2 * width, batch_invariant=self._batch_invariant)
-            self.down = ExpertLinear(count, width, d, batch_invariant=self._batch_invariant)
+            self.gate_up = ExpertLinear(count, d, 2 * width, batch_invariant=batch_invariant)
+            self.down = ExpertLinear(count, width, d, batch_invariant=batch_invariant)
             return
         if config.fp8 is not None:
             self.gate_up = Fp8ExpertLinear(count, d, 2 * width, config.fp8.width(d))
@@ -153,7 +131,7 @@ class Experts(nn.Module):
             d,
             2 * width,
             int8_activations=int8_activations,
-            batch_invariant=self._batch_invariant,
+            batch_invariant=batch_invariant,
         )
         self.down = Int8ExpertLinear(
             count,
@@ -161,22 +139,22 @@ class Experts(nn.Module):
             d,
             int8_activations=int8_activations,
             tp_group=products_group,
-            batch_invariant=self._batch_invariant,
+            batch_invariant=batch_invariant,
         )
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """The sum of the experts `chosen` int64 [R, P] of rows x [R, D], each times its weight fp32 [R, P] → [R, D]."""
-        rows = SortedRows.of(chosen, self._own, self._count)
-        gated = silu_mul(self.gate_up(x[rows.order // chosen.shape[1]], rows))
-        out: Tensor = self.down(gated, rows)
-        if self._lacks_some:
-            out = out.masked_fill((rows.experts >= len(self._own))[:, None], 0)
-        unsorted = torch.empty_like(out).index_copy_(0, rows.order, out).view(*chosen.shape, -1)
-        unsorted = self._results_group.all_reduce(unsorted)
-        weighted = unsorted.float() * weights[:, :, None]
-        # On GPUs the order of a sum along a dimension depends on the number of rows.
-        total = reduce(torch.add, weighted.unbind(1)) if self._batch_invariant else weighted.sum(dim=1)
-        return total.to(x.dtype)
+        rows = sort_rows(chosen, self._own, self._count)
+        gated = silu_mul(self.gate_up(x.index_select(0, rows.sources), rows))
+        results: Tensor = self.down(gated, rows)
+        ends = rows.ends if self._lacks_some else None
+        if self._results_group.size == 1:
+            return weighted_sum(results, rows.places, weights, ends)
+        # Shards have different orders.
+        own = results.masked_fill((rows.experts >= len(self._own))[:, None], 0)
+        unsorted = self._results_group.all_reduce(own[rows.places.flatten()])
+        every = torch.arange(chosen.numel(), device=x.device).view_as(chosen)
+        return weighted_sum(unsorted, every, weights)
 
 
 class MixtureOfExperts(nn.Module):

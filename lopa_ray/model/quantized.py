@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lopa_ray.kernels import int8
 from lopa_ray.kernels.fp8 import FP8, fp8_linear, has_fp8_kernel
+from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.int8 import dequantize
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
 from lopa_ray.model.config import NativeConfig
@@ -54,8 +55,13 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [R, I] → [R, O] in the dtype of x; with int8 activations all but the product is done in fp32.
 
-        Without them weights are dequantised in each call: that saves memory, and costs time.
+        Without them weights are dequantised in each call: on CUDA within the product, elsewhere before it, which saves
+        memory and costs time.
         """
+        if not self.int8_activations and x.is_cuda:
+            ends = torch.full((1,), x.shape[0], dtype=torch.int32, device=x.device)
+            out = grouped_matmul(x, self.weight[None], ends).mul_(self.weight_scale)
+            return self._tp_group.all_reduce(out if self.bias is None else out.add_(self.bias))
         if not self.int8_activations:
             weight = self.weight.to(x.dtype).mul_(self.weight_scale.to(x.dtype)[:, None])
             return self._tp_group.all_reduce(self._product(x, weight, self.bias))

@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from lopa_ray.execution.attention_backends import BACKENDS, TOLERANCE
-from lopa_ray.kernels import invariant_linear, rms_norm, rotary, row_scores, silu_mul
+from lopa_ray.kernels import (
+    choose_experts,
+    invariant_linear,
+    rms_norm,
+    rotary,
+    row_scores,
+    silu_mul,
+    sort_rows,
+    weighted_sum,
+)
 from lopa_ray.kernels.operators import triton_works
 from support.attention_contract import check_backend
 
@@ -93,3 +102,20 @@ def test_rows_of_a_whole_vocabulary_are_scored_as_on_the_host() -> None:
     assert scores[:, 0].tolist() == wanted[:, 0].tolist()
     # The published epsilon is in the host's neg_entropy alone.
     torch.testing.assert_close(scores[:, 1:], wanted[:, 1:], atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_routed_rows_are_those_of_the_host() -> None:
+    """256 experts in 8 groups, of which a shard has some."""
+    torch.manual_seed(0)
+    logits, bias = torch.randn(300, 256), torch.randn(256) / 10
+    given = {"per_token": 8, "groups": 8, "kept_groups": 4, "scale": 2.5}
+    chosen, _ = choose_experts.choose_experts(logits.cuda(), bias.cuda(), **given)
+    wanted, wanted_weights = choose_experts.choose_experts(logits, bias, **given)
+    assert (chosen.cpu() == wanted).float().mean() > 0.999  # scores that are almost equal
+    own = range(64, 128)
+    rows, wanted_rows = sort_rows.sort_rows(wanted.cuda(), own, 256), sort_rows.sort_rows(wanted, own, 256)
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(rows, wanted_rows, strict=True))
+    results = torch.randn(2400, 2048).bfloat16()
+    added = weighted_sum.weighted_sum(results.cuda(), rows.places, wanted_weights.cuda(), rows.ends)
+    close(added, weighted_sum.weighted_sum(results, wanted_rows.places, wanted_weights, wanted_rows.ends))

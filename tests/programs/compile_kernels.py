@@ -16,6 +16,7 @@ import lopa_ray.execution.runner  # noqa: F401  # it defines all operators
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.triton import (
     add_rms_norm,
+    choose_experts,
     commit_rows,
     dequantize,
     grouped_matmul,
@@ -26,7 +27,9 @@ from lopa_ray.kernels.triton import (
     row_scores,
     silu_mul,
     slot_attention,
+    sort_rows,
     split_attention,
+    weighted_sum,
 )
 
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
@@ -41,6 +44,14 @@ FP8_ARCH = 89
 
 def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]]:
     """Operator, kernel, types of arguments, constants and options of everything that a model may launch."""
+    types = dict.fromkeys(("logits", "bias", "weights"), "*fp32") | {"chosen": "*i64", "scale": "fp32"}
+    for groups, has_bias in ((1, False), (8, True)):
+        constants = choose_experts.constants(256, 8, groups, 4, has_bias=has_bias)
+        options = {"num_warps": choose_experts.NUM_WARPS}
+        yield "choose_experts", choose_experts._choose_experts, types, constants, options
+    types = dict.fromkeys(("chosen", "sources", "experts", "places"), "*i64") | {"ends": "*i32"}
+    types |= dict.fromkeys(("size", "first", "own"), "i32")
+    yield "sort_rows", sort_rows._sort_rows, types, sort_rows.constants(128, 8), {}
     for dtype, x in POINTERS.items():
         for dim in (64, 96, 128, 256) if dtype == torch.bfloat16 else (128,):
             options = dict(slot_attention.options(dim, dtype))
@@ -93,6 +104,11 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
                 types |= dict.fromkeys(("rows", "inputs", "outputs"), "i32")
                 constants = invariant_linear.constants(outputs, dtype, has_bias=has_bias)
                 yield "invariant_linear", invariant_linear._invariant_linear, types, constants, {}
+        types = {"results": x, "places": "*i64", "weights": "*fp32", "ends": "*i32", "out": x}
+        types |= {"size": "i32", "num_ends": "i32"}
+        for is_part in (False, True):
+            constants = weighted_sum.constants(8, is_part=is_part)
+            yield "weighted_sum", weighted_sum._weighted_sum, types, constants, {}
         for weight in (x, "*i8"):
             types = {"x": x, "weight": weight, "ends": "*i32", "group_scale": "*i32", "out": x}
             types |= dict.fromkeys(("experts", "inputs", "outputs"), "i32")

@@ -19,6 +19,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.kernels import (
+    choose_experts,
     commit_rows,
     fp8,
     grouped_matmul,
@@ -29,6 +30,8 @@ from lopa_ray.kernels import (
     row_scores,
     silu_mul,
     slot_attention,
+    sort_rows,
+    weighted_sum,
 )
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.padding import bucket_rows
@@ -198,6 +201,49 @@ def check_grouped_matmul(draw: random.Random, dtype: torch.dtype) -> None:
     in_fp8 = (torch.randn(weight.shape) * 50).to(fp8.FP8)
     scale = (1 + torch.rand(experts, outputs, -(-inputs // width))) / 50 / inputs**0.5
     close(*both(x, in_fp8, scale, width), dtype)
+
+
+def check_choose_experts(draw: random.Random, dtype: torch.dtype) -> None:
+    groups, size = draw.choice([(1, 8), (1, 100), (1, 128), (4, 4), (8, 32)])
+    kept, experts = draw.randint(1, groups), groups * size
+    per_token = draw.randint(1, min(8, kept * size))
+    logits = torch.randn(draw.randint(1, 9), experts)
+    logits[0] = logits[0].round()  # equal scores
+    bias = torch.randn(experts).round(decimals=1) if groups > 1 or draw.random() < 0.3 else None
+    given = (per_token, groups, kept, draw.choice([1.0, 2.5]))
+    chosen, weights = launch("choose_experts", logits, bias, *given)
+    names = dict(zip(("per_token", "groups", "kept_groups", "scale"), given, strict=True))
+    wanted, wanted_weights = choose_experts.choose_experts(logits, bias, **names)
+    assert torch.equal(chosen, wanted)
+    torch.testing.assert_close(weights, wanted_weights)
+    logits[-1] = torch.nan
+    chosen, _ = launch("choose_experts", logits, bias, *given)
+    assert bool(((chosen >= 0) & (chosen < experts)).all())
+    assert all(len(set(row)) == per_token for row in chosen.tolist())
+
+
+def check_sort_rows(draw: random.Random, dtype: torch.dtype) -> None:
+    count, per_token = draw.choice([(4, 1), (8, 2), (60, 8)])
+    rows = draw.choice([1, 5, 200])
+    chosen = torch.stack([torch.randperm(count)[:per_token] for _ in range(rows)])
+    first = draw.randrange(count)
+    own = range(count) if draw.random() < 0.5 else range(first, draw.randint(first + 1, count))
+    given = (chosen, own.start, len(own), count)
+    for result, wanted in zip(
+        launch("sort_rows", *given), sort_rows.sort_rows(chosen, own, count), strict=True
+    ):
+        assert result.dtype == wanted.dtype and torch.equal(result, wanted)
+
+
+def check_weighted_sum(draw: random.Random, dtype: torch.dtype) -> None:
+    rows, per_token, size = draw.randint(1, 9), draw.choice([1, 2, 8]), draw.choice([16, 200, 2048])
+    places = torch.randperm(rows * per_token).view(rows, per_token)
+    results, weights = torch.randn(rows * per_token, size).to(dtype), torch.rand(rows, per_token)
+    ends = torch.tensor([0, draw.randint(0, rows * per_token)], dtype=torch.int32)
+    given = results, places, weights
+    close(launch("weighted_sum", *given, None), weighted_sum.weighted_sum(*given), dtype)
+    results[int(ends[-1]) :] = torch.nan  # what is behind the last end has no value
+    close(launch("weighted_sum", *given, ends), weighted_sum.weighted_sum(*given, ends), dtype)
 
 
 def check_invariant_linear(draw: random.Random, dtype: torch.dtype) -> None:

@@ -32,6 +32,7 @@ MASK = 5
 
 LIMITS = {
     "add_rms_norm": (48, 4),
+    "choose_experts": (128, 8),
     "commit_rows": (40, 8),
     "dequantize": (40, 8),
     "grouped_matmul": (80, 4),
@@ -42,7 +43,9 @@ LIMITS = {
     "row_scores": (168, 1),
     "silu_mul": (40, 8),
     "slot_attention": (255, 2),
+    "sort_rows": (96, 4),
     "split_attention": (255, 2),
+    "weighted_sum": (48, 8),
 }
 """Operator → registers of a thread at most, and blocks of a multiprocessor at least, in half precision."""
 

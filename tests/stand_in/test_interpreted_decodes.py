@@ -13,7 +13,10 @@ from support.paths import PROGRAMS, ROOT
 pytest.importorskip("triton", reason="Triton is not installed; it is made for Linux")
 
 DENSE = "add_rms_norm, commit_rows, rotate_qkv, row_scores, silu_mul, slot_attention"
-SPARSE = "add_rms_norm, commit_rows, grouped_matmul, rotate_qkv, row_scores, silu_mul, slot_attention"
+SPARSE = (
+    "add_rms_norm, choose_experts, commit_rows, grouped_matmul, rotate_qkv, row_scores, silu_mul, slot_attention, "
+    "sort_rows, weighted_sum"
+)
 
 
 @pytest.mark.long

@@ -196,8 +196,8 @@ MOST_LAUNCHES = {
     "dream": (13, 13, 29),
     "llada": (18, 18, 42),
     "sdar": (18, 18, 42),
-    "sdar_moe": (24, 24, 42),
-    "llada2": (24, 24, 52),
+    "sdar_moe": (30, 30, 48),
+    "llada2": (30, 30, 58),
     "fast_dllm_v2": (13, 13, 29),
     "nemotron": (18, 18, 42),
 }
@@ -232,6 +232,7 @@ def arguments_of(operator: str) -> tuple[Any, ...]:
     scales = torch.zeros(ROWS)
     arguments: dict[str, tuple[Any, ...]] = {
         "add_rms_norm": (x, x, torch.zeros(WIDTH), 1e-6),
+        "choose_experts": (x, None, 2, 1, 1, 1.0),
         "commit_rows": (slots, torch.zeros(2, 2, 8, KV_HEADS, DIM), table),
         "dequantize": (x.to(torch.int32), scales, torch.zeros(WIDTH), None, torch.float32),
         "grouped_matmul": (x, torch.zeros(EXPERTS, 32, WIDTH), table[:, 0].to(torch.int32), None, 0),
@@ -244,10 +245,12 @@ def arguments_of(operator: str) -> tuple[Any, ...]:
         "slot_attention": (
             wide[:, :HEADS].contiguous(), kv[0], kv[1], slots, 0, torch.zeros(11, 5, dtype=torch.int64), table[:, 0],
         ),
+        "sort_rows": (table, 0, EXPERTS, EXPERTS),
         "split_attention": (
             wide[:, :HEADS].contiguous(), kv[0], kv[1], slots, 0, torch.zeros(11, 5, dtype=torch.int64), table[:, 0],
             torch.zeros(16, 7, dtype=torch.int64),
         ),
+        "weighted_sum": (x, table, torch.zeros(4, 3), None),
     }  # fmt: skip
     return arguments[operator]
 

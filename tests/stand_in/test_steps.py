@@ -46,8 +46,8 @@ MOST_LAUNCHES = {
     "dream": 42,
     "llada": 51,
     "sdar": 51,
-    "sdar_moe": 117,
-    "llada2": 117,
+    "sdar_moe": 69,
+    "llada2": 71,
     "fast_dllm_v2": 42,
     "nemotron": 70,  # YaRN computes frequencies and a scale of queries
 }

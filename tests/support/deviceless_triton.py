@@ -1,7 +1,7 @@
 """Triton for an NVIDIA GPU that is not there: real launch functions, keys and binaries, and no launch.
 
 In the contexts of this module the project's operators call their Triton launch functions for tensors of any device.
-Outputs are allocated, and nothing is written to them.
+Outputs are allocated, and kernels write nothing to them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.utils._pytree import tree_leaves
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
@@ -163,6 +164,20 @@ def forget_variants() -> None:
             function.device_caches.clear()
 
 
+def with_indices_of_zero(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """A launch function whose whole numbers on the host are 0: no kernel writes them, and torch's operations may take
+    them for indices."""
+
+    def call(*arguments: Any) -> Any:
+        results = launch(*arguments)
+        for result in tree_leaves(results):
+            if isinstance(result, torch.Tensor) and result.dtype == torch.int64 and result.is_cpu:
+                result.zero_()
+        return results
+
+    return call
+
+
 @contextmanager
 def launching_operators() -> Iterator[None]:
     """In the context each operator of `lopa_ray.kernels` is its launch function."""
@@ -174,7 +189,8 @@ def launching_operators() -> Iterator[None]:
             module = importlib.import_module(found.name)
             for operator in LAUNCHES:
                 if hasattr(module, f"_{operator}"):
-                    stack.enter_context(patch.object(module, f"_{operator}", launcher_of(operator)))
+                    launch = with_indices_of_zero(launcher_of(operator))
+                    stack.enter_context(patch.object(module, f"_{operator}", launch))
                     replaced.add(operator)
         assert replaced == set(LAUNCHES), f"operators in no module: {set(LAUNCHES) - replaced}"
         yield

@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROW_BLOCK = 16
+ROW_BLOCK, WHOLE_ROW_BLOCK = 16, 64
+"""Rows of a tile: experts have few rows each, and a single matrix has all rows, which read its weights less often."""
 OUTPUT_BLOCK = 64
 INPUT_BLOCK = 64
 
@@ -90,7 +91,7 @@ def constants(experts: int, *, exact: bool, width: int = 0) -> dict[str, int]:
     """The constants that the kernel is compiled with, for so many experts. `width`: inputs per scale; 0: no scales."""
     return {
         "EXPERT_BLOCK": triton.next_power_of_2(experts),
-        "ROW_BLOCK": ROW_BLOCK,
+        "ROW_BLOCK": WHOLE_ROW_BLOCK if experts == 1 else ROW_BLOCK,
         "OUTPUT_BLOCK": OUTPUT_BLOCK,
         "INPUT_BLOCK": INPUT_BLOCK,
         "EXACT": exact,
@@ -111,7 +112,8 @@ def launch(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, 
     elif group_scale.shape[2] == 1:
         width = ANY_WIDTH
     # Each expert has at most one tile that is not full.
-    tiles = rows // ROW_BLOCK + min(experts, rows)
+    given = constants(experts, exact=exact, width=width)
+    tiles = rows // given["ROW_BLOCK"] + min(experts, rows)
     _grouped_matmul[(tiles, triton.cdiv(outputs, OUTPUT_BLOCK))](
         x,
         weight,
@@ -121,6 +123,6 @@ def launch(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, 
         experts,
         inputs,
         outputs,
-        **constants(experts, exact=exact, width=width),
+        **given,
     )
     return out

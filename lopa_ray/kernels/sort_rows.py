@@ -1,0 +1,61 @@
+"""The order of rows by expert, in which each row appears once per expert that it is routed to.
+
+Shape suffixes: R rows, P experts per row, S sorted rows (R · P), N experts that a shard has.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lopa_ray.kernels.operators import define, is_differentiable
+
+
+class SortedRows(NamedTuple):
+    """Where rows go to, and where they come from."""
+
+    sources: Tensor
+    """int64 [S]: the row of each sorted row."""
+    experts: Tensor
+    """int64 [S]: the expert of each, counted from the first that the shard has; N or more for those it has not."""
+    ends: Tensor
+    """int32 [N]: the end of each expert's rows. Those of other shards' experts come behind the last."""
+    places: Tensor
+    """int64 [R, P]: the sorted row of each row and place among its experts."""
+
+
+def sort_rows(chosen: Tensor, own: range, count: int) -> SortedRows:
+    """The sorted rows for the experts int64 [R, P] that rows go to, of which the shard has `own` of `count`.
+
+    Sorting is stable.
+    """
+    sort = _reference if is_differentiable() else _sort_rows
+    return SortedRows(*sort(chosen, own.start, len(own), count))
+
+
+def _reference(chosen: Tensor, first: int, own: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    experts = chosen.flatten()
+    if own < count:
+        experts = (experts - first) % count
+    experts, order = experts.sort(stable=True)
+    every = torch.arange(max(own, len(order)), device=chosen.device)
+    ends = torch.searchsorted(experts, every[:own], right=True)
+    places = torch.empty_like(order).index_copy_(0, order, every[: len(order)])
+    return order // chosen.shape[1], experts, ends.to(torch.int32), places.view_as(chosen)
+
+
+def _fake(chosen: Tensor, first: int, own: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    size = chosen.shape[0] * chosen.shape[1]
+    ends = chosen.new_empty(own, dtype=torch.int32)
+    return chosen.new_empty(size), chosen.new_empty(size), ends, chosen.new_empty(chosen.shape)
+
+
+_sort_rows = define(
+    "sort_rows(Tensor chosen, int first, int own, int count) -> (Tensor, Tensor, Tensor, Tensor)",
+    _reference,
+    _fake,
+    launches=1,
+    on_cpu=_reference,
+)
