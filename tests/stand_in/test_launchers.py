@@ -196,7 +196,7 @@ MOST_LAUNCHES = {
     "dream": (13, 13, 29),
     "llada": (18, 18, 42),
     "sdar": (18, 18, 42),
-    "sdar_moe": (30, 30, 48),
+    "sdar_moe": (33, 33, 51),
     "llada2": (30, 30, 58),
     "fast_dllm_v2": (13, 13, 29),
     "nemotron": (18, 18, 42),
