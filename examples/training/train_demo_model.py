@@ -1,6 +1,6 @@
 """Train the demo model: a Dream-style diffusion language model that solves word problems.
 
-    pip install 'lopa-ray[train]'
+    pip install -e '.[train]'
     python examples/training/train_demo_model.py --run-dir runs/demo
 
 Training starts as next-token prediction, the cheapest way to learn to calculate, and goes on as diffusion in blocks,

@@ -54,7 +54,8 @@ class GraphAttention(AttentionBackend, Protocol):
         ...
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """The attention function of every step that fits and has `rows` rows, with its padding.
+        """The attention function of every step that fits and has `rows` rows, with its padding: q [R, H, E], k and v
+        [R, K, E] → [R, H, E], in the model's dtype.
 
         `columns` have the same addresses and shapes in all of these steps. Raises RuntimeError if the backend cannot
         run here.

@@ -116,7 +116,7 @@ class BucketInputs:
 
     @property
     def columns(self) -> StepColumns[Tensor]:
-        """The columns on the device that the graph reads. The others are empty."""
+        """The columns on the device that the graph reads, int64 [R] and more (see `StepColumns`). The others are empty."""
         return StepColumns(**self._nothing)
 
     def takes(self, packing: Packing) -> bool:
@@ -132,7 +132,8 @@ class BucketInputs:
         )
 
     def fill(self, columns: StepColumns[npt.NDArray[np.generic]]) -> StepColumns[Tensor]:
-        """The columns of a step that `takes` accepts, on the device: one copy, which the host does not wait for.
+        """The columns of a step that `takes` accepts, on the device: one copy, which the host does not wait for. Shapes
+        and dtypes, such as int64 [R] of the ids, are those of `StepColumns`, but for R rows to score.
 
         They are valid until the next step is filled in.
         """

@@ -63,7 +63,7 @@ class StepGraph:
     """fp64 [R x 4]: see `LMHead.score`."""
 
     def replay(self, packing: Packing) -> Tensor:
-        """Compute the step that `inputs` have; returns its scores as `LMHead.score` does.
+        """Compute the step that `inputs` have; returns its scores as `LMHead.score` does, fp64 [N x 4].
 
         They, `rows` and `kv` are valid until the next replay of any bucket.
         """

@@ -17,7 +17,7 @@ class InvariantLinear(nn.Linear):
     """A linear layer in which the bits of a row do not depend on the other rows."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [R, I] → [R, O]; see `invariant_linear`."""
+        """x [R, I] → [R, O], in the dtype of x; see `invariant_linear`."""
         return invariant_linear(x, self.weight, self.bias)
 
 
@@ -45,5 +45,6 @@ def check_places(model: nn.Module) -> None:
 
 
 def product(config: NativeConfig) -> Callable[..., Tensor]:
-    """The function of x [R, I], weight [O, I] and bias [O] or None that computes a model's floating products [R, O]."""
+    """The function of x [R, I], weight [O, I] and bias [O] or None that computes a model's products [R, O], all of one
+    floating dtype."""
     return invariant_linear if config.batch_invariant else F.linear
