@@ -116,7 +116,7 @@ class BucketInputs:
 
     @property
     def columns(self) -> StepColumns[Tensor]:
-        """The columns on the device that the graph reads, int64 [R] and more (see `StepColumns`). The others are empty."""
+        """The columns on the device that the graph reads, such as int64 [R] of the ids. The others are empty."""
         return StepColumns(**self._nothing)
 
     def takes(self, packing: Packing) -> bool:
