@@ -145,7 +145,7 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
     pids = run_program("unclosed_engine.py")
     assert pids

@@ -36,6 +36,7 @@ pytestmark = [pytest.mark.stand_in, pytest.mark.usefixtures("one_thread")]
 CPU = torch.device("cpu")
 ROWS = 256
 """Of the largest graph."""
+OFTEN = ("two_phase", "sampled", "prefix_cache", "block_diffusion", "editing", "dmax", "nemotron", "verified")
 NEVER = ("penalties", "dmax", "sampled", "random_order", "self_speculation")
 """Decodes whose scores or inputs no graph has, or hardly any."""
 
@@ -103,7 +104,7 @@ def test_recorded_decodes_in_graphs(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert RecordedGraph.replays > 10
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [*OFTEN, *also_long(*(name for name in SETTINGS if name not in OFTEN))])
 def test_every_decoder_has_the_same_results_with_and_without_graphs(name: str) -> None:
     """Several requests at once, so steps have from a few rows to more than a graph has."""
     settings: GenerationSettings = SETTINGS[name]

@@ -381,13 +381,13 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     assert bool(counts["replayed"]) == (kind != "no_cache")
 
 
-@pytest.mark.parametrize("kind", [*OFTEN, *also_slow(*(kind for kind in KINDS if kind not in OFTEN))])
+@pytest.mark.parametrize("kind", [*OFTEN, *also_long(*(kind for kind in KINDS if kind not in OFTEN))])
 def test_two_steps_in_flight_change_no_bit_whoever_is_lost(kind: str) -> None:
     counts = run(1, [kind], 30, overlap=True)
     assert min(counts[key] for key in ("overlapped", "lost", "cancelled")) > 0
 
 
-@pytest.mark.parametrize("seed", [1, *also_slow(2), *also_long(3, 4, 5, 6, 7, 8, 9)])
+@pytest.mark.parametrize("seed", [1, *also_long(2, 3, 4, 5, 6, 7, 8, 9)])
 @pytest.mark.parametrize("stored", [0, 40])
 def test_two_steps_in_flight_change_no_bit_of_mixtures(seed: int, stored: int) -> None:
     counts = run(seed, [*KINDS], 30, stored, overlap=True)
