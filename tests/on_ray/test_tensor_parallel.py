@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -51,13 +53,21 @@ def reference(request: pytest.FixtureRequest) -> ReferenceResults:
 def group_and_faults(
     tmp_path_factory: pytest.TempPathFactory, reference: ReferenceResults
 ) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
-    with group_with_faults(tmp_path_factory.mktemp("faults"), reference, **TWO_SHARDS) as opened:
-        group, _ = opened
-        # Soft inputs amplify the rounding of sums over shards: these are compared with tokens before any fault.
+    with shards_with_faults(tmp_path_factory.mktemp("faults"), reference, **TWO_SHARDS) as opened:
+        yield opened
+
+
+@contextmanager
+def shards_with_faults(
+    folder: Path, reference: ReferenceResults, **settings: Any
+) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
+    """See `group_with_faults`. Soft inputs amplify the rounding of sums over shards: results of `dmax` are compared with
+    those before any fault."""
+    with group_with_faults(folder, reference, **settings) as (group, faults):
         soft = group.engine.generate(PROMPTS, SETTINGS["dmax"])
         of_shards = {(at, "dmax"): comparable(result) for at, result in enumerate(soft)}
         group.reference = reference.with_results(of_shards)
-        yield opened
+        yield group, faults
 
 
 def test_same_tokens_as_in_one_process(
@@ -145,7 +155,7 @@ def test_workers_with_shards_come_and_go(group_and_faults: tuple[GroupUnderTest,
 @pytest.mark.parametrize("transfer", ["collective", "object_store"])
 def test_a_shard_hangs(point: str, transfer: str, tmp_path: Path, reference: ReferenceResults) -> None:
     settings = {**TWO_SHARDS, "step_timeout_s": 4.0, "transfer": transfer}
-    with group_with_faults(tmp_path, reference, **settings) as (group, faults):
+    with shards_with_faults(tmp_path, reference, **settings) as (group, faults):
         group.run_batch(6, lambda: faults.inject(point, sig=signal.SIGSTOP))
         group.run_until(lambda: not faults.pending)
         group.wait_for_workers(2)
@@ -157,7 +167,7 @@ def test_a_shard_hangs(point: str, transfer: str, tmp_path: Path, reference: Ref
 def test_a_shard_is_killed_where_kv_travel_by_object_store(
     point: str, tmp_path: Path, reference: ReferenceResults
 ) -> None:
-    with group_with_faults(tmp_path, reference, transfer="object_store", **TWO_SHARDS) as (group, faults):
+    with shards_with_faults(tmp_path, reference, transfer="object_store", **TWO_SHARDS) as (group, faults):
         group.run_batch(6, lambda: faults.inject(point))
         group.run_until(lambda: not faults.pending)
         group.wait_for_workers(2)
