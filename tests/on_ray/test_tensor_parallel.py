@@ -61,8 +61,8 @@ def group_and_faults(
 def shards_with_faults(
     folder: Path, reference: ReferenceResults, **settings: Any
 ) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
-    """See `group_with_faults`. Soft inputs amplify the rounding of sums over shards: results of `dmax` are compared with
-    those before any fault."""
+    """See `group_with_faults`. Soft inputs amplify the rounding of sums over shards, so results of `dmax` are compared
+    with those before any fault."""
     with group_with_faults(folder, reference, **settings) as (group, faults):
         soft = group.engine.generate(PROMPTS, SETTINGS["dmax"])
         of_shards = {(at, "dmax"): comparable(result) for at, result in enumerate(soft)}
