@@ -18,7 +18,6 @@ from torch import Tensor
 
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention
 from lopa_ray.execution.canvas_attention import CanvasAttention
-from lopa_ray.execution.commits import Commits
 from lopa_ray.execution.graph_capture import GraphCapture
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
@@ -26,9 +25,9 @@ from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.payload_transfer import PayloadTransfer
-from lopa_ray.execution.prefix_store import PrefixStore
 from lopa_ray.execution.self_conditioning import SelfConditioning
-from lopa_ray.execution.staging import StagedLane, StagedStep, StagingBuffer
+from lopa_ray.execution.slots import Slots
+from lopa_ray.execution.staging import StagedLane, StagedStep
 from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
@@ -96,9 +95,7 @@ class BranchRunner:
             canvas_length=config.canvas_length,
         )
         self._probe = torch.zeros(1, device=self.device)  # there before memory can be short
-        self._staging = StagingBuffer()
-        self.commits = Commits(self.cache, self._staging)
-        self.prefix_store = PrefixStore(self.cache)
+        self.slots = Slots(self.cache)
         self._clock = StepClock(self.device)
         self._graphs: StepGraphs | None = None
 
@@ -128,11 +125,9 @@ class BranchRunner:
         cache or the staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
         """
         times = self._clock.start()
-        self.prefix_store.evict(plan.evict)
-        for scheduled in plan.requests:
-            self._assign_slot(scheduled.slot, scheduled.request_id)
-        payloads = self.commits.payloads(plan, transfer)
-        commits = self.commits.pending(plan, payloads)
+        self.slots.assign(plan)
+        payloads = self.slots.commits.payloads(plan, transfer)
+        commits = self.slots.commits.pending(plan, payloads)
         times.mark()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
@@ -143,8 +138,7 @@ class BranchRunner:
             transfer.broadcast(payloads)
             self.model.tp_group.barrier(self.device)
         self.cache.write_staged(commits, columns.commit_rows, columns.commit_boundaries)
-        for scheduled in plan.requests:
-            self._retain(scheduled)
+        self.slots.retain(plan)
         times.mark()
         if not lanes:
             times.mark()
@@ -179,7 +173,7 @@ class BranchRunner:
 
     def _stage(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None) -> None:
         if kv is not None and packing.has_staged_rows:
-            self._staging.add_step(packing.lanes, packing.stage_ranges, self._gather(columns, rows, kv))
+            self.slots.staging.add_step(packing.lanes, packing.stage_ranges, self._gather(columns, rows, kv))
 
     def _gather(self, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:
         """See `StagedStep`; the arguments are what `forward` returns."""
@@ -196,64 +190,21 @@ class BranchRunner:
         if self.device.type != "cpu":
             torch.accelerator.empty_cache()
 
-    # Commits
-
-    def _assign_slot(self, slot: int, request_id: int | None) -> None:
-        """Assign a slot to a request or to none, and empty it, unless it is the request's already."""
-        if self.cache.request_ids[slot] != request_id:
-            self.cache.reset(slot, request_id)
-            self._staging.clear(slot)
-
-    def _retain(self, scheduled: ScheduledRequest) -> None:
-        """After the commit: drop what was staged, save a prefix of what is committed, and keep what the plan reads."""
-        slot, commit = scheduled.slot, scheduled.plan.commit
-        if commit is not None:
-            self.cache.last_commit[slot] = commit.step
-            # Every staged branch keeps the staged rows of its whole step in memory. A step that is made in parts has
-            # staged some in those before.
-            self._staging.retain_step(slot, scheduled.plan.step)
-            if scheduled.save_prefix is not None:
-                self.prefix_store.save(scheduled.save_prefix, slot)
-        elif not scheduled.plan.cached:
-            # A request that begins anew in the slot that it gave away carries out its commits once more.
-            self.cache.last_commit[slot] = 0
-        self.cache.retain(slot, scheduled.plan.cached)
-        self.prefix_store.load(scheduled.stored_prefix, slot)
+    # The slots, between steps
 
     def export_payload(self, requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.uint8]:
         """See `Commits.payload`; as raw bytes, uint8 [bytes]."""
-        return payload_to_bytes(self.commits.payload(requests))
-
-    # Changes of membership
+        return payload_to_bytes(self.slots.commits.payload(requests))
 
     def reconcile(
         self, request_by_slot: Mapping[int, int], pending_commits: Sequence[ScheduledRequest]
     ) -> tuple[bool, ...]:
-        """Drop everything except the requests in flight (slot → request) and the staged K/V of their next commits.
-
-        New workers have no stored prefixes, so every worker drops its own. `pending_commits` has, for each next commit,
-        the scheduled request that staged its K/V. Returns for each whether its K/V are here, staged or committed.
-        """
-        self.prefix_store.clear()
-        steps = {scheduled.slot: scheduled.plan.step for scheduled in pending_commits}
-        for slot in range(len(self.cache.request_ids)):
-            self._assign_slot(slot, request_by_slot.get(slot))
-            self._staging.retain_step(slot, steps.get(slot))
-        return tuple(self._has_payload(scheduled) for scheduled in pending_commits)
-
-    def _has_payload(self, scheduled: ScheduledRequest) -> bool:
-        slot, plan = scheduled.slot, scheduled.plan
-        branch = None if plan.stage_shared else scheduled.branch_indices[0]
-        is_staged = self._staging.get(slot, plan.step, branch) is not None
-        return is_staged or self.cache.last_commit[slot] == plan.step
+        """See `Slots.reconcile`."""
+        return self.slots.reconcile(request_by_slot, pending_commits)
 
     def export_slots(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
-        """The states of the slots of requests in flight (slot → request), for a worker that joins."""
-        return [
-            self.cache.export_slot(slot)
-            for slot, request_id in request_by_slot.items()
-            if self.cache.request_ids[slot] == request_id
-        ]
+        """See `Slots.export`."""
+        return self.slots.export(request_by_slot)
 
     def import_slots(self, states: Sequence[SlotState]) -> None:
         """Replace slots by their states on another worker."""

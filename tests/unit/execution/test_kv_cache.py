@@ -168,10 +168,10 @@ def test_a_worker_without_the_winner_hands_out_no_stray_memory(runner):
     step(runner, plan())
     lost = replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False))
     with pytest.raises(ProtocolError, match="nothing is staged"):
-        runner.commits.payload([ScheduledRequest(1, 0, lost, (0,), source_rank=0)])
-    before = runner.commits.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
+        runner.slots.commits.payload([ScheduledRequest(1, 0, lost, (0,), source_rank=0)])
+    before = runner.slots.commits.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
     step(runner, SECOND)
-    after = runner.commits.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
+    after = runner.slots.commits.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
     assert torch.equal(before, after)
 
 
@@ -255,10 +255,10 @@ def test_what_is_staged_goes_once_it_is_committed() -> None:
     first = plan_of(mask, 3, 16, start=0, step=1, staged=8)
     second = plan_of(mask, 3, 16, start=8, step=2, committed=8)
     runner.execute(step_of(runner, [first, first]))
-    held = [runner._staging.get(slot, 1, 2) for slot in range(2)]
+    held = [runner.slots.staging.get(slot, 1, 2) for slot in range(2)]
     assert held[0] is not None and held[1] is not None and held[0].step is held[1].step
     runner.execute(step_of(runner, [second]))
-    assert runner._staging.get(0, 1, 2) is None and runner._staging.get(1, 1, 2) is held[1]
+    assert runner.slots.staging.get(0, 1, 2) is None and runner.slots.staging.get(1, 1, 2) is held[1]
     # The same step once more finds the K/V in the slot.
     before = runner.cache.checksum(0)
     runner.execute(step_of(runner, [second]))
