@@ -191,7 +191,7 @@ def make_predicate(rng: random.Random, told: Quantities, index: int) -> tuple[De
 
 
 def make_choice(rng: random.Random, told: Quantities, index: int) -> tuple[DecisionQuestion, str, int]:
-    """Who has the most or the fewest, or which number somebody's is."""
+    """A question for the owner of the most or the fewest, or for the number of one owner."""
     order = rng.sample(range(len(told.owners)), len(told.owners))
     if rng.random() < 0.5:
         most = rng.random() < 0.5

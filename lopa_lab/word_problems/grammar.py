@@ -50,7 +50,7 @@ NUMBER_WORDS_SHARE = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody in a story: words for every case, and the grammatical person of verbs."""
+    """A person in a story: words for every case, and the grammatical person of verbs."""
 
     subject: str
     object: str

@@ -1,4 +1,4 @@
-"""Groups with two steps in flight: the same tokens as in one process with one step at a time, whoever is lost."""
+"""Groups with two steps in flight: the tokens of one process with one step at a time, also after workers are lost."""
 
 from __future__ import annotations
 

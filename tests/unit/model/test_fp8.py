@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.engine.config import Config
@@ -32,11 +31,11 @@ from support.checkpoints import edit_json, edit_tensors, refused
 from support.device_log import DeviceLog
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
 from support.fp8_checkpoints import LAYOUTS, compressed, fine_grained, save_fp8
+from support.loaded_model import IDS, logits, same_weights, state
 from support.paths import MODELS
 from support.thread_tensor_parallel import ShardedRunner, ShardThreads
 from support.tiny_model import ALL_MODELS
 
-IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 EXPERTS = "llada2-tiny-3l"
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
@@ -51,19 +50,6 @@ def keep_fp8(path: Path, dtype: torch.dtype = torch.float32, lora: Path | None =
     """The model as a device that multiplies fp8 gets it."""
     weights = read_weights(path, dtype=dtype, keep_fp8=True, lora=lora)
     return build_model(load_config(path), weights, dtype=dtype, device="cpu")
-
-
-def logits(model: Transformer) -> Tensor:
-    return BranchRunner(model, max_num_seqs=1, max_model_len=16).logits(IDS)
-
-
-def state(model: Transformer) -> dict[str, Tensor]:
-    return {name: parameter.data for name, parameter in model.named_parameters()}
-
-
-def same_weights(model: Transformer, wanted: Transformer) -> bool:
-    assert state(model).keys() == state(wanted).keys()
-    return all(torch.equal(state(model)[name], value) for name, value in state(wanted).items())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

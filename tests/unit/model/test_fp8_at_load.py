@@ -17,7 +17,6 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.fp8 import by_group, has_fp8_kernel, quantize_groups, unfold
 from lopa_ray.model import implementation, weights
 from lopa_ray.model.checkpoint import load_model, save_model
@@ -30,11 +29,11 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
 from support.fp8_checkpoints import LAYOUTS, save_fp8
+from support.loaded_model import IDS, logits, same_weights
 from support.paths import MODELS
 from support.thread_tensor_parallel import ShardedRunner, ShardThreads
 from support.tiny_model import ALL_MODELS, CANVAS_MODEL
 
-IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 EXPERTS = "llada2-tiny-3l"
 FP8_LAYERS = (Fp8Linear, Fp8ExpertLinear)
 OUTPUTS, INPUTS = 48, 256
@@ -48,19 +47,6 @@ needs_product = pytest.mark.skipif(
 
 def load(path: Path, quantization: str = "fp8", dtype: torch.dtype = torch.float32, **options) -> Transformer:
     return load_model(path, dtype=dtype, device="cpu", quantization=quantization, **options)
-
-
-def logits(model: Transformer) -> Tensor:
-    return BranchRunner(model, max_num_seqs=1, max_model_len=16).logits(IDS)
-
-
-def state(model: Transformer) -> dict[str, Tensor]:
-    return {name: parameter.data for name, parameter in model.named_parameters()}
-
-
-def same_weights(model: Transformer, wanted: Transformer) -> bool:
-    assert state(model).keys() == state(wanted).keys()
-    return all(torch.equal(state(model)[name], value) for name, value in state(wanted).items())
 
 
 def converted(model: nn.Module) -> dict[str, Tensor]:
