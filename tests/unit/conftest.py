@@ -63,7 +63,12 @@ LONGER = {
         "test_transformers_refusals.py",
     ),
     "paper": ("test_code_tasks.py", "test_commands.py", "test_report.py", "test_sandbox.py"),
-    "scheduling": ("test_fair_queue.py", "test_prefix_index.py", "test_recovery.py"),
+    "scheduling": (
+        "test_fair_queue.py",
+        "test_prefix_index.py",
+        "test_recovery.py",
+        "test_two_steps_in_flight.py",
+    ),
     "unit": ("test_imports.py",),
     "word_problems": ("test_word_problems.py",),
 }
