@@ -92,6 +92,6 @@ _row_scores = define(
     "row_scores(Tensor logits, Tensor numbers, Tensor ending_ids, Tensor banned) -> Tensor",
     _reference,
     _fake,
-    launches=1,
+    launches=2,
     on_cpu=_by_few_rows,
 )

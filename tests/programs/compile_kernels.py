@@ -82,9 +82,12 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
             yield "rotate_qkv", rotate_qkv._rotate_qkv, types, shape | {"NORM": norm}, {}
         types = {"gate_up": x, "out": x, "width": "i32"}
         yield "silu_mul", silu_mul._silu_mul, types, {"BLOCK": silu_mul.BLOCK}, {}
-        types = {"logits": x, "numbers": "*fp64", "ending_ids": "*i64", "banned": "*i1", "out": "*fp64"}
-        types |= dict.fromkeys(("vocab_size", "number_stride", "num_ending_ids"), "i32")
-        yield "row_scores", row_scores._row_scores, types, row_scores.constants(), {"num_warps": 8}
+        types = {"logits": x, "numbers": "*fp64", "partials": "*fp32", "vocab_size": "i32", "number_stride": "i32"}
+        of_parts = types | {"ending_ids": "*i64", "banned": "*i1", "num_ending_ids": "i32"}
+        yield "row_scores", row_scores._row_scores, of_parts, row_scores.constants(), {"num_warps": 8}
+        combining = types | {"out": "*fp64", "num_parts": "i32"}
+        constants = row_scores.combining_constants(152_064)
+        yield "row_scores", row_scores._combine_parts, combining, constants, {"num_warps": 1}
         types = {"x": x, "out": "*i8", "scales": "*fp32", "size": "i32"}
         yield "quantize_rows", quantize_rows._quantize_rows, types, quantize_rows.constants(), {}
         types = {

@@ -193,13 +193,13 @@ def test_a_variant_more_is_found(variants: Variants) -> None:
 
 
 MOST_LAUNCHES = {
-    "dream": (13, 13, 29),
-    "llada": (18, 18, 42),
-    "sdar": (18, 18, 42),
-    "sdar_moe": (33, 33, 51),
-    "llada2": (30, 30, 58),
-    "fast_dllm_v2": (13, 13, 29),
-    "nemotron": (18, 18, 42),
+    "dream": (14, 14, 30),
+    "llada": (19, 19, 43),
+    "sdar": (19, 19, 43),
+    "sdar_moe": (34, 34, 52),
+    "llada2": (31, 31, 59),
+    "fast_dllm_v2": (14, 14, 30),
+    "nemotron": (19, 19, 43),
 }
 """Family → Triton kernels of a step of its tiny model, by format: none, w8, w8a8."""
 

@@ -43,13 +43,13 @@ SAMPLINGS = {
 
 
 MOST_LAUNCHES = {
-    "dream": 42,
-    "llada": 51,
-    "sdar": 51,
-    "sdar_moe": 69,
-    "llada2": 71,
-    "fast_dllm_v2": 42,
-    "nemotron": 70,  # YaRN computes frequencies and a scale of queries
+    "dream": 43,
+    "llada": 52,
+    "sdar": 52,
+    "sdar_moe": 70,
+    "llada2": 72,
+    "fast_dllm_v2": 43,
+    "nemotron": 71,  # YaRN computes frequencies and a scale of queries
 }
 """Family → kernels of a step of its tiny model in bf16, with commits, staging and greedy scores."""
 

@@ -1,7 +1,11 @@
-"""Triton kernel of `row_scores`: a program reads the logits of one row once."""
+"""Triton kernels of `row_scores`: programs read the parts of a row's logits once each, and another combines the parts.
+
+Parts have a fixed length, so that a row is computed in the same order whatever is computed beside it.
+"""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -9,6 +13,13 @@ from torch import Tensor
 from lopa_ray.kernels.row_scores import RANKINGS, SCORE_COLUMNS
 
 BLOCK = 2048
+
+PART = 8 * BLOCK
+"""Logits per program."""
+
+PARTIALS = 8
+"""Values of a part: largest logit and sum of weights, without and with temperature; sum of the weighted differences to
+the largest; best logit, its id, and the second best of those that may be chosen."""
 
 LOWEST = -3.4028234663852886e38
 
@@ -20,20 +31,19 @@ def _row_scores(
     numbers,
     ending_ids,
     banned,
-    out,
+    partials,
     vocab_size,
     number_stride,
     num_ending_ids,
     LOWEST: tl.constexpr,
-    MARGIN: tl.constexpr,
-    NEG_ENTROPY: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    PARTIALS: tl.constexpr,
+    PART: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
     numbers += row * number_stride
     temperature = tl.load(numbers).to(tl.float32)
-    ranking = tl.load(numbers + 1)
     half = tl.load(numbers + 2) > 0
     # Every column of a block has its own running values. They are combined after the last block.
     plain_max = tl.full((BLOCK,), LOWEST, tl.float32)
@@ -44,7 +54,7 @@ def _row_scores(
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
     best_id = tl.full((BLOCK,), 0x7FFFFFFF, tl.int32)
     second = tl.full((BLOCK,), float("-inf"), tl.float32)
-    for begin in range(0, vocab_size, BLOCK):
+    for begin in range(part * PART, tl.minimum((part + 1) * PART, vocab_size), BLOCK):
         ids = begin + tl.arange(0, BLOCK)
         there = ids < vocab_size
         plain = tl.load(logits + row * vocab_size + ids, mask=there, other=float("-inf")).to(tl.float32)
@@ -77,6 +87,54 @@ def _row_scores(
         best_id = tl.where(better, ids, best_id)
         best = tl.where(better, candidate, best)
 
+    at = partials + (row * tl.num_programs(1) + part) * PARTIALS
+    top = tl.max(plain_max, 0)
+    tl.store(at, top)
+    tl.store(at + 1, tl.sum(plain_sum * tl.exp(plain_max - top), 0))
+    top = tl.max(shaped_max, 0)
+    shrink = tl.exp(shaped_max - top)
+    moved = weighted_sum + (shaped_max - top) * shaped_sum
+    tl.store(at + 2, top)
+    tl.store(at + 3, tl.sum(shaped_sum * shrink, 0))
+    tl.store(at + 4, tl.sum(tl.where(shaped_sum > 0, moved * shrink, 0.0), 0))
+    winner = tl.max(best, 0)
+    token = tl.min(tl.where(best == winner, best_id, vocab_size), 0)
+    tl.store(at + 5, winner)
+    # fp32 has all ids exactly. A part in which no token may be chosen has an id behind the last one.
+    tl.store(at + 6, tl.minimum(token, vocab_size).to(tl.float32))
+    tl.store(at + 7, tl.max(tl.where(best_id == token, second, best), 0))
+
+
+@triton.jit
+def _combine_parts(
+    logits,
+    numbers,
+    partials,
+    out,
+    vocab_size,
+    number_stride,
+    num_parts,
+    LOWEST: tl.constexpr,
+    MARGIN: tl.constexpr,
+    NEG_ENTROPY: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PARTIALS: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    ranking = tl.load(numbers + row * number_stride + 1)
+    part = tl.arange(0, PARTS)
+    there = part < num_parts
+    at = partials + (row * num_parts + part) * PARTIALS
+    plain_max = tl.load(at, mask=there, other=LOWEST)
+    plain_sum = tl.load(at + 1, mask=there, other=0.0)
+    shaped_max = tl.load(at + 2, mask=there, other=LOWEST)
+    shaped_sum = tl.load(at + 3, mask=there, other=0.0)
+    weighted_sum = tl.load(at + 4, mask=there, other=0.0)
+    best = tl.load(at + 5, mask=there, other=float("-inf"))
+    best_id = tl.load(at + 6, mask=there, other=vocab_size).to(tl.int32)
+    second = tl.load(at + 7, mask=there, other=float("-inf"))
+
     top = tl.max(plain_max, 0)
     normalizer = top + tl.log(tl.sum(plain_sum * tl.exp(plain_max - top), 0))
     top = tl.max(shaped_max, 0)
@@ -86,7 +144,7 @@ def _row_scores(
     weighted = tl.sum(tl.where(shaped_sum > 0, moved * shrink, 0.0), 0)
 
     winner = tl.max(best, 0)
-    token = tl.min(tl.where(best == winner, best_id, 0x7FFFFFFF), 0)
+    token = tl.min(tl.where(best == winner, best_id, vocab_size), 0)
     token = tl.where(token < vocab_size, token, 0)  # a row of NaN has no best token
     runner_up = tl.max(tl.where(best_id == token, second, best), 0)
     probability = tl.exp(winner - top) / total
@@ -107,28 +165,47 @@ def launch(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) 
     """See `lopa_ray.kernels.row_scores`."""
     logits = logits.contiguous()
     rows, vocab_size = logits.shape
+    parts = triton.cdiv(vocab_size, PART)
+    partials = logits.new_empty(rows, parts, PARTIALS, dtype=torch.float32)
     out = numbers.new_empty(rows, SCORE_COLUMNS)
-    _row_scores[(rows,)](
+    _row_scores[(rows, parts)](
         logits,
         numbers,
         ending_ids.contiguous(),
         banned,
-        out,
+        partials,
         vocab_size,
         numbers.stride(0),
         ending_ids.shape[1],
         **constants(),
         num_warps=8,
     )
+    _combine_parts[(rows,)](
+        logits,
+        numbers,
+        partials,
+        out,
+        vocab_size,
+        numbers.stride(0),
+        parts,
+        **combining_constants(vocab_size),
+        num_warps=1,
+    )
     return out
 
 
 def constants() -> dict[str, float]:
-    """The compile-time constants of the kernel."""
+    """The compile-time constants of the kernel that reads logits."""
+    return {"LOWEST": LOWEST, "PARTIALS": PARTIALS, "PART": PART, "BLOCK": BLOCK}
+
+
+def combining_constants(vocab_size: int) -> dict[str, float]:
+    """The compile-time constants of the kernel that combines the parts of a row."""
     return {
         "LOWEST": LOWEST,
         "MARGIN": RANKINGS.index("margin"),
         "NEG_ENTROPY": RANKINGS.index("neg_entropy"),
         "COLUMNS": SCORE_COLUMNS,
-        "BLOCK": BLOCK,
+        "PARTIALS": PARTIALS,
+        "PARTS": triton.next_power_of_2(triton.cdiv(vocab_size, PART)),
     }

@@ -165,7 +165,7 @@ def test_penalties_cost_launches_and_no_wait_where_they_are_on():
         counters.append(counter)
     without, one, four, mixed = counters
     fused = [sum(n for name, n in counter.launches.items() if "row_scores" in name) for counter in counters]
-    assert fused == [1, 0, 0, 1]
+    assert fused == [2, 0, 0, 2]
     assert one.total == four.total <= without.total + 70
     assert not any("scatter" in name for name in without.launches)
     assert mixed.total <= four.total + 10
