@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, ParsedLine, parse_line, parse_record
+from cluster.batch.lines import DECISION_KEYS, OPTION_KEYS, PROMPT_KEYS, ParsedLine, parse_line, parse_record
 from cluster.jobs.storage import resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
@@ -89,7 +89,7 @@ class Source:
     def _count_rows(self) -> int:
         with self._file_system.open(self._path, "rb") as file:
             parquet = _open_parquet(file)
-            known = {*PROMPT_KEYS, "id", *OPTION_KEYS}
+            known = {*PROMPT_KEYS, *DECISION_KEYS, "id", *OPTION_KEYS}
             unknown = [name for name in parquet.schema_arrow.names if name not in known]
             if unknown:
                 raise SettingsError(
@@ -119,10 +119,10 @@ def _open_parquet(file: Any) -> Any:
 
 def without_nulls(row: dict[str, Any]) -> dict[str, Any]:
     """A column, or a field of one, that a row does not have is null there."""
-    kept = {key: value for key, value in row.items() if value is not None}
-    if isinstance(kept.get("settings"), dict):
-        kept["settings"] = without_nulls(kept["settings"])
-    for name in ("messages", "given_parts"):
-        if isinstance(kept.get(name), list):
-            kept[name] = [without_nulls(item) if isinstance(item, dict) else item for item in kept[name]]
-    return kept
+    return {key: _without_nulls(value) for key, value in row.items() if value is not None}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return without_nulls(value) if isinstance(value, dict) else value

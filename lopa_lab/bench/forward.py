@@ -79,7 +79,15 @@ def floor_ms(runner: BranchRunner, size: StepSize, rates: DeviceRates) -> float 
 TOGETHER_BYTES = 2 * 2**30
 """Runners take turns if their weights are no more than this together; larger ones are measured one after the other."""
 
-VARIANT_SETTINGS = ("dtype", "quantization", "attention", "implementation", "compile")
+VARIANT_SETTINGS = (
+    "dtype",
+    "quantization",
+    "attention",
+    "implementation",
+    "compile",
+    "cuda_graphs",
+    "batch_invariant",
+)
 """Settings of `model` that rows may differ in."""
 
 

@@ -47,7 +47,9 @@ def forward(
     implementation: Annotated[
         Any, several(options.WORDS, f"{', '.join(choices('implementation'))}.")
     ] = "native",
-    graphs: Annotated[Any, several(options.SWITCHES, "model.compile: on, off.")] = "off",
+    compile: Annotated[Any, several(options.SWITCHES, "model.compile: off, on.")] = "off",
+    cuda_graphs: Annotated[Any, several(options.WORDS, f"{', '.join(choices('cuda_graphs'))}.")] = "none",
+    batch_invariant: Annotated[Any, several(options.SWITCHES, "model.batch_invariant: off, on.")] = "off",
     model: options.ModelOption = "demo",
     shape: options.ShapeOption = None,
     layers: options.LayersOption = None,
@@ -67,7 +69,9 @@ def forward(
         "quantization": quantization,
         "attention": kernel,
         "implementation": implementation,
-        "compile": graphs,
+        "compile": compile,
+        "cuda_graphs": cuda_graphs,
+        "batch_invariant": batch_invariant,
     }
     sizes = StepSize.grid(requests, branches, window, prefix)
     with model_to_measure(model, shape, layers) as (name, settings):

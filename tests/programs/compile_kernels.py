@@ -82,7 +82,13 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
             yield "rotate_qkv", rotate_qkv._rotate_qkv, types, shape | {"NORM": norm}, {}
         types = {"gate_up": x, "out": x, "width": "i32"}
         yield "silu_mul", silu_mul._silu_mul, types, {"BLOCK": silu_mul.BLOCK}, {}
-        types = {"logits": x, "numbers": "*fp64", "partials": "*fp32", "vocab_size": "i32", "number_stride": "i32"}
+        types = {
+            "logits": x,
+            "numbers": "*fp64",
+            "partials": "*fp32",
+            "vocab_size": "i32",
+            "number_stride": "i32",
+        }
         of_parts = types | {"ending_ids": "*i64", "banned": "*i1", "num_ending_ids": "i32"}
         yield "row_scores", row_scores._row_scores, of_parts, row_scores.constants(), {"num_warps": 8}
         combining = types | {"out": "*fp64", "num_parts": "i32"}

@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
-from cluster.batch.lines import FailedLine, PromptLine
+from cluster.batch.lines import DecisionLine, FailedLine, PromptLine
 from cluster.jobs.__main__ import app
 from cluster.jobs.group import ChunkResult
 from cluster.jobs.job import job_spec
@@ -109,9 +109,32 @@ def test_parquet_with_other_columns_is_refused_before_anything_runs(tmp_path: Pa
     path = tmp_path / "prompts.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"prompt": ["one"], "answer": ["1"]}), path)
     with pytest.raises(
-        SettingsError, match=r"a column 'answer'; allowed: given_parts, id, messages, parse_special"
+        SettingsError, match=r"a column 'answer'; allowed: given_parts, id, input, messages, parse_special"
     ):
         Source(str(path)).summarize()
+
+
+def test_parquet_rows_may_ask_questions(tmp_path: Path) -> None:
+    """Fields that a question does not have are null in its row, because another question has them."""
+    questions = [
+        {"type": "predicate", "name": "urgent", "instructions": "Is it urgent?"},
+        {
+            "type": "choice",
+            "name": "topic",
+            "instructions": "What is it about?",
+            "choices": [{"value": "bills"}, {"value": "other", "description": "Anything else."}],
+        },
+    ]
+    path = tmp_path / "questions.parquet"
+    records = [
+        {"input": "Tom pays.", "questions": questions, "id": "a", "prompt": None},
+        {"prompt": "Mia has 6 pens."},
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path)
+    assert Source(str(path)).summarize().lines == 2
+    decision, prompt = next(Source(str(path)).chunks(2)).lines
+    assert decision == DecisionLine(1, {"input": "Tom pays.", "questions": questions}, "a")
+    assert prompt == PromptLine(2, "Mia has 6 pens.")
 
 
 def test_parquet_may_give_parts_of_answers(tmp_path: Path) -> None:

@@ -45,6 +45,11 @@ def test_forward_of_every_way_to_run_a_model(tmp_path: Path) -> None:
         tmp_path, "forward", *TINY, *sizes, "--quantization", "none,w8a8,fp8", "--kernel", "sdpa,reference"
     )
     assert [row["floor ms"] is None for row in record.rows] == [False, False, True, True, True, True]
+    record = bench_record(tmp_path, "forward", *TINY, *sizes, "--batch-invariant", "off,on")
+    assert [(row["batch_invariant"], row["step ms"] > 0) for row in record.rows] == [
+        (False, True),
+        (True, True),
+    ]
     experts = ("--model", str(MODELS / "sdar-moe-tiny-3l"), "--quantization", "none,w8a8")
     record = bench_record(tmp_path, "forward", *experts, *sizes)
     assert [(row["step ms"] > 0, row["floor ms"], row["plain ms"]) for row in record.rows] == [
@@ -132,7 +137,7 @@ WRONG = {
     "no shape": (("forward", "--shape", "gpt"), "allowed: dream-27m"),
     "layers of a checkpoint": (("step", "--layers", "2"), "--layers needs --shape"),
     "no kernel": (("forward", "--kernel", "fast"), "attention"),
-    "no switch": (("forward", "--graphs", "maybe"), "on, off"),
+    "no switch": (("forward", "--compile", "maybe"), "on, off"),
     "no transport": (("commit", "--transport", "pigeon"), "allowed: collective"),
     "no setting": (("decode", "--vary", "branches"), "SECTION.KEY=VALUE,VALUE"),
     "unknown setting": (("decode", "--requests", "1", "--vary", "decode.speed=1"), "speed"),
