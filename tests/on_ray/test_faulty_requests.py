@@ -53,6 +53,7 @@ def test_a_fault_ends_the_request_that_caused_it_and_no_other(
     wait_until(lambda: engine.status().workers == 2, 60, "two workers")
 
 
+@pytest.mark.slow
 def test_workers_whose_device_fails_are_replaced_and_the_request_that_caused_it_ends(
     engine: RayEngine, reference: ReferenceResults
 ) -> None:

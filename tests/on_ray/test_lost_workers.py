@@ -56,7 +56,7 @@ def test_all_but_one_are_killed(group_and_faults: tuple[GroupUnderTest, FaultInj
     group.run_until(lambda: not faults.pending)
 
 
-@pytest.mark.parametrize("point", ["join", *also_long("load", "import_slots", "export_slots")])
+@pytest.mark.parametrize("point", [*also_slow("join"), *also_long("load", "import_slots", "export_slots")])
 def test_killed_while_another_joins(
     group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str
 ) -> None:
@@ -67,6 +67,7 @@ def test_killed_while_another_joins(
     group.run_until(lambda: not faults.pending)
 
 
+@pytest.mark.slow
 def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjection]) -> None:
     group, _ = group_and_faults
     group.wait_for_workers(NUM_WORKERS)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden"
+TESTS = ROOT / "tests"
+GOLDEN = TESTS / "golden"
 MODELS = GOLDEN / "models"
-DATA = ROOT / "tests" / "data"
-PROGRAMS = ROOT / "tests" / "programs"
+DATA = TESTS / "data"
+PROGRAMS = TESTS / "programs"
 TASKS = DATA / "tasks"
 """Tasks of lm-evaluation-harness."""

@@ -134,6 +134,7 @@ def schemas(*refs: str) -> st.SearchStrategy[Any]:
 A, B = "#/$defs/a", "#/$defs/b"
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(schemas(A, B), schemas(B), schemas(), st.integers(0, 1000))
 def test_answers_under_any_schema_are_valid(schema: Any, first: Any, second: Any, seed: int) -> None:

@@ -16,6 +16,8 @@ from build import ProjectBuilder
 
 from support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = ("lopa_ray", "actors", "cluster", "lopa_lab", "configs")
 BUILT_FROM = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 

@@ -260,6 +260,7 @@ def many_experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "wide"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantization", "rank", "size", "least"),
     [("none", 0, 1, 120e6), ("none", 1, 2, 60e6), ("w8a8", 1, 2, 16e6)],

@@ -8,6 +8,9 @@ import pytest
 
 from support.bench_command import bench, bench_record
 
+pytestmark = pytest.mark.slow
+
+
 COMMANDS = {
     "decisions": (
         (

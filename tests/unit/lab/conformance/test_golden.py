@@ -89,6 +89,7 @@ def test_recorded_cases(name, passed, refused):
             assert verdict.by_design == ("is the mask token" in verdict.reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "every"),
     [

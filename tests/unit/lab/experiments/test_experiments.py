@@ -19,6 +19,9 @@ from lopa_lab.records.points_log import Point
 from lopa_ray.errors import SettingsError
 from support.marks import also_long
 
+pytestmark = pytest.mark.slow
+
+
 OFTEN = ("branches", "verified")
 """Experiments that `make test` runs; `make test-long` runs all."""
 

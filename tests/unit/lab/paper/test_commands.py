@@ -22,6 +22,9 @@ from lopa_lab.paper.tables.run_cells import Selection
 from lopa_lab.word_problems import extract_answer, held_out_problems
 from support.paths import DATA, ROOT
 
+pytestmark = pytest.mark.slow
+
+
 HUMANEVAL = DATA / "code" / "humaneval.jsonl"
 SHORT = ("--local", "--max-new-tokens", "64")
 
