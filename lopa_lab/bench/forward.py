@@ -154,6 +154,7 @@ def _measure_group(
                 and runner.model.config.experts is None
                 and settings.quantization == "none"
                 and not settings.compile
+                and not settings.batch_invariant
             ):
                 timed.append((row, "plain ms", _plain_call(runner, size, clock.device)))
     medians = clock.medians_ms([call for _, _, call in timed], repeats)

@@ -59,7 +59,7 @@ def processes_titled(session: int, title: str) -> list[psutil.Process]:
     return [process for process in processes_in_session(session) if command_line(process).startswith(title)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_driver_of_a_job(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(

@@ -116,7 +116,7 @@ def test_requests_go_on_on_another_group(engine: RayEngine, reference_steps: Ref
     assert engine.status().workers == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_master_that_hangs_is_killed_and_its_requests_go_on(
     engine: RayEngine, reference_steps: ReferenceSteps
 ) -> None:

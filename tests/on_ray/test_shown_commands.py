@@ -71,7 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cases() -> list[Any]:
-    """Slow ones; recorded cases on several workers, many problems and figures take minutes."""
+    """Slow ones; recorded cases, many problems and figures take minutes together."""
     return [
         pytest.param(
             words, id=" ".join(words), marks=pytest.mark.long if takes_minutes(words) else pytest.mark.slow
@@ -82,8 +82,7 @@ def cases() -> list[Any]:
 
 def takes_minutes(words: list[str]) -> bool:
     many_problems = "--limit" in words and int(words[words.index("--limit") + 1]) >= MANY_PROBLEMS
-    of_workers = words[0] == "conformance" and "--workers" in words
-    return many_problems or of_workers or words[0] == "reproduce" or words[:2] == ["eval", "ls"]
+    return many_problems or words[0] in ("conformance", "reproduce") or words[:2] == ["eval", "ls"]
 
 
 @pytest.mark.parametrize("words", cases())

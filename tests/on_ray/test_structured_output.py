@@ -30,7 +30,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_decode_what_one_process_does() -> None:
     demo = tiny_config(model={"path": "demo"}, group={"num_workers": 2})
     local = LocalEngine.from_config(demo)

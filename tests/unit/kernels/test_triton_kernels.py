@@ -13,13 +13,14 @@ import pytest
 import lopa_ray.execution.attention_backends
 import lopa_ray.execution.runner  # noqa: F401
 from lopa_ray.kernels.operators import LAUNCHES
+from support.marks import also_long, also_slow
 from support.paths import ROOT
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install triton"
 )
 
-CASES = {"slot_attention": 8, "split_attention": 2, "row_scores": 8}
+CASES = {"slot_attention": 4, "split_attention": 1, "row_scores": 4}
 
 
 def run(program: str, *arguments: str, **environment: str) -> str:
@@ -36,9 +37,9 @@ def run(program: str, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-def test_kernels_compute_what_their_references_do() -> None:
-    cases = {operator: CASES.get(operator, 4) for operator in LAUNCHES}
+@pytest.mark.parametrize("times", [*also_slow(1), *also_long(2)])
+def test_kernels_compute_what_their_references_do(times: int) -> None:
+    cases = {operator: times * CASES.get(operator, 2) for operator in LAUNCHES}
     asked = [f"{operator}={number}" for operator, number in cases.items()]
     printed = run("interpret_kernels.py", *asked, TRITON_INTERPRET="1")
     assert printed.splitlines() == [f"{operator}: {2 * number} cases" for operator, number in cases.items()]
