@@ -102,6 +102,7 @@ def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
             ray.get(call, timeout=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, *also_long(2)])
 def test_sums_and_gathers_are_the_same_everywhere(members: Any, size: int) -> None:
     serving = RendezvousStore()

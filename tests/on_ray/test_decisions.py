@@ -57,6 +57,7 @@ def reference() -> DecisionResult:
     return LocalEngine.from_pretrained("demo", max_model_len=256).decide(INPUT, QUESTIONS)
 
 
+@pytest.mark.slow
 def test_questions_have_the_bits_of_one_process(engine: RayEngine, reference: DecisionResult) -> None:
     result = engine.decide(INPUT, QUESTIONS)
     assert result.answers == reference.answers and result.log_likelihoods == reference.log_likelihoods
@@ -64,6 +65,7 @@ def test_questions_have_the_bits_of_one_process(engine: RayEngine, reference: De
     assert few.answers == reference.answers[43:47]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "workers"),
     [

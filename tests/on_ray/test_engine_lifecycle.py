@@ -45,6 +45,7 @@ def no_actors_before_and_after() -> object:
     wait_until_no_actors()
 
 
+@pytest.mark.slow
 def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
     engine = RayEngine.from_config(tiny_config(group=ONE_WORKER))
     sessions = [engine.create_session(prompt, LONG) for prompt in PROMPTS]
@@ -89,6 +90,7 @@ def test_an_engine_says_how_long_each_phase_of_its_start_took(reference: Referen
         assert list(engine.start_phases) == ["master", "workers", "model", "join"]
 
 
+@pytest.mark.slow
 def test_a_stream_ends_with_what_generate_returns_and_may_be_left(reference: ReferenceResults) -> None:
     settings = SETTINGS["two_phase"]
     with RayEngine.from_config(tiny_config(group=ONE_WORKER)) as engine:

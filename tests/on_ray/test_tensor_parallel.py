@@ -128,6 +128,7 @@ def live_placement_groups() -> list[str]:
     return [held["name"] for held in placement_group_table().values() if held["state"] != "REMOVED"]
 
 
+@pytest.mark.slow
 def test_places_of_a_killed_master_are_given_back() -> None:
     owners = [ray.remote(Owner).options(num_cpus=0).remote() for _ in range(2)]
     before = live_placement_groups()

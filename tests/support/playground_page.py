@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from support.fake_playground_server import STEPS
-from support.marks import also_slow
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -18,9 +17,7 @@ PHONE = {"width": 390, "height": 740}
 PROMPT = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
 
 browser_test = pytest.mark.browser
-both_widths = pytest.mark.parametrize(
-    "page", [DESKTOP, *also_slow(PHONE)], ids=["1280", "390"], indirect=True
-)
+both_widths = pytest.mark.parametrize("page", [DESKTOP, PHONE], ids=["1280", "390"], indirect=True)
 
 
 def prompt(page: Page) -> Any:

@@ -19,6 +19,7 @@ from support.paths import MODELS
 
 LONGER = {
     "bench": ("test_commands.py", "test_cost_commands.py"),
+    "cli": ("test_help.py",),
     "choices": ("test_tool_answers.py",),
     "conformance": ("test_golden.py",),
     "constraints": (
@@ -52,7 +53,7 @@ LONGER = {
         "test_tensor_parallel.py",
         "test_vocab_parallel.py",
     ),
-    "experiments": ("test_experiments.py",),
+    "experiments": ("test_experiments.py", "test_fit_fill_model.py"),
     "http": ("test_contract.py",),
     "kernels": ("test_triton_kernels.py",),
     "model": (

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from support.fake_playground_server import FakeServer, serve
 from support.playground_page import DESKTOP, Browser, Page, assert_fits, expect
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser takes long to do what takes a few milliseconds."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("slow")
 
 
 @pytest.fixture

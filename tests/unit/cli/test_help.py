@@ -27,6 +27,7 @@ def commands_below(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[s
         yield from commands_below(below, (*path, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("application", [app, jobs_app, lab_app])
 def test_flags_have_no_type_behind_them(application: typer.Typer) -> None:
     paths = list(commands_below(typer.main.get_command(application)))
@@ -63,6 +64,7 @@ def completions(line: str) -> list[str]:
     return completion("complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(line.split(" ")) - 1)).split()
 
 
+@pytest.mark.slow
 def test_shells_complete_commands_options_and_values() -> None:
     assert completions("lopa ge") == ["generate"]
     assert completions("lopa generate --wat") == ["--watch"]

@@ -55,6 +55,7 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     assert bool(counts["replayed"]) == (kind != "no_cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERTS)
 @pytest.mark.parametrize("stored", [0, 40])
 def test_blocks_in_flight_of_experts_change_no_bit_whoever_is_lost(name: str, stored: int) -> None:

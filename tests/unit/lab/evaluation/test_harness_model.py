@@ -30,6 +30,8 @@ from lopa_ray.errors import SettingsError
 from support.paths import TASKS
 from support.solved_problems import solved_problems
 
+pytestmark = pytest.mark.slow
+
 PROBLEMS = held_out_problems(1, 4)
 PROMPTS = [problem.question for problem in PROBLEMS]
 SHORT = {"max_gen_toks": 64, "until": []}

@@ -35,6 +35,8 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.sampling_params import Ranking
 from lopa_ray.protocol.step_report import BranchReport
 
+pytestmark = pytest.mark.slow
+
 THRESHOLD = 0.9
 SETTINGS = LopaSettings(
     max_new_tokens=96, num_branches=8, lookahead="verified", confidence_threshold=THRESHOLD
