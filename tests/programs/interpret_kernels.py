@@ -114,6 +114,8 @@ def check_row_scores(draw: random.Random, dtype: torch.dtype) -> None:
         logits[0] = draw.choice([torch.nan, -torch.inf])
         ending_ids[0] = -1
     scores = launch("row_scores", logits, numbers, ending_ids, banned)
+    alone = launch("row_scores", logits[-1:], numbers[-1:], ending_ids[-1:], banned)
+    assert torch.equal(alone.view(torch.int64), scores[-1:].view(torch.int64)), "a row depends on the others"
     wanted = row_scores.row_scores(logits, numbers, ending_ids, banned)
     broken = wanted[:, 1].isnan()
     assert broken.tolist() == scores[:, 1].isnan().tolist()

@@ -1,6 +1,6 @@
 """Triton kernels of `row_scores`: programs read the parts of a row's logits once each, and another combines the parts.
 
-Parts have a fixed length, so that a row is computed in the same order whatever is computed beside it.
+Parts have a fixed length, so the order of a row's sums does not depend on the number of rows.
 """
 
 from __future__ import annotations

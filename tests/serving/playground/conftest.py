@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A browser takes long to do what takes a few milliseconds."""
+    """Mark the tests of this folder, of which each starts a page in a browser."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("slow")
