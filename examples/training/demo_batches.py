@@ -26,11 +26,10 @@ BatchKind: TypeAlias = Literal["causal", "diffusion", "infilling", "decision"]
 WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column 16, 32, 48, 64
 KINDS: dict[int, BatchKind] = {
     0: "causal",
-    4: "causal",
     8: "causal",
-    12: "causal",
+    4: "decision",
+    12: "decision",
     6: "infilling",
-    10: "decision",
 }
 """What a step is, by its remainder modulo `KINDS_TOGETHER`; diffusion else."""
 KINDS_TOGETHER = 16
@@ -114,6 +113,9 @@ def diffusion_batch(
     masked_results = (masked & result).long().cumsum(1)
     weights = masked * torch.where(calculated, 0.5, 1.0)
     weights[masked & result & (masked_results <= 2)] = 3.0
+    # A decoder often fills what stands behind a result first, and so decides how many digits the result has.
+    behind = result.roll(1, 1) & ~result
+    weights[masked & behind] = 2.0
     weights[:, 1:][(ids[:, 1:] == EOS_TOKEN_ID) & (ids[:, :-1] == EOS_TOKEN_ID)] *= 0.3
     inputs, targets = corrupt_results(ids, result & ~masked & (offset >= 0), calculated & masked, digits, rng)
     return Batch(inputs.masked_fill(masked, MASK_TOKEN_ID), targets, weights, attention_mask[:, None])

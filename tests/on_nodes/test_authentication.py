@@ -88,6 +88,7 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield Machine(head, environment, TOKEN_MODE if request.param == "token" else {})
 
 
+@pytest.mark.long
 @pytest.mark.timeout(4 * TIMEOUT_S)
 def test_a_job_a_deployment_and_lopa_generate(machine: Machine, tmp_path: Path) -> None:
     """All at once, since most of the time they wait for Ray to start processes."""

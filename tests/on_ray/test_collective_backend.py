@@ -92,6 +92,7 @@ def test_membership_grows_permutes_and_shrinks(members: Any) -> None:
             assert BACKEND in ray.get(group[0].reduce_error.remote())
 
 
+@pytest.mark.slow
 def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
     serving = RendezvousStore()
     store = asyncio.run(serving.address())

@@ -68,6 +68,7 @@ def kill_all_workers_once() -> OnStep:
     return on_step
 
 
+@pytest.mark.slow
 def test_killed_master_takes_its_workers_along_and_is_an_error_without_another_group() -> None:
     engine = RayEngine.from_config(tiny_config(group={"resume_timeout_s": 0}))
     events = engine.events([engine.create_session(PROMPTS[0], SETTINGS["two_phase"])])

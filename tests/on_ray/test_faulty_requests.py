@@ -70,7 +70,7 @@ def test_workers_whose_device_fails_are_replaced_and_the_request_that_caused_it_
     assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_that_lacks_memory_is_split_and_not_tried_whole_again(reference: ReferenceResults) -> None:
     config = tiny_config(group={"num_workers": 1}, model={"max_num_seqs": 4})
     with RayEngine.from_config(config, runner_factory=small_memory_runner) as engine:

@@ -56,7 +56,7 @@ def test_all_but_one_are_killed(group_and_faults: tuple[GroupUnderTest, FaultInj
     group.run_until(lambda: not faults.pending)
 
 
-@pytest.mark.parametrize("point", [*also_slow("join"), *also_long("load", "import_slots", "export_slots")])
+@pytest.mark.parametrize("point", also_long("join", "load", "import_slots", "export_slots"))
 def test_killed_while_another_joins(
     group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str
 ) -> None:
@@ -67,7 +67,7 @@ def test_killed_while_another_joins(
     group.run_until(lambda: not faults.pending)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjection]) -> None:
     group, _ = group_and_faults
     group.wait_for_workers(NUM_WORKERS)
@@ -91,7 +91,7 @@ def test_killed_where_kv_travel_by_object_store(tmp_path: Path, reference: Refer
         group.wait_for_workers(NUM_WORKERS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["source", *also_long("forward")])
 def test_hung(tmp_path: Path, reference: ReferenceResults, point: str) -> None:
     with group_with_faults(tmp_path, reference, step_timeout_s=4.0) as (group, faults):

@@ -65,8 +65,8 @@ def local(engine: RayEngine) -> LocalResults:
     scope="module",
     params=[
         "4 workers, stored prefixes",
-        *also_slow("2 workers, object store, steps in parts", "3 workers, LLaDA2, stored prefixes"),
-        *also_long("1 worker", "2 workers", "2 workers, SDAR-MoE"),
+        *also_slow("2 workers, object store, steps in parts"),
+        *also_long("3 workers, LLaDA2, stored prefixes", "1 worker", "2 workers", "2 workers, SDAR-MoE"),
     ],
 )
 def engine(request: pytest.FixtureRequest) -> Iterator[RayEngine]:

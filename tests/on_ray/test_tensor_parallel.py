@@ -99,6 +99,7 @@ def test_same_tokens_as_in_one_process(
         *also_long("step", "source", "receiver", "answer", "join", "import_slots", "export_slots", "load"),
     ],
 )
+@pytest.mark.slow
 def test_a_shard_is_killed(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
     """It takes its worker along; another worker comes, with all its shards."""
     group, faults = group_and_faults

@@ -61,6 +61,7 @@ def queue(
     queue.close()
 
 
+@pytest.mark.slow
 def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     queue: WorkQueue, losses: list[str], tmp_path: Path
 ) -> None:

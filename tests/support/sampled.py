@@ -12,12 +12,13 @@ import pytest
 from support.paths import TESTS
 
 SAMPLED = {
-    "on_ray/test_faulty_requests.py": 3,
-    "stand_in/test_captures.py": 2,
+    "on_ray/test_faulty_requests.py": 6,
+    "on_ray/test_shown_commands.py": 2,
+    "stand_in/test_captures.py": 4,
     "stand_in/test_compiled_shapes.py": 3,
-    "stand_in/test_launchers.py": 3,
+    "stand_in/test_launchers.py": 6,
     "stand_in/test_step_inputs.py": 2,
-    "stand_in/test_steps.py": 3,
+    "stand_in/test_steps.py": 5,
     "unit/choices/test_tool_answers.py": 3,
     "unit/decoding/test_blocks_in_flight.py": 3,
     "unit/decoding/test_blockwise_decoders.py": 2,
@@ -42,6 +43,9 @@ SAMPLED = {
 }
 """File → how many cases of a test one is drawn from. The same ones are drawn in every run."""
 
+SAMPLED_SLOW = {"unit/lab/conformance/test_golden.py": 2}
+"""The same for files of which only slow cases are drawn."""
+
 FEW = 3
 """Cases that a test may have without being sampled: so few differ in what they are about."""
 
@@ -53,8 +57,9 @@ def mark_what_is_left_out(items: list[pytest.Item]) -> None:
         if not item.get_closest_marker("long") and item.path.is_relative_to(TESTS):
             test = item.nodeid.partition("[")[0]
             cases[item.path, test, item.get_closest_marker("slow") is not None].append(item)
-    for (file, _, _), every in cases.items():
-        share = SAMPLED.get(file.relative_to(TESTS).as_posix(), 1)
+    for (file, _, slow), every in cases.items():
+        name = file.relative_to(TESTS).as_posix()
+        share = SAMPLED.get(name, SAMPLED_SLOW.get(name, 1) if slow else 1)
         if len(every) <= FEW or share == 1:
             continue
         # By their names: neighbours often differ in one parameter alone.

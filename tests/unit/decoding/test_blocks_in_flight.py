@@ -140,7 +140,7 @@ STEPS = {
 """Block size, and the steps that `docs/decoders.md` gives."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", STEPS)
 def test_several_blocks_take_fewer_steps(name: str) -> None:
     block_size, recorded = STEPS[name]

@@ -93,7 +93,7 @@ def test_answers_keep_to_what_was_asked(engine: LocalEngine, kind: str) -> None:
         assert result.finish_reason == "stop"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_company_changes_no_bit(engine: LocalEngine) -> None:
     wanted = [s.replace(**KINDS[kind]) for s in DECODERS.values() for kind in ("regex", "json")]
     wanted += list(DECODERS.values())  # no constraint

@@ -241,7 +241,7 @@ def test_launches_of_a_shard_do_not_depend_on_them_either(quantization, expert_p
     assert totals[0] == totals[1] <= 75
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_graph_of_a_step_depends_on_its_bucket_alone():
     """Not on where lanes begin, in which slots, how many they are, what they see, or what was committed."""
     runner = runner_of("sdar-tiny-3l")

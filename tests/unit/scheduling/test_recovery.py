@@ -32,7 +32,7 @@ def test_lost_and_new_workers_change_no_bit_of_packed_attention(
     assert counts["lost"] > 3 and counts["replayed"]
 
 
-@pytest.mark.parametrize("kind", [*OFTEN, *also_slow(*(kind for kind in KINDS if kind not in OFTEN))])
+@pytest.mark.parametrize("kind", [*OFTEN, *also_long(*(kind for kind in KINDS if kind not in OFTEN))])
 def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     counts = decode_with_losses(MODEL, 1, [kind], 40)
     assert counts["split"] > 1 and (counts["parts"] > 2 or "dual" in kind)

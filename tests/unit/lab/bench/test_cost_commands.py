@@ -47,6 +47,7 @@ def test_a_command(name: str, tmp_path: Path) -> None:
         assert any(isinstance(row.get(figure), float) for figure in record.figures)
 
 
+@pytest.mark.long
 def test_number_formats_are_compared_with_the_first(tmp_path: Path) -> None:
     first, *others = bench_record(tmp_path, "quantization", *COMMANDS["quantization"][0]).rows
     assert (first["dtype"], first["quantization"], first["same tokens %"], first["error of logits %"]) == (

@@ -238,7 +238,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tasks_are_scored_and_results_say_that_likelihoods_are_a_bound(folder: Path) -> None:
     results = simple_evaluate(
         model="lopa_ray",

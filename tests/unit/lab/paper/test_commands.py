@@ -80,6 +80,7 @@ def test_a_run_is_reported_with_all_its_figures(run: Path) -> None:
     assert all(f"### {each['problem_id']}\n\n```\n{each['text']}\n```" in text for each in kept)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_what_it_has(run: Path) -> None:
     before = records(run)
     lopa("eval", "paper", "word_problems", *SHORT, "--limit", "4", "-o", run)
@@ -140,7 +141,7 @@ def test_what_cannot_be_run_is_said() -> None:
     assert "TASK=FILE" in lopa_error("reproduce", "table1", "--local", "--data", "gsm8k")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_figure_is_made_on_the_model_at_hand(tmp_path: Path) -> None:
     demo = ("--config", "demo", "--stand-in", "word_problems", "--limit", "2", "-o", tmp_path, *SHORT)
     printed = lopa(
