@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from demo_noise import WINDOW, choose_hole, choose_masked, corrupt_results
+from demo_noise import WINDOW, choose_hole, choose_masked, corrupt_results, misfit_results
 from demo_rows import ANSWER_LEN, COLUMNS_TOGETHER, encode, encode_decision, mark_results, padded
 from demo_samples import decisions_of_step, problems_of_step
 from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID
@@ -93,20 +93,25 @@ def diffusion_batch(
 
     batch, prompt = len(ids), ids.shape[1] - ANSWER_LEN
     blocks = int(torch.multinomial(torch.tensor(WINDOW_ENDS), 1, generator=rng)) + 1  # of 16 columns
-    ids, result, repeated = (x[:, : prompt + 16 * blocks] for x in (ids, result, repeated))
-    calculated = result | repeated
-    columns = torch.arange(ids.shape[1]) - prompt
+    columns = torch.arange(prompt + 16 * blocks) - prompt
     size = torch.where(uniform(batch) < 0.5, 32, 16) if blocks % 2 == 0 else torch.full((batch,), 16)
     last = 16 * blocks // size
     window = 1 + (uniform(batch) * last.clamp(max=WINDOW) * 0.999).long()
     block = torch.where(columns >= 0, columns // size[:, None] + 1, 0)
     offset = block - (last - window)[:, None] - 1  # of a column's block in the window; clean before it
-    masked = choose_masked(columns, offset, window, size, calculated, uniform)
+    in_window = offset >= 0
+    choosable = (result | repeated)[:, : len(columns)] & in_window
+    parts = misfit_results(ids, result, repeated, choosable, rng)
+    ids, result, repeated, misfit = (x[:, : len(columns)] for x in parts)
+    calculated = result | repeated
+    masked = choose_masked(columns, offset, window, size, calculated, uniform) | misfit
+    neighbours = (misfit.roll(1, 1) | misfit.roll(-1, 1)) & ~misfit
+    masked &= ~neighbours  # they say how many digits there are
     not_padding = columns >= -lengths[:, None]
     mode = uniform(batch, 1, 1)
     attention_mask = block[:, :, None] >= block[:, None]
     # Full attention: half of the time the clean prefix sees the window too, as when it is cached.
-    attention_mask |= (offset >= 0)[:, :, None] & (mode < full_share)
+    attention_mask |= in_window[:, :, None] & (mode < full_share)
     attention_mask |= mode < full_share / 2
     attention_mask = (attention_mask & not_padding[:, None]) | torch.eye(len(columns), dtype=torch.bool)
     # The first masked result can be calculated; those behind it depend on it, and count less.
@@ -117,7 +122,10 @@ def diffusion_batch(
     behind = result.roll(1, 1) & ~result
     weights[masked & behind] = 2.0
     weights[:, 1:][(ids[:, 1:] == EOS_TOKEN_ID) & (ids[:, :-1] == EOS_TOKEN_ID)] *= 0.3
-    inputs, targets = corrupt_results(ids, result & ~masked & (offset >= 0), calculated & masked, digits, rng)
+    weights[misfit] = 1.0
+    inputs, targets = corrupt_results(ids, result & ~masked & in_window, calculated & masked, digits, rng)
+    noise = digits[torch.randint(0, 10, targets.shape, generator=rng)]
+    targets = torch.where(misfit, noise, targets)
     return Batch(inputs.masked_fill(masked, MASK_TOKEN_ID), targets, weights, attention_mask[:, None])
 
 

@@ -1,4 +1,4 @@
-"""The noise of diffusion samples: which columns of a window are masked, and which digits are false."""
+"""The noise of diffusion samples: which columns of a window are masked, and which digits are false or do not fit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 WINDOW = 4
 """The most blocks of a window."""
 CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
+MISFIT_SHARE = 0.15  # of them have a column too many or too few for a result, so that it falls there too
 
 
 def choose_masked(
@@ -75,3 +76,26 @@ def corrupt_results(
     affected = masked_digits & corrupted[:, None] & (torch.arange(total) >= column[:, None] - 1)
     noise = digits[torch.randint(0, 10, (batch, total), generator=rng)]
     return inputs, torch.where(affected, noise, ids)
+
+
+def misfit_results(
+    ids: Tensor, result: Tensor, repeated: Tensor, choosable: Tensor, rng: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Some samples with a column more, or less, for a calculated number that has a column in `choosable` [B, up to T].
+
+    Returns ids, results and repeated results [B, T], and which columns [B, T] such a number has now. What stands behind
+    a number is often filled before it and says how many digits it has. Where they do not fit, the model must be unsure.
+    """
+    batch, total = ids.shape
+    column = (torch.rand(choosable.shape, generator=rng) * choosable).argmax(1)
+    chosen = choosable.any(1) & (torch.rand(batch, generator=rng) < MISFIT_SHARE)
+    calculated = result | repeated
+    # Which number of its row a column belongs to, from 1.
+    numbers = (calculated & ~calculated.roll(1, 1)).cumsum(1) * calculated
+    own = numbers[torch.arange(batch), column][:, None]
+    fewer = ((numbers == own).sum(1) > 1) & (torch.rand(batch, generator=rng) < 0.5)
+    columns = torch.arange(total)
+    moved = torch.where(fewer[:, None], columns >= column[:, None], -(columns > column[:, None]).long())
+    source = (columns + moved * chosen[:, None]).clamp(max=total - 1)
+    ids, result, repeated, numbers = (x.gather(1, source) for x in (ids, result, repeated, numbers))
+    return ids, result, repeated, chosen[:, None] & (numbers == own)
