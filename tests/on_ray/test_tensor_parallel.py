@@ -70,6 +70,7 @@ def shards_with_faults(
         yield group, faults
 
 
+@pytest.mark.slow
 def test_same_tokens_as_in_one_process(
     group_and_faults: tuple[GroupUnderTest, FaultInjection], reference: ReferenceResults
 ) -> None:

@@ -34,6 +34,7 @@ def test_forward_beside_its_floor_and_a_plain_forward(tmp_path: Path) -> None:
         assert row["step ÷ plain"] == pytest.approx(row["step ms"] / row["plain ms"])
 
 
+@pytest.mark.slow
 def test_forward_of_every_way_to_run_a_model(tmp_path: Path) -> None:
     """What has no plain forward or no floor says so by leaving the figure out."""
     sizes = ("--branches", "2", "--window", "8", "--prefix", "8", "--repeats", "1")
