@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from demo_noise import WINDOW, choose_hole, choose_masked, corrupt_results, misfit_results
+from demo_noise import WINDOW, choose_hole, choose_masked, corrupt_results, misfit_numbers
 from demo_rows import ANSWER_LEN, COLUMNS_TOGETHER, encode, encode_decision, mark_results, padded
 from demo_samples import decisions_of_step, problems_of_step
 from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID
@@ -100,8 +100,7 @@ def diffusion_batch(
     block = torch.where(columns >= 0, columns // size[:, None] + 1, 0)
     offset = block - (last - window)[:, None] - 1  # of a column's block in the window; clean before it
     in_window = offset >= 0
-    choosable = (result | repeated)[:, : len(columns)] & in_window
-    parts = misfit_results(ids, result, repeated, choosable, rng)
+    parts = misfit_numbers(ids, result, repeated, in_window, rng)
     ids, result, repeated, misfit = (x[:, : len(columns)] for x in parts)
     calculated = result | repeated
     masked = choose_masked(columns, offset, window, size, calculated, uniform) | misfit

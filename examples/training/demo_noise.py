@@ -11,7 +11,7 @@ from torch import Tensor
 WINDOW = 4
 """The most blocks of a window."""
 CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
-MISFIT_SHARE = 0.15  # of them have a column too many or too few for a result, so that it falls there too
+MISFIT_SHARE = 0.15  # of them have a column too many or too few for a number, so that it falls there too
 
 
 def choose_masked(
@@ -78,18 +78,21 @@ def corrupt_results(
     return inputs, torch.where(affected, noise, ids)
 
 
-def misfit_results(
-    ids: Tensor, result: Tensor, repeated: Tensor, choosable: Tensor, rng: torch.Generator
+def misfit_numbers(
+    ids: Tensor, result: Tensor, repeated: Tensor, in_window: Tensor, rng: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Some samples with a column more, or less, for a calculated number that has a column in `choosable` [B, up to T].
+    """Some samples with a column more, or less, for a calculated number that has a column in the window.
+
+    `in_window` [B, up to T] says which columns that are.
 
     Returns ids, results and repeated results [B, T], and which columns [B, T] such a number has now. What stands behind
     a number is often filled before it and says how many digits it has. Where they do not fit, the model must be unsure.
     """
     batch, total = ids.shape
+    calculated = result | repeated
+    choosable = calculated[:, : in_window.shape[1]] & in_window
     column = (torch.rand(choosable.shape, generator=rng) * choosable).argmax(1)
     chosen = choosable.any(1) & (torch.rand(batch, generator=rng) < MISFIT_SHARE)
-    calculated = result | repeated
     # Which number of its row a column belongs to, from 1.
     numbers = (calculated & ~calculated.roll(1, 1)).cumsum(1) * calculated
     own = numbers[torch.arange(batch), column][:, None]
