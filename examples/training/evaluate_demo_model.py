@@ -125,6 +125,10 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=300, help="samples of each sort")
     parser.add_argument("--seed", type=int, default=1, help="of the held-out samples")
     arguments: Any = parser.parse_args()
+    if arguments.problems < 1:
+        parser.error(f"--problems: got {arguments.problems}; need 1 or more")
+    if not (arguments.model / "config.json").exists():
+        parser.error(f"MODEL: {arguments.model} has no config.json; name a model's folder")
     print(json.dumps(evaluate_all(arguments.model, arguments.problems, arguments.seed), indent=2))
 
 

@@ -5,8 +5,8 @@ python examples/training/plot_curve.py runs/demo/curve.jsonl curve.svg
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -37,4 +37,10 @@ def plot(curve: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    plot(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description="Draw the curve of a training of the demo model.")
+    parser.add_argument("curve", type=Path, help="curve.jsonl of a run")
+    parser.add_argument("output", type=Path, help="the figure, such as curve.svg")
+    arguments = parser.parse_args()
+    if not arguments.curve.exists():
+        parser.error(f"curve: no such file: {arguments.curve}")
+    plot(arguments.curve, arguments.output)
