@@ -175,7 +175,7 @@ def test_a_name_on_the_hub_is_looked_up_without_its_weights(
         use_hub(monkeypatch, hub.url, tmp_path)
         commit = hub.repository("org/demo", DEMO_MODEL)
         shown = models("org/demo")
-        assert f"org/demo@{commit}: family dream" in shown and "13.83 MiB" in shown
+        assert f"org/demo@{commit}: family dream" in shown and "19.36 MiB" in shown
         assert hub.downloads()["config.json"] == 1 and not hub.downloads()["model.safetensors"]
 
 
