@@ -10,13 +10,26 @@ import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 PANELS = {
-    "loss": {"diffusion": "loss", "next token": "causal_loss"},
-    "tokens predicted right": {"diffusion": "right", "next token": "causal_right"},
-    "held-out problems solved": {
-        "in trained words": "solved",
+    "loss": {
+        "diffusion": "loss",
+        "next token": "causal_loss",
+        "holes": "infilling_loss",
+        "decisions": "decision_loss",
+    },
+    "tokens predicted right": {
+        "diffusion": "right",
+        "next token": "causal_right",
+        "holes": "infilling_right",
+        "decisions": "decision_right",
+    },
+    "problems solved": {
+        "held out, one branch": "solved",
+        "held out, LoPA with 4 branches": "solved_by_lopa",
         "in held-out words": "solved_in_held_out_words",
+        "of a visitor": "solved_of_visitors",
     },
 }
 """Title → line → its key in the curve."""
@@ -30,7 +43,12 @@ def plot(curve: Path, output: Path) -> None:
         for label, key in keys.items():
             points = [(line["step"], line[key]) for line in lines if key in line]
             axis.plot(*zip(*points, strict=True), "." if len(points) == 1 else "-", label=label, linewidth=1)
-        axis.set(xlabel="step", title=title)
+        axis.set(xlabel="step", title=title, xlim=(0, lines[-1]["step"]))
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if title == "loss":
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(0, 1)
         axis.grid(alpha=0.3)
         axis.legend()
     figure.savefig(output)
