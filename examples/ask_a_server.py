@@ -26,7 +26,7 @@ def main() -> None:
         model=arguments.model,
         messages=[{"role": "user", "content": PROBLEM}],
         max_tokens=64,
-        extra_body={"lopa": {"num_branches": 8}},  # settings of diffusion decoding
+        extra_body={"lopa": {"num_branches": 8, "lookahead": "verified"}},  # settings of diffusion decoding
     )
     stats = answer.model_extra["lopa"] if answer.model_extra else {}
     print(answer.choices[0].message.content)

@@ -1,5 +1,7 @@
 """Ask typed questions about an input, and get a probability for each value.
 
+The model in the package answers the last one; the first two need a model that compares numbers.
+
 python examples/decide.py
 """
 
@@ -16,7 +18,7 @@ INPUT = "Tom has 6 pens, and Mia has 9 pens."
 QUESTIONS: list[PredicateQuestion | ChoiceQuestion | ScoreQuestion] = [
     PredicateQuestion("Does Mia have more pens than Tom?"),
     ChoiceQuestion("Who has the most pens?", ["Tom", "Mia"]),
-    ScoreQuestion("How many pens does Tom have?", ["fewer than 5", "5 to 9", "10 or more"]),
+    ScoreQuestion("How many pens does Tom have?", ["fewer than 10", "10 to 99", "100 or more"]),
 ]
 
 with LocalEngine.from_pretrained("demo") as engine:

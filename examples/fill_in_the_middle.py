@@ -13,12 +13,12 @@ PROBLEM = "Tom has 6 bags. There are 7 cards in each. Mia takes 15 cards. How ma
 def main() -> None:
     """Decode the same problem twice."""
     engine = LocalEngine.from_pretrained("demo")  # or a checkpoint's folder, with dtype=... and device=...
-    suffix = "\n#### 27"
-    before = engine.generate(PROBLEM, suffix=suffix, max_new_tokens=32)
+    suffix = " So he gets 42-15=27 cards.\n#### 27"
+    before = engine.generate(PROBLEM, suffix=suffix, max_new_tokens=12)
     print(f"Before the suffix, {before.tokens} tokens in {before.steps} steps ({before.finish_reason}):")
     print(f"  {before.text!r} + {suffix!r}")
 
-    parts = (GivenPart(text="Tom has "), GivenPart(hole=8, text=" cards"))
+    parts = (GivenPart(text="Now Tom has "), GivenPart(hole=6, text=" cards. Then he has "))
     whole = engine.generate(PROBLEM, given_parts=parts, max_new_tokens=64)
     print(f"Around the given parts, {whole.tokens} tokens in {whole.steps} steps:")
     print(f"  {whole.text!r}")
