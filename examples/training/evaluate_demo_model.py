@@ -96,7 +96,10 @@ def with_hole(tokenizer: Tokenizer, problem: Problem) -> tuple[Tensor, int, int]
 
 @torch.no_grad()
 def evaluate_all(folder: Path, count: int, seed: int = 1) -> dict[str, float]:
-    """Every figure of a model, with `count` samples each; one branch has decoder d2f, and LoPA 4 branches.
+    """Every figure of a model, with `count` samples each but the visitor's.
+
+    One branch has decoder d2f, and LoPA 4 branches. Decisions read all tokens of a slot at once, unlike `lopa eval decisions`.
+
 
     TPF counts tokens up to and including the first end of text. Threshold 0.9, blocks of 32, float32.
     """

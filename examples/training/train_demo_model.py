@@ -42,12 +42,12 @@ PREFIXES = {"causal": "causal_", "diffusion": "", "infilling": "infilling_", "de
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """One training run. A resumed run may differ in everything but the model's shape."""
+    """One training run. A resumed run has the same shape of model; another seed or batch size gives other data."""
 
     run_dir: str
     """Checkpoint, tokenizer and model; with several nodes a folder that all of them see."""
     init: str = ""
-    """Folder of a model to begin with, of the same shape but for vocabulary and layers; none: random weights."""
+    """Folder of a model to begin with, of the same shape; it may have fewer layers and another vocabulary."""
     seed: int = 7
     hidden_size: int = 224
     num_layers: int = 7
