@@ -84,7 +84,7 @@ test-long: dev
 	@$(BIN)/python -m pytest -m 'slow or long' --timeout 7200 -v $(PYTEST_ARGS)
 	@$(BIN)/python -m pytest -m 'hypothesis and not slow' --hypothesis-profile=new --timeout 7200 -q tests/unit $(PYTEST_ARGS)
 
-$(VENV)/.docs: $(VENV)/.dev
+$(VENV)/.docs: $(VENV)/.installed
 	@echo "== installing the tools of make docs"
 	@$(PIP) install -c $(CONSTRAINTS) -e '.[docs]'
 	@touch $@

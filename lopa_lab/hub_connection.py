@@ -11,7 +11,7 @@ import typer
 
 HUB = "https://huggingface.co"
 OFFLINE_VARIABLE = "HF_HUB_OFFLINE"
-TIMEOUT_S = 3.0
+TIMEOUT_S = 1.0
 
 
 def use_cache_without_hub() -> bool:

@@ -245,7 +245,7 @@ class Watcher:
 
     def save_svg(self, path: Path) -> None:
         """Three steps, one below the other."""
-        columns = 120
+        columns = 64  # readable on a phone
         console = Console(
             record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"
         )

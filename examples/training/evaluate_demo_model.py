@@ -98,8 +98,8 @@ def with_hole(tokenizer: Tokenizer, problem: Problem) -> tuple[Tensor, int, int]
 def evaluate_all(folder: Path, count: int, seed: int = 1) -> dict[str, float]:
     """Every figure of a model, with `count` samples each but the visitor's.
 
-    One branch has decoder d2f, and LoPA 4 branches. Decisions read all tokens of a slot at once, unlike `lopa eval decisions`.
-
+    One branch has decoder d2f, and LoPA 4 branches. Decisions read all tokens of a slot at once, which `lopa eval
+    decisions` does not.
 
     TPF counts tokens up to and including the first end of text. Threshold 0.9, blocks of 32, float32.
     """

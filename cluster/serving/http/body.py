@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn
 
@@ -73,10 +74,15 @@ async def read_body(receive: Receive, content_length: str | None, limit: int) ->
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:
-    """JSON object → dict. Raises ApiError (400) for anything else, and for what JSON cannot say:
-    NaN, infinity, half a surrogate pair."""
+    """JSON object → dict. Raises ApiError (400) for anything else, for what JSON cannot say (NaN, infinity, half a
+    surrogate pair), and for an object with one name twice, of which one value would be lost."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_reject_constant, parse_float=_parse_float)
+        value = json.loads(
+            body.decode("utf-8"),
+            parse_constant=_reject_constant,
+            parse_float=_parse_float,
+            object_pairs_hook=_object_of,
+        )
         if _ESCAPED_SURROGATE.search(body):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
@@ -122,6 +128,14 @@ def _parse_float(text: str) -> float:
 
 def _reject_constant(text: str) -> NoReturn:
     raise _invalid(f"{text} is not a JSON number")
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise _invalid(f"the name {short_repr(twice)} is twice in one object")
+    return values
 
 
 def _invalid(message: str) -> ApiError:

@@ -86,7 +86,7 @@ def section(
         [
             f"{heading} {question}",
             finding.text,
-            f"![{record.name}]({figure})",
+            f"![{question}]({figure})",
             f"**The paper.** {experiment.paper} {finding.against_paper}".rstrip(),
             table(finding.header, finding.rows),
             f"**Method.** {experiment.method} {experiment.describe_problems(setup)}; model "

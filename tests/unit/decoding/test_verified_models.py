@@ -9,6 +9,7 @@ import pytest
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult
@@ -35,10 +36,20 @@ def any_settings(draw: random.Random, name: str) -> LookaheadSettings:
     if name in BLOCK_CAUSAL:
         if draw.random() < 0.4:
             in_flight = {"window_attention": "block_causal", "block_origin": "start", "block_size": 4}
-            return LopaSettings(**common, **in_flight, confidence_threshold=threshold)
+            return LopaSettings(**common, **in_flight, confidence_threshold=threshold, settled=settled)
+        if draw.random() < 0.3:
+            blocks = draw.randint(1, 3)
+            return MultiBlockSettings(
+                **common, block_size=4, max_blocks=blocks, confidence_threshold=threshold
+            )
         rule = draw.choice(["low_confidence_dynamic", "low_confidence_static", "sequential"])
         return BlockDiffusionSettings(
-            **common, remasking=rule, fuse_store=draw.random() < 0.3, confidence_threshold=threshold
+            **common,
+            remasking=rule,
+            fuse_store=draw.random() < 0.3,
+            confidence_threshold=threshold,
+            settled=settled,
+            sub_block_size=draw.choice([None, None, 2]),
         )
     decoder = draw.choice(["lopa", "lopa", "fast_dllm", "vanilla"])
     block_size = draw.choice([4, 8, 16])
@@ -53,6 +64,9 @@ def any_settings(draw: random.Random, name: str) -> LookaheadSettings:
         )
     if decoder == "fast_dllm":
         cache = draw.choice(["none", "prefix", "dual"])
+        if draw.random() < 0.4:
+            fill = draw.choice([{"fill": "factor", "factor": 1.5}, {"fill": "schedule", "steps": 12}])
+            return FastDllmSettings(**common, **fill, block_size=block_size, cache=cache)
         return FastDllmSettings(
             **common, block_size=block_size, cache=cache, confidence_threshold=threshold, settled=settled
         )

@@ -26,6 +26,7 @@ def client(module_server: Server) -> Iterator[httpx.Client]:
     [
         (b"", "not valid JSON"),
         (b"{", "not valid JSON"),
+        (b'{"criteria": {"a": 1, "b": 2, "a": 3}}', "the name 'a' is twice in one object"),
         (b'"\xff"', "not valid UTF-8"),
         (b"\xef\xbb\xbf{}", "not valid JSON"),
         (b"[1]", "must be a JSON object; got [1]"),
