@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ BLOCK_CAUSAL = ("sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l")
 
 def any_settings(draw: random.Random, name: str) -> LookaheadSettings:
     """Settings of a decoder of the model's family, with verified lookahead."""
-    common = {
+    common: dict[str, Any] = {
         "max_new_tokens": draw.randint(8, 40),
         "num_branches": draw.randint(2, 9),
         "lookahead": "verified",
@@ -46,10 +47,9 @@ def any_settings(draw: random.Random, name: str) -> LookaheadSettings:
         return BlockDiffusionSettings(
             **common,
             remasking=rule,
-            fuse_store=draw.random() < 0.3,
+            **draw.choice([{"fuse_store": True}, {"sub_block_size": 2}, {}]),
             confidence_threshold=threshold,
             settled=settled,
-            sub_block_size=draw.choice([None, None, 2]),
         )
     decoder = draw.choice(["lopa", "lopa", "fast_dllm", "vanilla"])
     block_size = draw.choice([4, 8, 16])
@@ -65,7 +65,8 @@ def any_settings(draw: random.Random, name: str) -> LookaheadSettings:
     if decoder == "fast_dllm":
         cache = draw.choice(["none", "prefix", "dual"])
         if draw.random() < 0.4:
-            fill = draw.choice([{"fill": "factor", "factor": 1.5}, {"fill": "schedule", "steps": 12}])
+            steps = -(-common["max_new_tokens"] // block_size) * draw.choice([2, 3])
+            fill = draw.choice([{"fill": "factor", "factor": 1.5}, {"fill": "schedule", "steps": steps}])
             return FastDllmSettings(**common, **fill, block_size=block_size, cache=cache)
         return FastDllmSettings(
             **common, block_size=block_size, cache=cache, confidence_threshold=threshold, settled=settled
