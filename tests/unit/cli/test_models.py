@@ -69,7 +69,7 @@ def test_a_pipe_gets_a_line_per_checkpoint() -> None:
     assert adapters["Dream-org/Dream-v0-Instruct-7B"] == "SJTU-Deng-Lab/D2F_Dream_Instruct_7B_Lora"
     assert adapters["GSAI-ML/LLaDA-1.5"] is None
     for row in PUBLISHED_CHECKPOINTS:
-        weights = [] if row.weights_gib is None else [f"{row.weights_gib:.1f}", "GiB"]
+        weights = ["–"] if row.weights_gib is None else [f"{row.weights_gib:.1f}", "GiB"]
         adapter = adapters[row.name]
         given = [row.preset] * (row.preset is not None) + [adapter] * (adapter is not None)
         assert [row.name, *given, *weights, *row.figures.split()] in lines
