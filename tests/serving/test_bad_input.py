@@ -54,7 +54,7 @@ WRONG: dict[str, tuple[bytes, int, str]] = {
     ),
     "answer longer than the cache": (body(max_tokens=10_000), 400, "context_length_exceeded"),
     "body too large": (body(messages=content("x" * (4 * 2**20))), 413, "body_too_large"),
-    "a bias on a token that the model has not": (body(logit_bias={"1280": 1}), 400, "invalid_value"),
+    "a bias on a token that the model has not": (body(logit_bias={"1792": 1}), 400, "invalid_value"),
     "too many stop strings": (body(stop=["a"] * 65), 400, "invalid_value"),
     "too many choices": (body(n=17), 400, "invalid_value"),
     "NaN": (body(temperature=float("nan")), 400, "invalid_json"),
