@@ -44,8 +44,8 @@ def decisions(
     With several values of --prefix the one with the best accuracy is written.
     """
     from cluster.batch.open_engine import open_engine
-    from lopa_lab.evaluation.decision_labels import read_labelled
-    from lopa_lab.evaluation.decisions import best_report, evaluate, reliability_plot, write_settings
+    from lopa_lab.decisions.labels import read_labelled
+    from lopa_lab.decisions.report import best_report, evaluate, reliability_plot, write_settings
     from lopa_lab.records.figure import require_matplotlib
     from lopa_ray.config.decision_settings import DecisionSettings
 

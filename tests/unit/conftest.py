@@ -43,7 +43,8 @@ LONGER = {
         "test_likelihood.py",
         "test_structured_output.py",
     ),
-    "evaluation": ("test_eval_decisions.py", "test_harness_model.py", "test_likelihoods.py"),
+    "decisions": ("test_eval_decisions.py",),
+    "evaluation": ("test_harness_model.py", "test_likelihoods.py"),
     "execution": (
         "test_compiled_layers.py",
         "test_decisions.py",

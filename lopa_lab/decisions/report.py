@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from lopa_lab.evaluation.decision_labels import LabelledTask
-from lopa_lab.evaluation.decision_scores import (
+from lopa_lab.decisions.labels import LabelledTask
+from lopa_lab.decisions.scores import (
     Outcome,
     Scores,
     cross_fitted_temperatures,

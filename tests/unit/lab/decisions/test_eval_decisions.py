@@ -11,8 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 from lopa_lab.cli.evaluation_commands import app
-from lopa_lab.evaluation.decision_labels import read_labelled
-from lopa_lab.evaluation.decisions import best_report, evaluate
+from lopa_lab.decisions.labels import read_labelled
+from lopa_lab.decisions.report import best_report, evaluate
 from lopa_ray import DecisionSettings, LocalEngine, SettingsError
 from lopa_ray.decisions.defaults import read_decision_defaults
 from support.paths import DATA

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from lopa_lab.evaluation.decision_scores import (
+from lopa_lab.decisions.scores import (
     Outcome,
     cross_fitted_temperatures,
     fit_temperature,
