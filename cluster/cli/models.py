@@ -29,7 +29,7 @@ WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
 
 _LEGEND = (
     "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config, the adapter of these "
-    "settings, and what their authors published (TPF: tokens per forward pass; –: not known here). `lopa models NAME` "
+    "settings, and what their authors published (TPF: tokens per forward pass). `lopa models NAME` "
     "computes what a checkpoint needs in all formats."
 )
 _OTHERS = (
@@ -122,7 +122,7 @@ def checkpoints_table(families: Sequence[Mapping[str, Any]], columns: int) -> Ta
         table.add_column("published")
     for family in families:
         for row in family["checkpoints"]:
-            weights = "–" if row["weights_gib"] is None else f"{row['weights_gib']:.1f} GiB"
+            weights = f"{row['weights_gib']:.1f} GiB"
             preset, adapter, figures = row["preset"] or "", row["adapter"] or "", row["figures"]
             below = [] if wide else ["--config " * bool(preset) + preset, "+ " * bool(adapter) + adapter]
             below += [weights, figures] if narrow else []

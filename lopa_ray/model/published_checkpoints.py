@@ -12,13 +12,13 @@ class PublishedCheckpoint:
     name: str
     """On the Hub."""
     family: str
-    weights_gib: float | None
-    """Weights in bfloat16, in GiB, computed from the published configuration. None: no configuration was available, and
-    `lopa models NAME` reads it from the Hub."""
+    weights_gib: float
+    """Weights in bfloat16, in GiB, computed from the published configuration, or from that of a model with the same
+    shape."""
     preset: str | None = None
     """Of `--config`: settings for this checkpoint, or for one of the same shape that is decoded as this one is."""
     figures: str = ""
-    """Score and tokens per forward pass (TPF) that the authors state, measured on machines of their own."""
+    """Score and, where they state it, tokens per forward pass (TPF) of the authors, on machines of their own."""
 
 
 _DREAM_7B, _LLADA_8B, _SDAR_8B, _LLADA2_MINI, _LLADA2_FLASH = 14.2, 14.9, 15.3, 30.3, 191.7
@@ -46,16 +46,40 @@ PUBLISHED_CHECKPOINTS: tuple[PublishedCheckpoint, ...] = (
     PublishedCheckpoint("JetLM/SDAR-4B-Chat", "sdar", 8.2, "paper/sdar-4b-chat"),
     PublishedCheckpoint("JetLM/SDAR-8B-Chat", "sdar", _SDAR_8B, "paper/sdar-4b-chat"),
     PublishedCheckpoint(
-        "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b32", "sdar", _SDAR_8B, figures="GSM8K 89.2 at TPF 3.08"
+        "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b32",
+        "sdar",
+        _SDAR_8B,
+        "models/mbd-sdar-8b-b32",
+        "GSM8K 89.2 at TPF 3.08",
     ),
     PublishedCheckpoint(
-        "SJTU-DENG-Lab/MBD-Code-SDAR-8B-Chat-b32", "sdar", _SDAR_8B, figures="HumanEval+ 62.8 at TPF 4.82"
+        "SJTU-DENG-Lab/MBD-Code-SDAR-8B-Chat-b32",
+        "sdar",
+        _SDAR_8B,
+        "models/mbd-sdar-8b-b32",
+        "HumanEval+ 62.8 at TPF 4.82",
     ),
     PublishedCheckpoint(
-        "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b4", "sdar", _SDAR_8B, figures="GSM8K 91.8 at TPF 2.28"
+        "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b4",
+        "sdar",
+        _SDAR_8B,
+        "models/mbd-sdar-8b-b4",
+        "GSM8K 91.8 at TPF 2.28",
     ),
-    PublishedCheckpoint("Efficient-Large-Model/Fast_dLLM_v2_7B", "fast_dllm_v2", None),
-    PublishedCheckpoint("Efficient-Large-Model/Fast_dLLM_v2_1.5B", "fast_dllm_v2", None),
+    PublishedCheckpoint(
+        "Efficient-Large-Model/Fast_dLLM_v2_7B",
+        "fast_dllm_v2",
+        _DREAM_7B,  # of the same shape: both began as Qwen2.5-7B
+        "models/fast-dllm-v2-7b",
+        "GSM8K 83.7, HumanEval+ 58.5",
+    ),
+    PublishedCheckpoint(
+        "Efficient-Large-Model/Fast_dLLM_v2_1.5B",
+        "fast_dllm_v2",
+        2.9,
+        "models/fast-dllm-v2-7b",
+        "GSM8K 62.0, HumanEval+ 40.2",
+    ),
     PublishedCheckpoint(
         "nvidia/Nemotron-Labs-Diffusion-3B", "nemotron", 7.1, "models/nemotron-labs-diffusion-8b"
     ),
@@ -116,13 +140,21 @@ PUBLISHED_CHECKPOINTS: tuple[PublishedCheckpoint, ...] = (
         "HumanEval+ 80.5 at TPF 7.85",
     ),
     PublishedCheckpoint(
+        "SJTU-DENG-Lab/MBD-Math-LLaDA2-mini-DMax-16B",
+        "llada2",
+        _LLADA2_MINI,
+        "models/mbd-llada2-mini-dmax",
+        "GSM8K 91.7 at TPF 8.95",
+    ),
+    PublishedCheckpoint(
         "SJTU-DENG-Lab/MBD-Code-LLaDA2-mini-DMax-16B",
         "llada2",
         _LLADA2_MINI,
-        figures="HumanEval+ 77.4 at TPF 10.78; the same training for mathematics: GSM8K 91.7 at TPF 8.95",
+        "models/mbd-llada2-mini-dmax",
+        "HumanEval+ 77.4 at TPF 10.78",
     ),
     PublishedCheckpoint(
-        "google/diffusiongemma-26B-A4B-it", "diffusion_gemma", None, "models/diffusion-gemma-26b"
+        "google/diffusiongemma-26B-A4B-it", "diffusion_gemma", 47.0, "models/diffusion-gemma-26b"
     ),
 )
 """By family; presets and documentation name the same."""

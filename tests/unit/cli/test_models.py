@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from support.hub_stand_in import HubStandIn
 from support.paths import GOLDEN, MODELS, ROOT
 
 SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
+DIFFUSION_GEMMA = ROOT / "tests" / "data" / "diffusion_gemma_26b_config.json"
 
 
 def models(*arguments: str) -> str:
@@ -69,7 +71,7 @@ def test_a_pipe_gets_a_line_per_checkpoint() -> None:
     assert adapters["Dream-org/Dream-v0-Instruct-7B"] == "SJTU-Deng-Lab/D2F_Dream_Instruct_7B_Lora"
     assert adapters["GSAI-ML/LLaDA-1.5"] is None
     for row in PUBLISHED_CHECKPOINTS:
-        weights = ["–"] if row.weights_gib is None else [f"{row.weights_gib:.1f}", "GiB"]
+        weights = [f"{row.weights_gib:.1f}", "GiB"]
         adapter = adapters[row.name]
         given = [row.preset] * (row.preset is not None) + [adapter] * (adapter is not None)
         assert [row.name, *given, *weights, *row.figures.split()] in lines
@@ -81,9 +83,8 @@ def test_published_checkpoints_are_those_of_presets_and_of_the_page() -> None:
         assert Config.load(preset).model.path in names
     page = (ROOT / "docs" / "models.md").read_text()
     for row in PUBLISHED_CHECKPOINTS:
-        weights = "" if row.weights_gib is None else f"{row.weights_gib:.1f} GiB"
         preset = f"`{row.preset}`" if row.preset else ""
-        assert f"| `{row.name}` | {weights} | {preset} | {row.figures} |" in page
+        assert f"| `{row.name}` | {row.weights_gib:.1f} GiB | {preset} | {row.figures} |" in page
         assert row.preset is None or Config.load(row.preset).decode
 
 
@@ -97,6 +98,7 @@ def test_published_checkpoints_are_those_of_presets_and_of_the_page() -> None:
         ("inclusionAI/LLaDA2.1-mini", "llada2.0-mini"),
         ("inclusionAI/LLaDA2.1-flash", "llada2.0-flash"),
         ("nvidia/Nemotron-Labs-Diffusion-8B", "nemotron-labs-diffusion-8b"),
+        ("Efficient-Large-Model/Fast_dLLM_v2_1.5B", "fast-dllm-v2-1.5b"),
     ],
 )
 def test_published_weights_are_those_of_the_shape(name: str, shape: str, tmp_path: Path) -> None:
@@ -107,6 +109,15 @@ def test_published_weights_are_those_of_the_shape(name: str, shape: str, tmp_pat
     needs = json.loads(models(str(tmp_path), "--json", "--set", "model.dtype=bfloat16"))
     assert round(needs["formats"][0]["weights_bytes"] / 2**30, 1) == row.weights_gib
     assert needs["family"] == row.family
+
+
+def test_published_weights_of_diffusion_gemma(tmp_path: Path) -> None:
+    """Its sizes are those that transformers' code of the model states; a native shape of it does not exist."""
+    (row,) = (row for row in PUBLISHED_CHECKPOINTS if row.family == "diffusion_gemma")
+    shutil.copy(DIFFUSION_GEMMA, tmp_path / "config.json")
+    needs = json.loads(models(str(tmp_path), "--json"))
+    by_dtype = {size["dtype"]: size["weights_bytes"] for size in needs["formats"]}
+    assert round(by_dtype["bfloat16"] / 2**30, 1) == row.weights_gib
 
 
 def test_needs_are_those_of_the_model_that_is_loaded() -> None:
