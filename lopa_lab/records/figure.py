@@ -1,7 +1,4 @@
-"""Figures as SVG text. The same data gives the same text.
-
-Text and axes have the colour `currentColor`, so that a figure inside of a page follows the page's colours.
-"""
+"""Figures as SVG and PNG images. The same data gives the same SVG text."""
 
 from __future__ import annotations
 
@@ -19,11 +16,8 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 see on either a dark or a light page."""
 MARKERS = "osD^vP"
 
-INK = "#010203"
-"""Stands for `currentColor`, which matplotlib does not have."""
-
-GREY = "#767676"
-"""Text and axes of images: it can be read on white and on black."""
+INK = "#767676"
+"""Text and axes: an image does not follow its page's colours, and this grey can be read on white and on black."""
 
 _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -53,23 +47,18 @@ def require_matplotlib() -> None:
         raise SettingsError(f"plots need matplotlib; {install_advice('eval')}")
 
 
-def svg(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
+def svg_image(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
     """Return an SVG image without the XML prologue. `draw` draws on axes below each other; `rows` has their heights."""
     text = StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     _save(draw, rows, text, format="svg", transparent=True, metadata=no_metadata)
     svg = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
     # Groups are named alike in every figure, and ids have to be unique in a page. Nothing refers to them.
-    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor")
-
-
-def svg_image(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
-    """As `svg`, for a file of its own: an image does not follow its page's colours."""
-    return svg(draw, rows).replace("currentColor", GREY)
+    return re.sub(r'<g id="[^"]*"', "<g", svg)
 
 
 def png(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> bytes:
-    """Return a PNG image on white; arguments are those of `svg`."""
+    """Return a PNG image on white; arguments are those of `svg_image`."""
     data = BytesIO()
     _save(draw, rows, data, format="png", dpi=150, facecolor="white")
     return data.getvalue()

@@ -32,21 +32,31 @@ def shape(image: str) -> str:
 @pytest.mark.usefixtures("site")
 def test_figures_are_drawn_from_the_kept_decodes() -> None:
     pytest.importorskip("matplotlib")
-    import figures
+    import decode_figures
 
-    kept = json.loads(figures.DECODES.read_text(encoding="utf-8"))
-    for name, draw in figures.DRAWN.items():
-        assert shape(draw(kept)) == shape((figures.FIGURES / name).read_text(encoding="utf-8")), name
+    kept = json.loads(decode_figures.DECODES.read_text(encoding="utf-8"))
+    for name, draw in decode_figures.DRAWN.items():
+        assert shape(draw(kept)) == shape((decode_figures.FIGURES / name).read_text(encoding="utf-8")), name
+
+
+@pytest.mark.usefixtures("site")
+def test_figures_of_pages_are_those_of_their_tables() -> None:
+    """To the last coordinate, with the matplotlib of constraints.txt: a table that changes needs its figure again."""
+    pytest.importorskip("matplotlib")
+    import page_figures
+
+    for name, draw in page_figures.DRAWN.items():
+        assert draw() == (page_figures.FIGURES / name).read_text(encoding="utf-8"), name
 
 
 @pytest.mark.usefixtures("site")
 def test_the_kept_decodes_are_those_of_the_model() -> None:
-    import figures
+    import decode_figures
 
-    kept = json.loads(figures.DECODES.read_text(encoding="utf-8"))
-    decoded = figures.decodes()
+    kept = json.loads(decode_figures.DECODES.read_text(encoding="utf-8"))
+    decoded = decode_figures.decodes()
     assert decoded["problem"] == kept["problem"]
-    for name in figures.DECODERS:
+    for name in decode_figures.DECODERS:
         assert decoded[name]["tokens"] == kept[name]["tokens"]
         for step, other in zip(decoded[name]["steps"], kept[name]["steps"], strict=True):
             assert step["decided"] == other["decided"]
@@ -74,8 +84,13 @@ def test_the_page_of_settings_has_all_of_them() -> None:
 def test_pages_of_names_have_all_of_them() -> None:
     import actors
     import lopa_ray
-    from api_page import public_names
+    from api_page import api_page, public_names, summary
 
     for package in (lopa_ray, actors):
-        listed = {name for name, _ in public_names(ROOT, package.__name__)}
-        assert set(package.__all__) - listed <= {"__version__"}
+        paths = dict(public_names(ROOT, package.__name__))
+        assert set(package.__all__) - set(paths) <= {"__version__"}
+        page = api_page(ROOT, package.__name__)
+        for name, path in paths.items():
+            assert len(summary(ROOT, path)) > 10, f"the table says nothing of {name}"
+            assert f"| [`{name}`](#{path}) | {summary(ROOT, path)} |" in page
+            assert f"::: {path}" in page

@@ -1,6 +1,6 @@
 """The figures of `how_lopa_works.md` and `verified.md`, from decodes of one word problem by the model of the package.
 
-`python docs/_site/figures.py` decodes and draws; with `--draw` it draws the kept decodes again.
+`python docs/_site/decode_figures.py` decodes and draws; with `--draw` it draws the kept decodes again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from lopa_lab.records.figure import MARKERS, PALETTE, svg, whole_numbers
+from lopa_lab.records.figure import MARKERS, PALETTE, svg_image, whole_numbers
 from lopa_ray.protocol.outcome import Decision
 
 FIGURES = ROOT / "docs/figures"
@@ -94,7 +94,7 @@ def filling_order(recorded: dict[str, Any]) -> str:
             whole_numbers(axis.yaxis)
         axes[-1].set_xlabel("position of the answer")
 
-    return svg(draw, (1, 1))
+    return svg_image(draw, (1, 1))
 
 
 def branch_confidences(recorded: dict[str, Any]) -> str:
@@ -117,7 +117,7 @@ def branch_confidences(recorded: dict[str, Any]) -> str:
         axis.set_ylabel("branch confidence")
         axis.legend()
 
-    return svg(draw)
+    return svg_image(draw)
 
 
 def progress(recorded: dict[str, Any]) -> str:
@@ -136,7 +136,7 @@ def progress(recorded: dict[str, Any]) -> str:
         axis.set_ylabel("decided tokens of the answer")
         axis.legend()
 
-    return svg(draw)
+    return svg_image(draw)
 
 
 def verified_forwards(recorded: dict[str, Any]) -> str:
@@ -161,7 +161,7 @@ def verified_forwards(recorded: dict[str, Any]) -> str:
         axis.text(1.07, 0.5, "forward of 8 branches", transform=axis.transAxes, rotation=-90, va="center")
         axis.grid(visible=False)
 
-    return svg(draw)
+    return svg_image(draw)
 
 
 DRAWN = {
