@@ -1,4 +1,4 @@
-"""The playground's pictures, from a real run: docs/playground.webp, step by step, and docs/playground.png, its end.
+"""The playground's pictures: docs/playground.webp, a decode step by step, and docs/playground.png, the whole page.
 
 lopa serve
 python docs/_site/playground_picture.py http://127.0.0.1:8000
@@ -20,27 +20,37 @@ SIZE = {"width": 1100, "height": 720}
 STEP_MS, LAST_MS = 700, 2500
 
 
-def frames(page: Any) -> list[Image.Image]:
-    """A picture of each step of one run of the page's own prompt."""
-    page.get_by_role("button", name="Run").click()
+def decode(page: Any, example: str) -> int:
+    """Decode one of the page's examples; the number of its steps."""
+    page.get_by_role("button", name=example).click()
+    page.get_by_role("button", name="Run", exact=False).click()
     page.locator("#status", has_text="Done").wait_for()
-    slider = page.get_by_role("slider", name="Step")
-    pictures = []
-    for step in range(1, int(slider.get_attribute("max")) + 1):
-        slider.fill(str(step))
-        pictures.append(Image.open(io.BytesIO(page.screenshot())))
+    return int(page.get_by_role("slider", name="Step").get_attribute("max"))
+
+
+def frames(page: Any, steps: int) -> list[Image.Image]:
+    """The decode after each step, without the form, so that a telephone shows it large. All frames have one size."""
+    area, boxes, pictures = page.locator("#lanes"), [], []
+    for step in range(1, steps + 1):
+        page.get_by_role("slider", name="Step").fill(str(step))
+        boxes.append(area.bounding_box())
+    clip = boxes[0] | {"height": max(box["height"] for box in boxes)}
+    for step in range(1, steps + 1):
+        page.get_by_role("slider", name="Step").fill(str(step))
+        pictures.append(Image.open(io.BytesIO(page.screenshot(clip=clip, full_page=True))))
     return pictures
 
 
 def main(url: str) -> None:
-    """Run the prompt on the server at `url`, and write both pictures."""
+    """Decode on the server at `url`, and write both pictures."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_context(viewport=SIZE, reduced_motion="reduce", color_scheme="light").new_page()
         page.goto(url)
-        pictures = frames(page)
+        decode(page, "Pens")
+        page.screenshot(path=DOCS / "playground.png")
+        pictures = frames(page, decode(page, "Goats"))
         browser.close()
-    pictures[-1].save(DOCS / "playground.png", optimize=True)
     pictures[0].save(
         DOCS / "playground.webp",
         save_all=True,
