@@ -7,11 +7,14 @@ from inspect import getdoc
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+_METAVARS = {"<int": "N", "<float": "X", "<str": "TEXT", "<path": "PATH"}
+"""What stands in the help for a value, by what typer writes for it: short, so that 80 columns fit long options."""
 
 
-class _PlainFlags:
-    """Help shows a flag without a type behind it, since it takes no value: `--local`, not `--local <bool>`."""
+class _ShortTypes:
+    """Help shows values as in `--port N`, and a flag without one: `--local`, not `--local <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters of the command, `--help` among them."""
@@ -19,19 +22,22 @@ class _PlainFlags:
         for parameter in parameters:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
+            elif isinstance(parameter, TyperOption) and parameter.metavar is None:
+                kind = (parameter.display_type(ctx) or "").rstrip(">").removesuffix(" range")
+                parameter.metavar = _METAVARS.get(kind)
         return parameters
 
 
-class _Command(_PlainFlags, TyperCommand):
+class _Command(_ShortTypes, TyperCommand):
     pass
 
 
-class CommandGroup(_PlainFlags, TyperGroup):
+class CommandGroup(_ShortTypes, TyperGroup):
     """A command that has others below it."""
 
 
 class CommandApp(typer.Typer):
-    """A `typer.Typer` whose help shows flags without a type, and whose errors are this project's own."""
+    """A `typer.Typer` whose help is short enough for 80 columns, and whose errors are this project's own."""
 
     def __init__(self, *, cls: type[CommandGroup] = CommandGroup, **options: Any) -> None:
         super().__init__(cls=cls, pretty_exceptions_enable=False, **options)

@@ -38,7 +38,9 @@ ConfigOption = Annotated[str, config_option()]
 OptionalConfigOption = Annotated[str | None, config_option()]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override any setting; repeat it for more."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override any setting, as SECTION.KEY=VALUE; repeat it for more."
+    ),
 ]
 ModelOption = Annotated[
     str | None,

@@ -149,7 +149,9 @@ def commit(
 
 @benchmark
 def decode(
-    decoder: Annotated[Any, several(options.WORDS, f"{', '.join(DECODERS)}.")] = ALL_DECODERS,
+    decoder: Annotated[
+        Any, several(options.WORDS, f"{', '.join(DECODERS)}.", "all that fill masks")
+    ] = ALL_DECODERS,
     vary: Annotated[
         list[str] | None,
         typer.Option(

@@ -116,7 +116,12 @@ def recovery(
 @benchmark
 def quantization(
     formats: Annotated[
-        Any, several(options.FORMATS, "dtype or dtype/quantization; the first one is compared with.")
+        Any,
+        several(
+            options.FORMATS,
+            "dtype or dtype/quantization; the first one is compared with.",
+            "both dtypes, each with every quantization",
+        ),
     ] = ("float32,bfloat16,float32/w8,float32/w8a8,float32/fp8,bfloat16/w8,bfloat16/w8a8,bfloat16/fp8"),
     model: options.ModelOption = "demo",
     problems: Annotated[int, typer.Option(min=1, help="Word problems to decode.")] = 100,

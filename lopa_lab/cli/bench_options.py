@@ -68,9 +68,9 @@ WORDS = _list_of(str, "names", bool)
 SWITCHES = _list_of(_on_or_off, "on, off")
 
 
-def several(parser: Parser, help: str) -> Any:
-    """An option of values with commas between them."""
-    return typer.Option(parser=parser, metavar="A,B,...", help=help)
+def several(parser: Parser, help: str, default: str | None = None) -> Any:
+    """An option of values with commas between them. `default` describes a default that is too long for the help."""
+    return typer.Option(parser=parser, metavar="A,B,...", help=help, show_default=default or True)
 
 
 def choices(setting: str) -> tuple[str, ...]:

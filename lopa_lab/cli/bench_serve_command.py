@@ -41,7 +41,9 @@ def serve(
     ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="A setting of that server; repeat it."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of that server, as SECTION.KEY=VALUE; repeat it."
+        ),
     ] = None,
     layers: options.LayersOption = None,
     device: options.DeviceOption = "cpu",

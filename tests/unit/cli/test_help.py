@@ -19,6 +19,7 @@ from lopa_ray.config.yaml_files import presets
 from lopa_ray.decoding.decoders import DECODERS
 
 WIDE = {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
+NARROW = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
 
 
 def commands_below(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -29,15 +30,18 @@ def commands_below(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("application", [app, jobs_app, lab_app])
-def test_flags_have_no_type_behind_them(application: typer.Typer) -> None:
+def test_help_names_every_option_whole_in_80_columns(application: typer.Typer) -> None:
+    """No type stands behind flags, and nothing is cut."""
     paths = list(commands_below(typer.main.get_command(application)))
     shown = 0
     for path in paths:
         if path[:1] == ("eval",) and path[1:] in (("run",), ("ls",), ("validate",)):
             continue  # the harness's own help
-        result = CliRunner().invoke(application, [*path, "--help"], env=WIDE)
+        result = CliRunner().invoke(application, [*path, "--help"], env=NARROW)
         assert result.exit_code == 0, path
         assert "bool" not in result.stdout.lower(), path
+        assert "…" not in result.stdout, path
+        assert all(len(line) <= 80 for line in result.stdout.splitlines()), path
         shown += "--help " in result.stdout
     assert shown > len(paths) - 6
 
