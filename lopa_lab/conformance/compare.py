@@ -10,6 +10,7 @@ from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, tok
 from lopa_lab.conformance.multi_block import compare_multi_block
 from lopa_lab.conformance.nemotron import compare_nemotron
 from lopa_lab.conformance.replayed import ReplayedRun, check, check_close
+from lopa_lab.conformance.sub_blocks import compare_sub_blocks
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
 
@@ -32,6 +33,8 @@ def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
             compare = compare_nemotron
         elif case.kind.startswith("localleap"):
             compare = _compare_calls
+        elif case.kind.startswith("fast_dllm_v2"):
+            compare = compare_sub_blocks
         elif case.kind.startswith("dmax"):
             compare = _compare_soft_blocks
         elif case.kind.startswith("dg_"):

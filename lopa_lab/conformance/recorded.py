@@ -15,6 +15,7 @@ from lopa_lab.conformance.nemotron import (
 )
 from lopa_lab.conformance.published_dmax import dmax_settings
 from lopa_lab.conformance.row_settings import RowSettings
+from lopa_lab.conformance.sub_blocks import sub_block_settings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
@@ -292,6 +293,7 @@ _KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
     ),
     speculation_settings: ("nld_spec", "nld_spec_lora"),
     autoregressive_settings: ("nld_ar",),
+    sub_block_settings: ("fast_dllm_v2", "fast_dllm_v2_cache", "fast_dllm_v2_eos"),
     dmax_settings: ("dmax_threshold", "dmax_early_stop", "dmax_edge"),
     renoising_settings: ("dg_default", "dg_maxsteps", "dg_stopping", "dg_temperature", "dg_eos"),
 }

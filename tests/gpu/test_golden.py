@@ -31,6 +31,7 @@ FILES = {
     "llada2/llada2_forward_cases": 10,
     "llada2/llada2_generate_cases": 34,
     "llada2/llada21_generate_cases": 28,
+    "fast_dllm_v2/fast_dllm_v2_generate_cases": 48,
     "mbd/mbd_llada2_cases": 34,
     "mbd/mbd_llada21_cases": 30,
     "mbd/mbd_sdar_cases": 34,

@@ -67,6 +67,7 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("nemotron/nemotron_forward_cases", 11, {}),
         ("nemotron/nemotron_generate_cases", 45, {}),
         ("nemotron/nemotron_spec_cases", 16, {}),
+        ("fast_dllm_v2/fast_dllm_v2_generate_cases", 48, {}),
         ("localleap/localleap_llada_cases", 28, {"localleap_llada_edge-04": "is the mask token"}),
         ("localleap/localleap_dream_cases", 29, {"localleap_dream_edge-12": "is the mask token"}),
         # A branch that crashes as published, and one of two repairs of it.
@@ -111,6 +112,7 @@ def test_recorded_cases(name, passed, refused):
         ("mbd/mbd_sdar_cases", 9),
         ("dmax/dmax_generate_cases", 9),
         ("nemotron/nemotron_generate_cases", 9),
+        ("fast_dllm_v2/fast_dllm_v2_generate_cases", 9),
     ],
 )
 def test_recorded_cases_run_by_transformers(name, every):
