@@ -15,12 +15,16 @@ from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File
 
 from api_page import api_page
+from lopa_lab.records.figure import INK
 from settings_page import settings_page
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 log = get_plugin_logger("site")
+
+DARK_INK = "#c8c8c8"
+"""Text and axes of figures on dark pages; the files have a grey that both kinds of pages of GitHub show."""
 
 OUTSIDE = {
     "README.md": "index.md",
@@ -38,6 +42,8 @@ STUBS = {"lopa_ray": "lopa_ray", "actors": "actors", "cluster.jobs": "cluster_jo
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")  # its text may have begun on the line before
 LIST_ITEM = re.compile(r"\s*([-*]|\d+\.) ")
+FIRST_ITEM = re.compile(r"\s*([-*]|1\.) ")
+FIGURE = re.compile(r"!\[([^\]]*)\]\(((?:figures|plots)/[^)]*)\.svg\)")
 NEEDS = re.compile(r"\*Needs: (.+)\.\*")
 FENCE = re.compile(r"\s*(```|~~~)")
 
@@ -48,6 +54,12 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     for image in sorted((ROOT / "benchmarks/plots").glob("*.svg")):
         files.append(File.generated(config, f"plots/{image.name}", abs_src_path=str(image)))
+    for folder in ("docs/figures", "benchmarks/plots"):
+        for image in sorted((ROOT / folder).glob("*.svg")):
+            dark = image.read_text(encoding="utf-8").replace(INK, DARK_INK)
+            name = f"{Path(folder).name}/{image.stem}.dark.svg"
+            files.append(File.generated(config, name, content=dark))
+    files.append(File.generated(config, "site.css", abs_src_path=str(Path(__file__).with_name("site.css"))))
     files.append(File.generated(config, "settings.md", content=settings_page()))
     for package, page in STUBS.items():
         files.append(File.generated(config, f"api/{page}.md", content=api_page(ROOT, package)))
@@ -64,12 +76,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         if FENCE.match(line):
             in_code = not in_code
         elif not in_code:
-            line = NEEDS.sub(r'!!! note "Needs: \1"', line)
+            line = NEEDS.sub(r'!!! note ""\n    The commands below need: \1.', line)
             line = LINK.sub(
-                lambda link: f"]({_on_site(link[1], source, address, config.repo_url, files)})", line
+                lambda link: f"]({_on_site(link[1], source, address, config.extra['repository'], files)})",
+                line,
             )
+            line = FIGURE.sub(r"![\1](\2.svg#only-light)![\1](\2.dark.svg#only-dark)", line)
             # GitHub begins a list right behind a paragraph, python-markdown behind an empty line.
-            if LIST_ITEM.match(line) and lines and _is_paragraph(lines[-1]):
+            if FIRST_ITEM.match(line) and lines and _is_paragraph(lines[-1]):
                 lines.append("")
         lines.append(line)
     return "\n".join(lines) + "\n"

@@ -44,7 +44,7 @@ def cluster_layout() -> str:
         style = "round,pad=0,rounding_size=0.12"
         axis.add_patch(
             FancyBboxPatch(
-                (x, y), width, height, style, edgecolor=color, facecolor=color + "22", linewidth=1.3
+                (x, y), width, height, style, edgecolor=color, facecolor=color + "0c", linewidth=1.3
             )
         )
         axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=10)
@@ -64,17 +64,9 @@ def cluster_layout() -> str:
                 x = left + 0.2 + 1.5 * worker
                 box(axis, x, 0.9, 1.4, 1.1, f"worker {worker + 1}\nmodel, K/V", PALETTE[1])
                 arrow(axis, (left + 2.4, 3.2), (x + 0.7, 2.0), PALETTE[0])
-            axis.text(left + 3.55, 2.72, "each step", fontsize=9, color=PALETTE[0])
+            axis.text(left + 3.55, 2.72, "each step", fontsize=9)
             arrow(axis, (left + 0.5, 0.7), (left + 4.3, 0.7), PALETTE[2])
-            axis.text(
-                left + 2.4,
-                0.2,
-                "K/V, when a block ends",
-                ha="center",
-                va="bottom",
-                fontsize=9,
-                color=PALETTE[2],
-            )
+            axis.text(left + 2.4, 0.2, "K/V, when a block ends", ha="center", va="bottom", fontsize=9)
         axis.set_xlim(0, 10)
         axis.set_ylim(0, 6.1)
         axis.set_axis_off()
@@ -151,12 +143,12 @@ def checkpoint_memory() -> str:
         sizes = [gib for gib, _ in groups]
         axis.barh(names, sizes, color=PALETTE[0], height=0.7)
         for at, gib in enumerate(sizes):
-            axis.text(gib * 1.04, at, f"{gib:.1f}", va="center", fontsize=9)
+            axis.text(2.1, at, f"{gib:.1f}", va="center", fontsize=9, color="white")
         for name, gigabytes in GPU_MEMORY_GB.items():
             gib = gigabytes * 1e9 / 2**30
-            axis.axvline(gib, color=PALETTE[1], linestyle="--", linewidth=1)
+            axis.axvline(gib, color=PALETTE[4], linestyle="--", linewidth=1.3)
             above = axis.get_xaxis_transform()
-            axis.text(gib, 1.02, name, ha="center", fontsize=9, color=PALETTE[1], transform=above)
+            axis.text(gib, 1.02, name, ha="center", fontsize=9, transform=above)
         axis.set_xscale("log")
         axis.set_xlim(2, 300)
         axis.set_xticks([2, 5, 10, 20, 50, 100, 200], ["2", "5", "10", "20", "50", "100", "200"])

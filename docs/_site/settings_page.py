@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
 from lopa_ray.config.decision_settings import DecisionSettings
@@ -30,6 +32,14 @@ DERIVED_DEFAULTS = {"commit_protocol": "by `window_attention`"}
 """Defaults that depend on another setting."""
 
 
+def _in_yaml(value: Any) -> str:
+    """A default as a file has it, on one line."""
+    text: str = yaml.safe_dump(
+        to_jsonable_python(value), default_flow_style=True, sort_keys=False, width=1000
+    )
+    return text.removesuffix("...\n").strip()
+
+
 def _allowed(schema: dict[str, Any]) -> str:
     """What a setting may be, from its JSON schema."""
     if "anyOf" in schema:
@@ -44,8 +54,13 @@ def _allowed(schema: dict[str, Any]) -> str:
     if kind == "array" and "items" in schema:
         kind = f"list of {_allowed(schema['items'])}"
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {schema[key]}" for key, sign in signs.items() if key in schema]
+    bounds = [f"{sign} {_bound(schema[key])}" for key, sign in signs.items() if key in schema]
     return " ".join([kind, ", ".join(bounds)]).strip()
+
+
+def _bound(number: float) -> str:
+    """A bound; 2^63 in place of its 19 digits, which a narrow page cannot break."""
+    return "2^63" if number == 2**63 else "2^63 - 1" if number == 2**63 - 1 else str(number)
 
 
 def _rows(model: type[BaseModel], left_out: frozenset[str]) -> Iterator[str]:
@@ -55,7 +70,9 @@ def _rows(model: type[BaseModel], left_out: frozenset[str]) -> Iterator[str]:
             continue
         schema = properties[field.alias or name]
         default = DERIVED_DEFAULTS.get(name) or (
-            "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
+            "required"
+            if field.is_required()
+            else f"`{_in_yaml(field.get_default(call_default_factory=True))}`"
         )
         meaning = " ".join((field.description or "").split())
         cells = (f"`{name}`", default, _allowed(schema), meaning)
@@ -65,7 +82,9 @@ def _rows(model: type[BaseModel], left_out: frozenset[str]) -> Iterator[str]:
 def _section(title: str, model: type[BaseModel], left_out: frozenset[str] = frozenset()) -> str:
     text = (model.__doc__ or "").partition(FIELDS)[0].strip()
     table = ["| setting | default | allowed | meaning |", "|---|---|---|---|", *_rows(model, left_out)]
-    return "\n".join([f"## {title}", "", text, "", *table, ""])
+    return "\n".join(
+        [f"## {title}", "", text, "", '<div class="stacked" markdown>', "", *table, "", "</div>", ""]
+    )
 
 
 def settings_page() -> str:
