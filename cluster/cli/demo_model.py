@@ -7,7 +7,7 @@ import typer
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_files import DEMO
 
-DEMO_LINE = "The demo model solves arithmetic word problems alone; --model NAME takes another."
+DEMO_LINE = "The demo model solves arithmetic word problems alone; --model takes another."
 
 
 def warn_of_demo_model(config: Config) -> None:

@@ -116,6 +116,8 @@ def write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
     """Write each output as it comes, reporting failures on stderr; returns how many failed."""
     failures = 0
     with _open_output(path) as file, ShownTask("Decoding", total, "lines") as task:
+        if file.isatty():
+            task.close()  # the lines themselves show how far it is, and a bar would stand before each of them
         for output in outputs:
             if isinstance(output, FailedLine):
                 failures += 1

@@ -28,9 +28,9 @@ WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
 """Number formats that are compared, as `model.dtype` and `model.quantization`."""
 
 _LEGEND = (
-    "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config, the adapter of these "
-    "settings, and what their authors published (TPF: tokens per forward pass). `lopa models NAME` "
-    "computes what a checkpoint needs in all formats."
+    "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config (with --model NAME "
+    "where their name is another one's), the adapter of these settings, and what their authors published (TPF: tokens "
+    "per forward pass). `lopa models NAME` computes what a checkpoint needs in all formats."
 )
 _OTHERS = (
     "model.implementation transformers runs other causal language models of transformers too, if their config.json "

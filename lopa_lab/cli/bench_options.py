@@ -13,6 +13,7 @@ from rich.console import Console
 
 from cluster.command_line.exit_status import exit_on_error
 from cluster.command_line.options import allowed_values
+from cluster.command_line.progress import ShownTask
 from lopa_lab.bench.measurements import (
     BenchRecord,
     Measurements,
@@ -121,7 +122,8 @@ def benchmark(measure: Callable[..., Measurements]) -> Callable[..., None]:
             if output is not None:
                 check_writable(output)
             started, commit, earlier = now(), checkout_commit(), _earlier_record(name, against)
-            measurements = measure(**options)
+            with ShownTask(f"Measuring {name}"):
+                measurements = measure(**options)
             record = BenchRecord.of_run(
                 arguments_of_process(),
                 benchmark=name,

@@ -1,11 +1,13 @@
-"""From `--model_args` of lm-evaluation-harness to a configuration, and from requests to groups that share them."""
+"""From `--model_args` of lm-evaluation-harness to a configuration and its groups, and from requests to groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
+from cluster.batch.open_engine import open_engine
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.shorthands import SHORTHANDS
@@ -46,6 +48,33 @@ def _full_name(name: str) -> str:
             f"{', '.join(SHORTHANDS)}, and any setting as SECTION.KEY, as in decode.block_size=16"
         )
     return f"{having[0]}.{name}"
+
+
+class Groups:
+    """The groups of a configuration. They start when the first one is used: the harness makes the model before it loads
+    the tasks' data, and a group for data that cannot be loaded would start for nothing."""
+
+    def __init__(self, config: Config, count: int, *, local: bool) -> None:
+        self._config, self._count, self._local = config, count, local
+        self._engines: list[Engine] = []
+        self._opened = ExitStack()
+
+    @property
+    def engines(self) -> list[Engine]:
+        """All of them. Raises what starting an engine raises."""
+        if not self._engines:
+            with ExitStack() as opened:
+                engines = [
+                    opened.enter_context(open_engine(self._config, local=self._local))
+                    for _ in range(self._count)
+                ]
+                self._opened = opened.pop_all()
+            self._engines = engines
+        return self._engines
+
+    def close(self) -> None:
+        """End those that have started."""
+        self._opened.close()
 
 
 Answer = TypeVar("Answer")

@@ -14,6 +14,15 @@ TASKS = Path(__file__).parent / "tasks"
 """Tasks of this project, in the harness's form."""
 
 
+def _is_about_usage(error: ValueError) -> bool:
+    """Whether the harness raised it where it reads its own arguments, which it reports by tracebacks."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return name in ("lm_eval.config.evaluate_config", "lm_eval.evaluator") and "ask" in str(error)
+
+
 def run_harness(arguments: Sequence[str]) -> None:
     """Hand the command line on to the harness; `run` takes `lopa_ray` where no --model is named, and tasks of this
     project are among those that it knows. Below the harness's table of scores is one of what decoding took.
@@ -41,6 +50,13 @@ def run_harness(arguments: Sequence[str]) -> None:
         try:
             cli.execute(cli.parse_args())
         except ConnectionError as error:
-            raise SettingsError(f"data cannot be loaded from the Hub: {error}") from error
+            raise SettingsError(
+                f"data cannot be loaded from the Hub: {error}; `lopa eval paper TASK --data FILE` reads a benchmark of "
+                "the paper from a file"
+            ) from error
+        except ValueError as error:
+            if not _is_about_usage(error):
+                raise
+            raise SettingsError(f"{str(error).rstrip('.')}; `lopa eval ls tasks` lists the tasks") from error
         for model in models:
             print("\n".join(decoding_lines(model.totals)))

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -17,9 +17,8 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from cluster.batch.open_engine import open_engine
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
-from lopa_lab.evaluation.engines import config_of, on_groups
+from lopa_lab.evaluation.engines import Groups, config_of, on_groups
 from lopa_lab.evaluation.harness_requests import CheckGreedy, parse_generation
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.evaluation.totals import DecodeTotals
@@ -70,13 +69,12 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         parse_special: bool = True,
         **arguments: Any,
     ) -> None:
-        """Start the groups. `config` is a preset or a YAML file, and `arguments` go on top; see `config_of`.
+        """`config` is a preset or a YAML file, and `arguments` go on top; see `config_of`. Groups start at first use.
 
         `local` decodes in this process, without Ray; `groups` are started on the Ray at RAY_ADDRESS, or on a local
         one. `mc_num` draws estimate a log-likelihood (see `loglikelihood`), and `check_greedy` says whose
         continuations are held against greedy decoding (see `needs_greedy`). `parse_special` is that of `encode_prompt`;
-        the harness's models of transformers recognise special tokens in text, too. Raises SettingsError, and what
-        starting an engine raises.
+        the harness's models of transformers recognise special tokens in text, too. Raises SettingsError.
         """
         super().__init__()
         if local and groups != 1:
@@ -84,12 +82,9 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         if not isinstance(parse_special, bool):
             raise SettingsError(f"parse_special: got {parse_special!r}; allowed: True, False")
         self._parse_special = parse_special
-        loaded = config_of(config, arguments)
-        with ExitStack() as opened:
-            self._engines = [opened.enter_context(open_engine(loaded, local=local)) for _ in range(groups)]
-            self._opened = opened.pop_all()
-        self._likelihoods = Likelihoods(self._engines, mc_num, check_greedy, parse_special=parse_special)
-        self._engine = self._engines[0]
+        self._config = config_of(config, arguments)
+        self._groups = Groups(self._config, groups, local=local)
+        self._likelihoods = Likelihoods(self._groups, mc_num, check_greedy, parse_special=parse_special)
         self.totals: defaultdict[str, DecodeTotals] = defaultdict(DecodeTotals)
         """By task, of those that generate."""
         opened_here = _opened.get()
@@ -153,7 +148,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             for at, result in answered(engine.run([sessions[index] for index in part])):
                 yield part[at], result
 
-        return on_groups(self._engines, len(sessions), run)
+        return on_groups(self._groups.engines, len(sessions), run)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """For each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
@@ -194,7 +189,11 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     @property
     def tokenizer_name(self) -> str:
         """Names the checkpoint in the harness's caches of requests."""
-        return str(self._engine.config.model.path).replace("/", "__")
+        return str(self._config.model.path).replace("/", "__")
+
+    @property
+    def _engine(self) -> Engine:
+        return self._groups.engines[0]
 
     @property
     def _tokenizer(self) -> Tokenizer:
@@ -218,4 +217,4 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
 
     def close(self) -> None:
         """End the groups."""
-        self._opened.close()
+        self._groups.close()

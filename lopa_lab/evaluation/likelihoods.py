@@ -13,7 +13,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 from tqdm import tqdm
 
-from lopa_lab.evaluation.engines import on_groups
+from lopa_lab.evaluation.engines import Groups, on_groups
 from lopa_lab.evaluation.harness_requests import (
     CheckGreedy,
     cut_prefix,
@@ -35,14 +35,14 @@ class Likelihoods:
     """Monte-Carlo bounds (see `LikelihoodSession`) on one or several groups."""
 
     def __init__(
-        self, engines: Sequence[Engine], mc_num: int, check_greedy: CheckGreedy, *, parse_special: bool
+        self, groups: Groups, mc_num: int, check_greedy: CheckGreedy, *, parse_special: bool
     ) -> None:
         """Raises SettingsError for what the model arguments of these names cannot be."""
         if not isinstance(mc_num, int) or isinstance(mc_num, bool) or mc_num < 1:
             raise SettingsError(f"mc_num: got {mc_num!r}; allowed: a whole number of draws, 1 or more")
         if not (isinstance(check_greedy, bool) or check_greedy == "auto"):
             raise SettingsError(f"check_greedy: got {check_greedy!r}; allowed: True, False, auto")
-        self._engines, self._mc_num, self._check_greedy = engines, mc_num, check_greedy
+        self._groups, self._mc_num, self._check_greedy = groups, mc_num, check_greedy
         self._parse_special = parse_special
         self.totals: defaultdict[str, Totals] = defaultdict(Totals)
         """By task."""
@@ -53,8 +53,10 @@ class Likelihoods:
         """See `LopaRayLM.loglikelihood`."""
         windows = []
         for request, greedy in zip(requests, needs_greedy(requests, self._check_greedy), strict=True):
-            prefix, target = encode_pair(self._engines[0], *request.args, parse_special=self._parse_special)
-            kept = cut_prefix(prefix, target, self._engines[0].config.model.max_model_len)
+            prefix, target = encode_pair(
+                self._groups.engines[0], *request.args, parse_special=self._parse_special
+            )
+            kept = cut_prefix(prefix, target, self._groups.engines[0].config.model.max_model_len)
             self.totals[request.task_name or ""].truncated_prompts += len(kept) < len(prefix)
             windows.append([LikelihoodRequest(kept, target, greedy)])
         answers: dict[int, tuple[float, bool]] = {}
@@ -69,7 +71,7 @@ class Likelihoods:
             [
                 LikelihoodRequest(*window)
                 for window in rolling_windows(
-                    self._engines[0], *request.args, parse_special=self._parse_special
+                    self._groups.engines[0], *request.args, parse_special=self._parse_special
                 )
             ]
             for request in requests
@@ -96,7 +98,7 @@ class Likelihoods:
 
         ended: list[list[LogLikelihood]] = [[] for _ in windows]
         with tqdm(total=len(asked), disable=disable_tqdm, desc="Log-likelihoods") as progress:
-            for index, answer in on_groups(self._engines, len(asked), run):
+            for index, answer in on_groups(self._groups.engines, len(asked), run):
                 ended[index].append(answer)
                 progress.update()
                 if len(ended[index]) == len(windows[index]):

@@ -68,6 +68,9 @@ def read_config(source: str | Path) -> dict[str, Any]:
         raise SettingsError(
             f"no configuration {str(source)!r}; give a YAML file or a preset ({', '.join(_names_near(str(source)))})"
         ) from None
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise SettingsError(f"{path}{line}: not YAML: {error.problem}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"cannot read configuration {path}: {error}") from None
     if values is None:

@@ -72,10 +72,24 @@ class Config(ExecutionConfig):
     def load(cls, source: str | Path, overrides: dict[str, dict[str, Any]] | None = None) -> Self:
         """Read a YAML file, or the preset of that name, with `overrides` (section → values) on top.
 
-        Raises SettingsError if there is no such file or preset, it is no YAML mapping, or a
-        value is refused.
+        Raises SettingsError if there is no such file or preset, it is no YAML mapping, or a value is refused. The
+        message names the file if its own values are refused.
         """
-        return cls.parse(read_config(source), overrides)
+        values = read_config(source)
+        try:
+            return cls.parse(values, overrides)
+        except SettingsError as error:
+            if Path(source).is_file():
+                cls._check_file(source, values)
+            raise error
+
+    @classmethod
+    def _check_file(cls, source: str | Path, values: dict[str, Any]) -> None:
+        """Raises SettingsError if the values of a file are refused without any change of them."""
+        try:
+            cls.parse(values)
+        except SettingsError as error:
+            raise SettingsError(f"{source}: ", *error.parts, setting=error.setting) from None
 
     @classmethod
     def parse(cls, values: dict[str, Any], overrides: dict[str, dict[str, Any]] | None = None) -> Self:

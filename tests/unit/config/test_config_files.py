@@ -57,7 +57,7 @@ def test_overrides_lie_on_top_of_the_file(tmp_path):
     [
         ("- 1\n", ["list", "mapping"]),
         ("just text", ["str", "mapping"]),
-        ("a: [1, 2", ["cannot read", "config.yaml"]),
+        ("a: [1, 2", ["config.yaml, line 1: not YAML"]),
         ("modle: {}", ["unknown setting modle", "did you mean model?"]),
         ("decode: {block_sise: 3}", ["block_sise", "did you mean block_size?"]),
         ("decode: {decoder: x}", ["decoder: got 'x'", "lopa"]),
@@ -76,6 +76,18 @@ def test_wrong_files(tmp_path, text, words):
         Config.load(write(tmp_path, text))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_message_names_the_file_whose_value_is_wrong(tmp_path):
+    wrong, right = write(tmp_path, "decode: {block_size: 0}"), {"decode": {"num_branches": 2}}
+    for overrides in ({}, right):
+        with pytest.raises(SettingsError, match=r"config\.yaml: decode: block_size: got 0") as caught:
+            Config.load(wrong, overrides)
+    assert caught.value.setting
+    assert Config.load(wrong, {"decode": {"block_size": 8}}).decode.block_size == 8
+    with pytest.raises(SettingsError) as caught:
+        Config.load(write(tmp_path, "decode: {block_size: 8}"), {"decode": {"block_size": 0}})
+    assert "config.yaml" not in str(caught.value)
 
 
 def test_files_that_are_none(tmp_path):

@@ -32,15 +32,12 @@ def test_the_readme_has_the_figures_of_the_records() -> None:
     verified = [
         row for row in rows_of("lookahead-cpu") if (row["lookahead"], row["num_branches"]) == ("verified", 8)
     ]
-    assert len(decodes) == 5 and len(verified) == 1
+    assert len(decodes) == 6 and len(verified) == 1
     for row in decodes + verified:
         forwards = f"{row['forwards per step']:.3g} | {row['TPS']:.0f}"
         assert f"| {row['solved %']:.0f} % | {row['TPF']:.2f} | {forwards} |" in readme, row["decoder"]
     steps = {(row["branches"], row["window"]): row["step ÷ plain"] for row in rows_of("forward-cpu")}
-    assert f"{steps[9, 64]:.2f} times a plain batched forward" in readme
-    assert f"of one branch {steps[1, 64]:.2f} times" in readme
-    assert f"{steps[5, 32]:.2f} and {steps[9, 32]:.2f} times a plain batched forward" in readme
-    assert f"of one branch {steps[1, 32]:.2f} times" in readme
+    assert f"{steps[9, 64]:.2f} times as long as a plain batched forward" in readme
     closed = {row["load"]: row for row in rows_of("serve-cpu") if row["loop"] == "closed"}
     for clients in (1, 16):
         assert f"{closed[clients]['tokens/s']:.0f} tokens/s" in readme

@@ -194,6 +194,24 @@ def test_a_task_is_scored_and_its_results_say_what_decoding_took(folder: Path) -
     assert took["requests"] == 8 and took["tpf"] == took["tokens"] / took["steps"] > 2 and took["tps"] > 0
 
 
+@pytest.mark.parametrize(
+    ("tasks", "words"), [(["--tasks", "gms8k"], "Tasks not found: gms8k"), ([], "No tasks specified")]
+)
+def test_wrong_tasks_are_one_line_and_start_no_group(
+    tasks: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def refuse(*_: Any, **options: Any) -> None:
+        raise AssertionError(f"a group was started: {options}")
+
+    monkeypatch.setattr("lopa_lab.evaluation.engines.open_engine", refuse)
+    result = CliRunner().invoke(app, ["eval", "run", *tasks])
+    assert result.exit_code == 2
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"Error: {words}") and last.endswith("`lopa eval ls tasks` lists the tasks")
+
+
 @pytest.mark.long
 def test_the_command_line_is_the_harness_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # its data are in the package

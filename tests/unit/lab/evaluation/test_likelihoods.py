@@ -20,11 +20,11 @@ from lm_eval.tasks import TaskManager
 
 from lopa_lab.evaluation import LopaRayLM
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
+from lopa_lab.evaluation.engines import Groups
 from lopa_lab.evaluation.harness_requests import encode_pair, needs_greedy, rolling_windows
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import PromptTooLongError, SettingsError
 from support.paths import TASKS
 from support.solved_problems import solved_problems
@@ -180,8 +180,8 @@ def test_a_context_that_is_too_long_loses_its_beginning(model: LopaRayLM) -> Non
 
 
 def test_groups_share_requests_and_windows(model: LopaRayLM) -> None:
-    other = LocalEngine.from_config(model._engine.config)
-    groups = Likelihoods([model._engine, other], 4, "auto", parse_special=True)
+    two = Groups(model._config, 2, local=True)
+    groups = Likelihoods(two, 4, "auto", parse_special=True)
     asked = [instance(problem.question, " So", at) for at, problem in enumerate(PROBLEMS)]
     expected = model.loglikelihood(asked, disable_tqdm=True)
     assert groups.of_continuations(asked, CacheHook(None), True) == expected
@@ -190,6 +190,7 @@ def test_groups_share_requests_and_windows(model: LopaRayLM) -> None:
     assert groups.of_texts(texts, CacheHook(None), True) == model.loglikelihood_rolling(
         texts, disable_tqdm=True
     )
+    two.close()
 
 
 def test_greedy_decoding_is_asked_for_where_a_document_has_one_continuation(model: LopaRayLM) -> None:
