@@ -227,7 +227,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     It is the model's own: another right one has words in it that nothing tells.
     """
     lines = []
-    solved = solved_problems(1, 6)
+    solved = solved_problems(1, 12)
     for at, (problem, answer) in enumerate(solved):
         wrong = answer.replace(problem.result, str(int(problem.result) + 1))
         choices = [answer, wrong] if at % 2 else [wrong, answer]
@@ -249,12 +249,12 @@ def test_tasks_are_scored_and_results_say_that_likelihoods_are_a_bound(folder: P
         task_manager=TaskManager(include_path=str(TASKS), include_defaults=False),
         bootstrap_iters=0,
     )
-    assert results["results"]["word_problem_choices"]["acc,none"] >= 5 / 6
+    assert results["results"]["word_problem_choices"]["acc,none"] >= 2 / 3
     answers = results["results"]["word_problem_answers"]
     assert answers["acc,none"] > 0 and 1 <= answers["perplexity,none"] < 1e6
     assert 0 < results["results"]["word_problem_texts"]["bits_per_byte,none"] < 8
     tasks = results["config"]["lopa_ray"]["tasks"]
-    assert [took["requests"] for took in tasks.values()] == [18, 6, 6]
+    assert [took["requests"] for took in tasks.values()] == [36, 12, 12]
     for took in tasks.values():
         assert took["loglikelihood"].startswith("Monte-Carlo bound") and "8 draws" in took["loglikelihood"]
         assert (
