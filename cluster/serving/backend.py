@@ -70,9 +70,12 @@ class RequestDefaults:
 
     decoder: str
     settings: Mapping[str, Mapping[str, Any]]
-    """Decoder → the values that its decode settings have, as plain values, if a request names that decoder alone."""
+    """Decoder → the values that its decode settings have, as plain values, if a request names that decoder alone, or
+    with what `accepted_with` has for it."""
     refused: Mapping[str, str]
     """Decoder that contradicts other settings of the configuration → the error of a request that names it alone."""
+    accepted_with: Mapping[str, Mapping[str, Any]]
+    """Decoder of `refused` → settings with which a request may name it; not all of these decoders have an entry."""
     max_model_len: int
     """Positions of prompt and answer together."""
     is_demo_model: bool

@@ -79,6 +79,15 @@ class LookaheadSettings(GenerationSettings):
             raise ValueError(f"got {value!r}; allowed: a whole number from 1 to {MAX_BRANCHES}, or auto")
         return value
 
+    @field_validator("acceptance", mode="before")
+    @classmethod
+    def _exact_or_probability(cls, value: Any) -> Any:
+        """One message, as above."""
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+        if not (number or value == "exact"):
+            raise ValueError(f"got {value!r}; allowed: a number from 0 to 1, or exact")
+        return value
+
     @field_validator("branch_confidence")
     @classmethod
     def _known_metric(cls, value: str) -> str:

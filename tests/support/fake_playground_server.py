@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from cluster.serving.http.playground_routes import playground_routes
 from cluster.serving.replica.request_defaults import request_defaults
+from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.engine.config import Config
 
 # The text of each position and the step that decides it.
@@ -40,12 +41,19 @@ class FakeServer:
     url: str = ""
     decode: list[tuple[str, int]] = field(default_factory=lambda: list(DECODE))
     models: list[str] = field(default_factory=lambda: ["demo"])
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Decode settings of the model's configuration."""
     step_seconds: float = 0.02
+    told_step_seconds: dict[str, float] = field(default_factory=dict)
+    """Decoder of the request → seconds of a step as the answer's statistics tell them; 0.05 for others."""
     api_key: str | None = None
     error: tuple[int, str, dict[str, str]] | None = None
     """Status, message and headers that every completion is answered with."""
     error_param: str | None = "temperature"
     """The field that this error is about."""
+    error_code: str | None = None
+    error_decoder: str | None = None
+    """The error is for requests that name this decoder; None: for all."""
     error_step: int | None = None
     """The step in whose place the stream carries an error."""
     pause_after_step: int | None = None
@@ -82,18 +90,21 @@ class FakeServer:
     async def _defaults(self, request: Request) -> Response:
         """Those of the preset demo, as the server has them."""
         model = request.path_params["model"]
-        defaults = replace(request_defaults(Config.load("demo")), is_demo_model=model == "demo")
+        config = Config.load("demo")
+        config = config.replace(decode=override_settings(config.decode, self.settings))
+        defaults = replace(request_defaults(config), is_demo_model=model == "demo")
         return self._unauthorized(request) or JSONResponse({"model": model, **asdict(defaults)})
 
     async def _complete(self, request: Request) -> Response:
         self.paths.append(request.url.path)
         self.bodies.append(await request.json())
-        if self.error:
+        decoder = self.bodies[-1]["lopa"].get("decoder", "lopa")
+        if self.error and self.error_decoder in (None, decoder):
             status, message, headers = self.error
-            return _error(status, message, self.error_param, headers)
+            return _error(status, message, self.error_param, headers, self.error_code)
         chat = request.url.path == "/v1/chat/completions"
         return self._unauthorized(request) or StreamingResponse(
-            self._stream(chat), media_type="text/event-stream"
+            self._stream(chat, self.told_step_seconds.get(decoder, 0.05)), media_type="text/event-stream"
         )
 
     def _unauthorized(self, request: Request) -> Response | None:
@@ -101,10 +112,10 @@ class FakeServer:
             return _error(401, "API key: got none that is known; send one of the server's keys")
         return None
 
-    async def _stream(self, chat: bool) -> AsyncIterator[bytes]:
+    async def _stream(self, chat: bool, told_step_seconds: float) -> AsyncIterator[bytes]:
         finished = False
         try:
-            for chunk in self._chunks(chat):
+            for chunk in self._chunks(chat, told_step_seconds):
                 if "lopa" in chunk:
                     await asyncio.sleep(self.step_seconds)
                 yield _event(json.dumps(chunk, ensure_ascii=False))
@@ -116,7 +127,7 @@ class FakeServer:
             if not finished:
                 self.client_disconnected.set()
 
-    def _chunks(self, chat: bool) -> Iterator[dict[str, Any]]:
+    def _chunks(self, chat: bool, told_step_seconds: float) -> Iterator[dict[str, Any]]:
         steps = max(step for _, step in self.decode)
         for step in range(1, steps + 1):
             if step == self.error_step:
@@ -125,7 +136,7 @@ class FakeServer:
             yield {"choices": [], "lopa": {"canvas": self._canvas(step, steps)}}
         for delta in self._chat_deltas() if chat else [{"text": self.text}]:
             yield {"choices": [{"index": 0, "finish_reason": None, **delta}]}
-        seconds = steps * 0.05
+        seconds = steps * told_step_seconds
         rule_steps = sum(len(self._rule_steps(step, 0)) for step in range(1, steps + 1))
         cost = {"steps": steps, "forwards": 4 * steps - 3, "tokens": TOKENS, "tpf": TOKENS / steps}
         cost["rule_steps"] = rule_steps
@@ -206,9 +217,13 @@ def _event(data: str) -> bytes:
 
 
 def _error(
-    status: int, message: str, param: str | None = None, headers: dict[str, str] | None = None
+    status: int,
+    message: str,
+    param: str | None = None,
+    headers: dict[str, str] | None = None,
+    code: str | None = None,
 ) -> Response:
-    error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
     return JSONResponse({"error": error}, status, headers)
 
 

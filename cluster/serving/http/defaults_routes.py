@@ -32,6 +32,7 @@ def defaults_routes(backend: Callable[[], Backend], settings: HttpSettings) -> A
             decoder=known.decoder,
             settings={name: dict(values) for name, values in known.settings.items()},
             refused=dict(known.refused),
+            accepted_with={name: dict(values) for name, values in known.accepted_with.items()},
             max_model_len=known.max_model_len,
             is_demo_model=known.is_demo_model,
         )

@@ -57,9 +57,12 @@ class ModelDefaults(ResponseModel):
     model: str
     decoder: str
     settings: dict[str, dict[str, JsonValue]]
-    """For each decoder the values of its decode settings, for requests that name it and nothing else."""
+    """For each decoder the values of its decode settings, for requests that name it and nothing else, or what
+    `accepted_with` has for it."""
     refused: dict[str, str]
     """Decoders that contradict other settings of the model's configuration, each with the error of such a request."""
+    accepted_with: dict[str, dict[str, JsonValue]]
+    """Decoders of `refused` that a request may name if it has these settings too."""
     max_model_len: int
     """Positions of prompt and answer together."""
     is_demo_model: bool

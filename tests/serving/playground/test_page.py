@@ -41,8 +41,11 @@ def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: F
     server.pause_after_step = None
 
     expect(page.get_by_role("status")).to_contain_text(
-        f"{TOKENS} tokens after a prompt of 39, in {STEPS} steps"
+        f"{TOKENS} tokens after a prompt of 39, in {STEPS} steps and 0.35 s; 4.29 tokens per step"
     )
+    expect(page.get_by_text("TPF").first).to_have_attribute("title", re.compile("^tokens per step"))
+    expect(page.locator("div:has(> .forwards) > dt")).to_have_text("Evaluations")
+    expect(page.locator(".branch-marks")).to_contain_text("▶ marks the branch that wins")
     expect(masks).to_have_count(0)
     expect(page.locator(".canvas .end")).to_have_count(3)
     assert shown(page) == TEXT
@@ -72,7 +75,7 @@ def test_accepted_drafts_are_shown_with_what_each_report_filled(page: Page, serv
     marks = "row => getComputedStyle(row.cells[0], '::before').content"
     assert [row.evaluate(marks) for row in rows.all()] == ['""', '"✓"', '"▶"', '""']
     expect(page.locator(".accepted-note")).to_have_text(
-        "Accepted 2 drafts: one forward did 3 steps of the rule."
+        "Accepted 2 drafts: one forward pass did 3 steps of the rule."
     )
     newest = page.locator(".canvas .new")
     titles = [cell.get_attribute("title").split("step 4, ")[1] for cell in newest.all()]
@@ -108,6 +111,23 @@ def test_stop_hangs_up_and_says_so(page: Page, server: FakeServer) -> None:
     expect(page.locator("#runs tbody tr")).to_contain_text("stopped")
     server.pause_after_step = None
     run(page)
+
+
+@browser_test
+@both_widths
+def test_status_and_steps_come_into_view(page: Page, server: FakeServer) -> None:
+    page.set_viewport_size({**page.viewport_size, "height": 400})
+    page.get_by_label("Race").scroll_into_view_if_needed()
+    expect(page.get_by_role("status")).not_to_be_in_viewport()
+    page.get_by_label("Seed").press("Control+Enter")
+    expect(page.get_by_role("status")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_role("status")).to_contain_text("Done")
+    expect(page.get_by_role("status")).to_be_in_viewport(ratio=1)
+    page.locator("#runs button").click()
+    expect(page.get_by_role("status")).to_be_in_viewport(ratio=1)
+    server.error, server.error_param = (503, "the group was lost", {}), None
+    page.get_by_label("Seed").press("Control+Enter")
+    expect(page.get_by_role("alert")).to_be_in_viewport(ratio=1)
 
 
 @browser_test

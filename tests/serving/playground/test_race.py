@@ -7,11 +7,12 @@ from support.playground_page import DESKTOP, PHONE, Page, assert_fits, both_widt
 
 
 def race(page: Page, server: FakeServer) -> None:
-    """Race lopa against d2f. The fake server streams the same steps to both."""
+    """Race lopa against d2f. The fake server streams the same steps to both, and says that d2f took longer."""
+    server.told_step_seconds = {"d2f": 0.08}
     page.get_by_label("Race").check()
     page.locator("#b-decoder").select_option("d2f")
     page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("status")).to_contain_text("came first")
+    expect(page.get_by_role("status")).to_contain_text("Both ran at the same time")
 
 
 @browser_test
@@ -27,7 +28,9 @@ def test_two_settings_race_on_one_prompt(page: Page, server: FakeServer) -> None
         expect(page.get_by_role("group", name=f"Run {side}").locator(".steps")).to_have_text("2")
     assert len(server.bodies) == 2, "both are in flight"
     server.pause_after_step = None
-    expect(page.get_by_role("status")).to_contain_text("came first")
+    expect(page.get_by_role("status")).to_contain_text(
+        "Both took the same time: A took 7 steps and 0.35 s, B took"
+    )
     bodies = sorted(server.bodies, key=lambda body: body["lopa"].get("decoder", ""))
     assert [body["lopa"] for body in bodies] == [
         {"stream_canvas": True},
@@ -41,7 +44,6 @@ def test_two_settings_race_on_one_prompt(page: Page, server: FakeServer) -> None
         assert first["y"] == second["y"] and first["x"] + first["width"] < second["x"]
     else:
         assert first["x"] == second["x"] and first["y"] + first["height"] < second["y"]
-    expect(page.get_by_text("finished first")).to_have_count(1)
     rows = page.locator("#runs tbody tr")
     decoders = rows.locator("[data-name=Decoder]").all_inner_texts()
     assert decoders == ["d2f", "lopa"]
@@ -51,6 +53,40 @@ def test_two_settings_race_on_one_prompt(page: Page, server: FakeServer) -> None
     page.get_by_label("Race").uncheck()
     run(page)
     expect(page.locator(".lane-title")).to_be_hidden()
+
+
+@browser_test
+def test_the_winner_has_fewer_seconds_as_the_page_shows_them(page: Page, server: FakeServer) -> None:
+    race(page, server)
+    status = page.get_by_role("status")
+    expect(status).to_contain_text(
+        "A took fewer seconds: A took 7 steps and 0.35 s, B took 7 steps and 0.56 s."
+    )
+    expect(page.get_by_role("group", name="Run A").locator(".place")).to_have_text("fewer seconds")
+    expect(page.get_by_role("group", name="Run B").locator(".place")).to_have_text("")
+    server.told_step_seconds = {"d2f": 0.01}
+    page.get_by_role("button", name="Run").click()
+    expect(status).to_contain_text("B took fewer seconds")
+    expect(page.get_by_role("group", name="Run B").locator(".place")).to_have_text("fewer seconds")
+
+
+@browser_test
+def test_a_race_with_a_side_that_failed_has_no_winner(page: Page, server: FakeServer) -> None:
+    server.error, server.error_param, server.error_decoder = (503, "the group was lost", {}), None, "d2f"
+    page.get_by_label("Race").check()
+    page.locator("#b-decoder").select_option("d2f")
+    page.get_by_role("button", name="Run").click()
+    status = page.get_by_role("status")
+    expect(status).to_contain_text("B: Failed before the first step.")
+    expect(status).to_contain_text("A: Done")
+    expect(page.get_by_role("alert")).to_have_text(
+        "B: The server cannot decode just now. the group was lost."
+    )
+    assert page.get_by_text("fewer seconds").count() == 0
+    server.error_decoder = None
+    page.get_by_role("button", name="Run").click()
+    expect(status).to_have_text("A: Failed before the first step. B: Failed before the first step.")
+    expect(page.get_by_role("alert").locator("strong")).to_have_count(2)
 
 
 @browser_test

@@ -69,7 +69,7 @@ def test_fields_show_the_values_of_defaults(page: Page, server: FakeServer) -> N
     defaults = shown_defaults()
     assert defaults["decoder"] == defaults["lookahead"] == "lopa (default)"
     assert (defaults["num_branches"], defaults["max_tokens"]) == ("4 (default)", "128 (default)")
-    assert (defaults["top_p"], defaults["seed"]) == ("none (default)", "not used")
+    assert (defaults["top_p"], defaults["seed"]) == ("none (default)", "0 (default)")
     decoders = page.get_by_label("Decoder").locator("option").evaluate_all("all => all.map(o => o.value)")
     assert decoders == ["", *DECODERS]
     page.get_by_label("Decoder").select_option("block_diffusion")
@@ -86,12 +86,38 @@ def test_a_decoder_that_the_model_refuses_is_not_sent(page: Page, server: FakeSe
     decoder.select_option("renoising")
     for name in "Block size", "Temperature", "Seed":
         expect(page.get_by_label(name)).to_be_disabled()
+    expect(decoder.locator("option:checked")).to_have_text("renoising (not available)")
+    expect(page.locator(".field-note")).to_contain_text(
+        "rules this decoder out, and nothing on this page changes that"
+    )
+    expect(page.locator(".field-note")).to_contain_text("ranking: got 'neg_entropy'")
     page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("alert")).to_contain_text("rules this decoder out. ranking: got 'neg_entropy'")
+    expect(page.get_by_role("alert")).to_have_text("Not sent. This decoder is not available.")
     expect(decoder).to_have_attribute("aria-invalid", "true")
     assert not server.bodies
     decoder.select_option("")
     run(page)
+
+
+@browser_test
+def test_a_decoder_without_the_models_lookahead_is_sent_with_another(page: Page, server: FakeServer) -> None:
+    server.settings = {"lookahead": "verified", "acceptance": 0.9}
+    page.reload()
+    expect(page.get_by_label("Lookahead").locator("option:checked")).to_have_text("verified (default)")
+    page.get_by_label("Decoder").select_option("editing")
+    expect(page.locator(".field-note")).to_contain_text("Is sent with lookahead lopa, acceptance exact")
+    expect(page.get_by_label("Lookahead").locator("option:checked")).to_have_text("lopa (default)")
+    run(page)
+    assert server.bodies[-1]["lopa"] == {
+        "decoder": "editing",
+        "lookahead": "lopa",
+        "acceptance": "exact",
+        "stream_canvas": True,
+    }
+    page.get_by_label("Decoder").select_option("")
+    expect(page.locator(".field-note")).to_have_count(0)
+    run(page)
+    assert server.bodies[-1]["lopa"] == {"stream_canvas": True}
 
 
 @browser_test
@@ -105,10 +131,10 @@ def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServ
     expect(prompt(page)).to_have_value(re.compile(r"^Sam has \$50"))
     server.models = ["org/other", "demo"]
     page.reload()
-    expect(page.get_by_label("Model")).to_have_value("org/other")
+    expect(page.get_by_label("Model")).to_have_value("demo")
+    page.get_by_label("Model").select_option("org/other")
     expect(note).to_be_hidden()
     expect(page.get_by_label("Branches")).to_have_attribute("placeholder", "4 (default)")
-    expect(examples).to_have_count(0)
     page.get_by_label("Model").select_option("demo")
     expect(note).to_be_visible()
     expect(examples).to_have_count(6)
@@ -127,21 +153,22 @@ def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> No
         server.error = (status, "temperature: got 7.", headers)
         page.get_by_role("button", name="Run").click()
         expect(alert).to_have_text(f"{title} temperature: got 7.{end}")
-        expect(page.get_by_role("status")).to_have_text("Failed.")
+        expect(page.get_by_role("status")).to_have_text("Failed before the first step.")
         expect(invalid).to_have_attribute("name", "temperature")
         expect(invalid).to_be_focused()
         expect(alert).to_be_in_viewport(ratio=1)
         assert invalid.get_attribute("aria-describedby") == alert.get_attribute("id")
         field, message = invalid.bounding_box(), alert.bounding_box()
         assert 0 <= message["y"] - field["y"] - field["height"] < 10, "the message is next to its field"
-        expect(page.locator(".at")).to_have_text(f"step {STEPS} of {STEPS}")  # The last result stays.
+        expect(page.locator(".at")).to_have_text("")  # Nothing of the run before is below the error.
+        expect(page.locator(".steps")).to_have_text("–")
     server.error_param = None
     server.error = (503, "the group was lost", {"Retry-After": "2"})
     page.get_by_role("button", name="Run").click()
     expect(alert).to_have_text("The server cannot decode just now. the group was lost. Wait 2 s.")
     expect(invalid).to_have_count(0)
     lanes = page.locator("#lanes").bounding_box()
-    assert alert.bounding_box()["y"] < lanes["y"], "the message is above the last result"
+    assert alert.bounding_box()["y"] < lanes["y"], "the message is above the result"
     server.error = None
     run(page)
     expect(alert).to_be_hidden()

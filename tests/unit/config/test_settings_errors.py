@@ -59,6 +59,22 @@ def test_a_message_has_other_names_for_settings_and_for_nothing_else() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_branches": 0}, "num_branches: got 0; allowed: a whole number from 1 to 1024, or auto"),
+        ({"acceptance": 2}, "acceptance: got 2; allowed: a number from 0 to 1, or exact"),
+        ({"acceptance": "x"}, "acceptance: got 'x'; allowed: a number from 0 to 1, or exact"),
+        ({"acceptance": True}, "acceptance: got True; allowed: a number from 0 to 1, or exact"),
+        ({"acceptance": float("nan")}, "acceptance: got nan; allowed: a number from 0 to 1, or exact"),
+    ],
+)
+def test_a_setting_of_two_types_has_one_message(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        parse_decoder_settings(values)
+    assert str(error.value) == message
+
+
 def test_an_error_about_a_schema_names_no_setting() -> None:
     with pytest.raises(SettingsError) as error:
         schema_automaton('{"$ref": "steps"}')

@@ -1,16 +1,21 @@
 /* Requests to the server that this page is from. */
 
 import { UserError, responseError } from "./errors.js";
+import { sentence } from "./format.js";
 
 /* `key`: the API key, or "". Raises UserError, and the browser's AbortError. */
 export async function callApi(path, key, options = {}) {
+  // A header is Latin-1; a browser refuses to send anything else.
+  if (/[^\x20-\x7e\xa0-\xff]/.test(key)) {
+    throw new UserError("This key cannot be sent.", "It has characters that no API key has. Type it again.", "key");
+  }
   const headers = { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
   let response;
   try {
     response = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new UserError("The server cannot be reached.", `${error.message}. See that it runs, then try again.`);
+    throw new UserError("The server cannot be reached.", `${sentence(error.message)} See that it runs, then try again.`);
   }
   if (!response.ok) throw await responseError(response, Boolean(key));
   return response;
@@ -25,9 +30,9 @@ export async function* events(response) {
       read = await reader.read();
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new UserError("The connection broke.", `${error.message}. What was decided so far is below.`);
+      throw new UserError("The connection broke.", `${sentence(error.message)} Try again.`);
     }
-    if (read.done) throw new UserError("The connection ended early.", "What was decided so far is below.");
+    if (read.done) throw new UserError("The connection ended early.", "Try again.");
     const parts = (rest + read.value).split(/\r?\n\r?\n/);
     rest = parts.pop();
     for (const part of parts) {

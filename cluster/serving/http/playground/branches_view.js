@@ -9,6 +9,7 @@ const MAX_SHOWN_BRANCHES = 12;
 /* `part`: from a class to the lane's element. */
 export function drawBranches(part, frame) {
   part("branch-table").hidden = !frame;
+  part("branch-marks").hidden = !frame;
   part("branch-hint").hidden = Boolean(frame);
   if (!frame) {
     part("unshown").hidden = part("accepted-note").hidden = true;
@@ -42,7 +43,7 @@ export function drawBranches(part, frame) {
   part("accepted-note").hidden = !accepted.length;
   const drafts = accepted.length === 1 ? "1 draft" : `${accepted.length} drafts`;
   const depth = frame.rule_steps.length;
-  part("accepted-note").textContent = `Accepted ${drafts}: one forward did ${depth} steps of the rule.`;
+  part("accepted-note").textContent = `Accepted ${drafts}: one forward pass did ${depth} steps of the rule.`;
 }
 
 /* What a branch tried, "token@position" once or more, short enough for its column: the first, and how many more. */

@@ -1,6 +1,7 @@
 /* Errors that the page shows: next to the field that they are about, else above the result. */
 
 import { $, node } from "./dom.js";
+import { setFieldNote } from "./field_notes.js";
 import { sentence } from "./format.js";
 
 const TITLES = {
@@ -39,40 +40,43 @@ export async function responseError(response, sentKey) {
   const wait = response.headers.get("Retry-After");
   const message = sentence(error?.message || body.slice(0, 300) || response.statusText);
   const title = TITLES[response.status] ?? `The server answered ${response.status}.`;
-  return new UserError(title, wait ? `${message} Wait ${wait} s.` : message, error?.param);
+  return new UserError(title, wait ? `${message} Wait ${wait} s.` : message, fieldToChange(response.status, error));
 }
 
-/* `fieldOf`: from the parts of a field's path (lopa.block_size, messages[0].content) to its control, or undefined. */
-export function showError(failure, fieldOf) {
+/* The field that a user can change so that the server accepts the request; null or undefined if it names none. */
+function fieldToChange(status, error) {
+  if (status === 413) return "prompt";
+  const isTooLong = error?.code === "context_length_exceeded" && error.message.includes("max_tokens");
+  return isTooLong ? "max_tokens" : error?.param;
+}
+
+/* `side`: A or B, or "" where the error is of neither. `controlOf`: from the parts of a field's path (lopa.block_size,
+ * messages[0].content) to its control, or undefined. Returns whether the error is at a field. */
+export function showError(failure, side, controlOf) {
   const path = failure.field ?? /^[\w.]+(?=:)/.exec(failure.message)?.[0] ?? "";
-  const control = fieldOf(path.split(/[.[\]]+/).filter(Boolean));
+  const control = controlOf(path.split(/[.[\]]+/).filter(Boolean));
   if (control) {
-    markInvalid(control, `${failure.title} ${failure.message}`);
-    return control;
+    for (let part = control.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+    setFieldNote(control, "error", `${failure.title} ${failure.message}`);
+    control.setAttribute("aria-invalid", "true");
+    return true;
   }
-  const [title, message] = $("error").children;
-  title.textContent = failure.title ?? "Something went wrong in this page.";
-  message.textContent = failure.message;
+  const title = failure.title ?? "Something went wrong in this page.";
+  const heading = node("strong", { textContent: side ? `${side}: ${title}` : title });
+  $("error").append(node("p", {}, heading, " ", node("span", { textContent: failure.message })));
   $("error").hidden = false;
-  return null;
+  return false;
 }
 
-function markInvalid(control, message) {
-  for (let part = control.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
-  const field = control.closest(".field");
-  field.querySelector(".field-error")?.remove();
-  const note = node("p", { className: "field-error", id: `${control.id}-error`, textContent: message });
-  note.setAttribute("role", "alert");
-  control.setAttribute("aria-invalid", "true");
-  control.setAttribute("aria-describedby", note.id);
-  field.append(note);
+/* The field is edited, so its error says nothing about it any more. */
+export function clearFieldError(control) {
+  if (!control.hasAttribute("aria-invalid")) return;
+  control.removeAttribute("aria-invalid");
+  setFieldNote(control, "error", "");
 }
 
 export function clearErrors() {
   $("error").hidden = true;
-  for (const note of document.querySelectorAll(".field-error")) note.remove();
-  for (const control of document.querySelectorAll("[aria-invalid]")) {
-    control.removeAttribute("aria-invalid");
-    control.removeAttribute("aria-describedby");
-  }
+  $("error").replaceChildren();
+  document.querySelectorAll("[aria-invalid]").forEach(clearFieldError);
 }

@@ -1,6 +1,7 @@
 /* A lane shows a run: while it decodes, step by step afterwards, and in a replay. */
 
 import { drawAnswer } from "./answer_view.js";
+import { drawAsked } from "./asked_view.js";
 import { drawBranches } from "./branches_view.js";
 import { drawCanvas } from "./canvas_view.js";
 import { $, copyOnClick } from "./dom.js";
@@ -21,8 +22,8 @@ export class Lane {
   movedAt = 0; // When it last moved to another frame.
   replaying = false; // Whether it replays a run, at a fixed pace.
 
-  /* `onContinue` is called with a run whose chat is to go on. */
-  constructor(onContinue) {
+  /* `onContinue` is called with a run whose chat is to go on, `onUseAgain` with one to ask again. */
+  constructor(onContinue, onUseAgain) {
     this.root = $("lane").content.firstElementChild.cloneNode(true);
     const parts = new Map();
     this.part = (name) => {
@@ -36,15 +37,18 @@ export class Lane {
       this.draw();
     });
     this.part("continue").addEventListener("click", () => onContinue(this.shown));
+    this.part("use-again").addEventListener("click", () => onUseAgain(this.shown));
     copyOnClick(this.part("copy-answer"), () => this.shown.text.trimEnd());
     drawCanvas(this.part("canvas"));
   }
 
-  show(run) {
+  /* `withPrompt`: the form need not have what the run was asked. */
+  show(run, withPrompt) {
     this.pause();
     this.shown = run;
     this.at = Math.max(0, run.frames.length - 1);
     this.draw();
+    drawAsked(this.part, withPrompt ? run : null);
     drawAnswer(this.part, run);
     const inRace = Boolean(run.side);
     this.part("lane-title").hidden = !inRace;

@@ -9,15 +9,18 @@ const ROLES = ["user", "assistant", "tool"];
 /* `state`: the texts, `turns`, and the texts of set fields of `a` and of `b`, which is null without a race. */
 export function linkFragment(state) {
   const parameters = new URLSearchParams();
-  for (const name of TEXTS) if (state[name]) parameters.set(name, state[name]);
-  if (state.turns.length) parameters.set("turns", JSON.stringify(state.turns));
-  for (const [name, text] of Object.entries(state.a)) parameters.set(name, text);
-  if (state.b) parameters.set("race", "1");
-  for (const [name, text] of Object.entries(state.b ?? {})) parameters.set(`b.${name}`, text);
+  const isRaw = state.mode === "raw"; // Raw text has no chat.
+  const sent = isRaw ? { ...state, system: "", tools: "", turns: [] } : state;
+  for (const name of TEXTS) if (sent[name].trim()) parameters.set(name, sent[name]);
+  if (sent.turns.length) parameters.set("turns", JSON.stringify(sent.turns));
+  for (const [name, text] of Object.entries(sent.a)) parameters.set(name, text);
+  if (sent.b) parameters.set("race", "1");
+  for (const [name, text] of Object.entries(sent.b ?? {})) parameters.set(`b.${name}`, text);
   return `#${parameters}`;
 }
 
-/* The state that a fragment carries, or null without one. Names that the page does not have are left out. */
+/* The state that a fragment carries, or null without one. Names that the page does not have are left out. `prompt` is
+ * null in a link with settings alone: it leaves the prompt as it is. */
 export function readFragment(fragment) {
   const parameters = new URLSearchParams(fragment.replace(/^#/, ""));
   const known = [...TEXTS, ...SETTING_NAMES, "race", "turns"];
@@ -26,8 +29,11 @@ export function readFragment(fragment) {
     SETTING_NAMES.filter((name) => parameters.has(prefix + name)).map((name) => [name, parameters.get(prefix + name)]),
   );
   const texts = Object.fromEntries(TEXTS.map((name) => [name, parameters.get(name) ?? ""]));
+  const turns = readTurns(parameters.get("turns"));
+  // Results of tools are sent without a prompt.
+  const prompt = parameters.get("prompt") ?? (turns.length ? "" : null);
   const b = parameters.get("race") === "1" ? values("b.") : null;
-  return { ...texts, turns: readTurns(parameters.get("turns")), a: values(""), b };
+  return { ...texts, prompt, turns, a: values(""), b };
 }
 
 function readTurns(text) {

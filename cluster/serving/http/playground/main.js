@@ -2,19 +2,21 @@
 
 import { callApi, events } from "./api.js";
 import { $, copyOnClick } from "./dom.js";
-import { clearErrors, showError } from "./errors.js";
-import { count } from "./format.js";
+import { loadDraft, saveDraft } from "./drafts.js";
+import { clearErrors, clearFieldError, showError } from "./errors.js";
 import { Lane } from "./lane.js";
 import { linkFragment, readFragment } from "./link.js";
+import { doneText, endedText, outcomeOf, winnerOf } from "./outcomes.js";
 import { RequestForm } from "./request_form.js";
 import { Run } from "./run.js";
 import { RunsTable } from "./runs_table.js";
-import { loadKey, storeKey } from "./stored_key.js";
-import { loadRuns, storeRuns } from "./stored_runs.js";
+import { forgetRuns, keepRuns, loadRuns, watchRuns } from "./stored_runs.js";
+import { KEY, keep, kept } from "./tab_storage.js";
 
 const form = new RequestForm();
 const table = new RunsTable(showAgain);
-const newLane = () => new Lane((run) => form.continueAfter(run));
+const newLane = () => new Lane((run) => form.continueAfter(run), (run) => form.useAgain(run));
+const oneColumn = matchMedia("(max-width: 62rem)");
 let lanes = [];
 let stopper = null; // Of the requests in progress; null if there are none.
 
@@ -23,12 +25,12 @@ function setStatus(state, text) {
   $("status").textContent = text;
 }
 
-function showRuns(runs) {
+function showRuns(runs, withPrompt = false) {
   for (const lane of lanes.splice(runs.length)) lane.pause();
   while (lanes.length < runs.length) lanes.push(newLane());
   $("lanes").replaceChildren(...lanes.map(({ root }) => root));
   $("lanes").classList.toggle("race", runs.length > 1);
-  runs.forEach((run, i) => lanes[i].show(run));
+  runs.forEach((run, i) => lanes[i].show(run, withPrompt));
   table.mark(runs);
 }
 
@@ -36,20 +38,28 @@ function showAgain(run) {
   if (stopper) return;
   clearErrors();
   setStatus(run.state, run.outcome);
-  showRuns([run]);
+  showRuns([run], true);
+  scrollToResult();
+}
+
+function scrollToResult() {
+  const { top, bottom } = $("status").getBoundingClientRect();
+  // Where form and result are one above the other, the steps are below a status that can just be seen.
+  if (oneColumn.matches || top < 0 || bottom > innerHeight) $("result").scrollIntoView();
 }
 
 /* `side`: A or B in a race, else "". */
 function report(error, side = "") {
-  const control = showError(error, (names) => form.control(names, error.side || side));
-  control?.focus({ preventScroll: true });
-  control?.closest(".field").scrollIntoView({ block: "nearest" });
+  const of = error.side || side;
+  const isAtField = showError(error, of, (names) => form.control(names, of));
+  const invalid = isAtField && document.querySelector("[aria-invalid]"); // The first one of the page.
+  if (invalid) invalid.focus({ preventScroll: true });
+  (invalid ? invalid.closest(".field") : $("error")).scrollIntoView({ block: "nearest" });
 }
 
 async function start() {
   if (stopper) return;
   clearErrors();
-  const before = lanes.map(({ shown }) => shown).filter(Boolean);
   stopper = new AbortController();
   updateButtons();
   let runs = [];
@@ -59,23 +69,29 @@ async function start() {
     const requests = form.requests();
     runs = requests.map(({ name }) => new Run(name));
     showRuns(runs);
-    if (matchMedia("(max-width: 62rem)").matches) $("result").scrollIntoView();
-    await Promise.all(runs.map((run, i) => decode(run, requests[i], runs)));
+    scrollToResult();
+    await Promise.all(runs.map((run, i) => decode(run, requests[i])));
   } catch (error) {
     report(error);
   }
   stopper = null;
   updateButtons();
+  const winner = winnerOf(runs);
+  if (winner) {
+    winner.place = "fewer seconds";
+    laneOf(winner)?.update(winner);
+  }
   const decoded = runs.filter((run) => run.frames.length || run.stats);
   for (const run of decoded) table.add(run);
-  storeRuns(table.runs);
-  // A request that was refused leaves the last result on show, below its error.
-  if (!decoded.length && before.length) showRuns(before);
+  keepRuns(decoded.toReversed());
   table.mark(lanes.map(({ shown }) => shown));
-  setStatus(runs.find(({ state }) => state !== "done")?.state ?? (runs.length ? "done" : "failed"), outcome(runs));
+  const state = runs.find(({ state }) => state !== "done")?.state ?? (runs.length ? "done" : "failed");
+  setStatus(state, runs.length ? outcomeOf(runs) : notSent());
 }
 
-async function decode(run, { path, body }, runs) {
+const notSent = () => (lanes[0].shown ? "Not sent. The run before is below." : "Not sent.");
+
+async function decode(run, { path, body }) {
   try {
     const response = await callApi(path, form.key, {
       method: "POST", body: JSON.stringify(body), signal: stopper.signal,
@@ -87,11 +103,10 @@ async function decode(run, { path, body }, runs) {
       laneOf(run)?.update(run, run.frames.length > frames);
     }
     run.end("done", run.finish ?? "none", doneText(run));
-    if (runs.length > 1) run.place = runs.some(({ place }) => place) ? "" : "finished first";
   } catch (error) {
-    if (error.name === "AbortError") run.end("stopped", "stopped", `Stopped after ${count(run.frames.length)}.`);
+    if (error.name === "AbortError") run.end("stopped", "stopped", endedText(run, "Stopped"));
     else {
-      run.end("failed", "failed", "Failed.");
+      run.end("failed", "failed", endedText(run, "Failed"));
       report(error, run.side);
     }
   }
@@ -99,22 +114,6 @@ async function decode(run, { path, body }, runs) {
 }
 
 const laneOf = (run) => lanes.find(({ shown }) => shown === run);
-
-function doneText(run) {
-  const { tokens, steps, tpf, seconds } = run.cost;
-  const after = run.promptTokens === null ? "" : ` after a prompt of ${run.promptTokens}`;
-  const speed = `in ${count(steps)} and ${seconds.toFixed(2)} s; ${tpf.toFixed(2)} tokens per forward`;
-  return `Done: ${tokens} tokens${after}, ${speed}.`;
-}
-
-function outcome(runs) {
-  if (!runs.length) return "Not sent.";
-  if (runs.length === 1) return runs[0].outcome;
-  if (runs.some(({ state }) => state !== "done")) return runs.map((run) => `${run.side}: ${run.outcome}`).join(" ");
-  const told = ({ side, cost }) => `${side} took ${count(cost.steps)} and ${cost.seconds.toFixed(2)} s`;
-  const ordered = runs.toSorted((a, b) => Number(Boolean(b.place)) - Number(Boolean(a.place)));
-  return `${ordered[0].side} came first: ${ordered.map(told).join(", ")}. Both ran at the same time on the server.`;
-}
 
 function updateButtons() {
   $("run").setAttribute("aria-disabled", String(Boolean(stopper)));
@@ -125,19 +124,19 @@ function stop() {
   stopper?.abort();
 }
 
-/* The page as a link has it. */
-function openLink() {
+/* The form as this entry of the history had it, or as a link has it that is opened. */
+function openEntry() {
   try {
-    const state = readFragment(location.hash);
-    if (!state) return;
-    form.fill(state);
+    const state = loadDraft() ?? readFragment(location.hash);
+    if (state) form.fill(state);
   } catch (error) {
     report(error);
   }
+  saveDraft(form.state);
 }
 
 function link() {
-  history.replaceState(null, "", linkFragment(form.state));
+  history.replaceState(history.state, "", linkFragment(form.state));
   return location.href;
 }
 
@@ -149,11 +148,12 @@ $("form").addEventListener("submit", (event) => {
   event.preventDefault();
   start();
 });
+$("form").addEventListener("input", ({ target }) => clearFieldError(target));
 $("stop").addEventListener("click", stop);
 copyOnClick($("copy-link"), link, "Link copied", "The link is in the address bar");
 $("clear-runs").addEventListener("click", () => {
   table.clear();
-  storeRuns([]);
+  forgetRuns();
 });
 $("model").addEventListener("change", () => form.loadDefaults().catch(report));
 document.addEventListener("keydown", (event) => {
@@ -162,19 +162,22 @@ document.addEventListener("keydown", (event) => {
     start();
   } else if (event.key === "Escape") stop();
 });
-$("key").value = loadKey();
+$("key").value = kept(KEY);
 $("key").addEventListener("change", () => {
-  storeKey(form.key);
+  keep(KEY, form.key);
   clearErrors();
   load();
 });
+// Whatever changes the form does so in one of these; listeners of what is in the document come first.
+for (const type of ["input", "change", "click"]) document.addEventListener(type, () => saveDraft(form.state));
 window.addEventListener("hashchange", () => {
   clearErrors();
-  openLink();
+  openEntry();
 });
 $("settings").open = matchMedia("(min-width: 62rem)").matches;
 lanes = [newLane()];
 $("lanes").append(lanes[0].root);
-for (const run of loadRuns().reverse()) table.add(run);
-openLink();
+table.update(loadRuns());
+watchRuns((runs) => table.update(runs));
+openEntry();
 load();

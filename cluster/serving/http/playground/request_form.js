@@ -3,17 +3,23 @@
 import { callApi } from "./api.js";
 import { Conversation } from "./conversation.js";
 import { $, node } from "./dom.js";
+import { UserError } from "./errors.js";
 import { showExamples } from "./examples.js";
+import { setFieldNote } from "./field_notes.js";
 import { SettingsForm, label } from "./settings_form.js";
+import { Undo } from "./undo.js";
 
 export class RequestForm {
   constructor() {
     this.conversation = new Conversation();
+    this.undo = new Undo((replaced) => this.fill({ ...this.state, ...replaced }));
     this.sides = [new SettingsForm("A")];
     this.defaults = {}; // By model.
+    this.wantedModel = ""; // What to choose once the server's models are known.
     $("sides").append(this.sides[0].root);
     $("form").addEventListener("change", () => this.showMode());
     $("race").addEventListener("change", () => this.setRace($("race").checked));
+    $("model").addEventListener("change", () => setFieldNote($("model"), "note", ""));
   }
 
   get raw() {
@@ -47,8 +53,16 @@ export class RequestForm {
     this.defaults = {};
     const chosen = $("model").value || this.wantedModel;
     $("model").replaceChildren(...data.map(({ id }) => node("option", { value: id, textContent: id })));
-    if (data.some(({ id }) => id === chosen)) $("model").value = chosen;
+    this.chooseModel(chosen);
     await this.loadDefaults();
+  }
+
+  /* The first model of the server stands in for one that the server does not have. */
+  chooseModel(model) {
+    const isKnown = [...$("model").options].some(({ value }) => value === model);
+    if (isKnown) $("model").value = model;
+    const note = `The server has no model "${model}", so ${$("model").value} is chosen.`;
+    setFieldNote($("model"), "note", model && !isKnown ? note : "");
   }
 
   async loadDefaults() {
@@ -61,23 +75,35 @@ export class RequestForm {
   }
 
   setPrompt(prompt) {
+    this.undo.offer({ prompt: $("prompt").value });
+    this.undo.noteLossless(prompt);
     $("prompt").value = prompt;
     $("prompt").focus();
   }
 
   /* The chat of a run goes on, also if the form is about something else. */
   continueAfter(run) {
+    const { prompt, mode, system, turns } = this.state;
+    this.undo.offer({ prompt, mode, system, turns });
     $("form").mode.value = "chat";
     this.showMode();
     this.conversation.continueAfter(run);
+  }
+
+  useAgain(run) {
+    this.undo.offer(this.state);
+    this.undo.noteLossless(run.asked.prompt);
+    this.fill(run.asked);
+    $("prompt").focus();
   }
 
   /* A request per side: its path, its body and what its run is called. Raises UserError. */
   requests() {
     const prompt = $("prompt").value;
     const messages = this.raw ? null : this.conversation.messages(prompt);
+    if (!prompt.trim() && messages?.at(-1).role !== "tool") throw new UserError("Not sent.", "Type a prompt.", "prompt");
     const tools = this.raw ? undefined : this.conversation.tools();
-    return this.sides.map((side) => {
+    const requests = this.sides.map((side) => {
       const settings = side.read();
       const body = {
         model: $("model").value,
@@ -96,9 +122,14 @@ export class RequestForm {
         decoder: side.decoder,
         label: parts.filter(Boolean).join(" · "),
         side: this.sides.length > 1 ? side.side : "",
+        model: $("model").value,
+        tools: this.raw ? "" : $("tools").value,
+        settings: side.values,
       };
       return { path: this.raw ? "v1/completions" : "v1/chat/completions", body, name };
     });
+    this.undo.noteLossless(prompt);
+    return requests;
   }
 
   /* The control that the parts of a field's path name, of one side where two have it. */
@@ -110,26 +141,27 @@ export class RequestForm {
     return names.includes("messages") && !this.raw ? $("prompt") : undefined;
   }
 
-  /* What a link carries; see `linkFragment`. */
+  /* All that is in the form but the key; see `linkFragment`. */
   get state() {
     const [a, b] = this.sides.map(({ values }) => values);
+    const texts = { prompt: $("prompt").value, system: $("system").value, tools: $("tools").value };
     const { turns } = this.conversation;
-    const texts = { prompt: $("prompt").value, model: $("model").value, mode: this.raw ? "raw" : "" };
-    if (this.raw) return { ...texts, system: "", tools: "", turns: [], a, b: b ?? null };
-    return { ...texts, system: $("system").value.trim(), tools: $("tools").value.trim(), turns, a, b: b ?? null };
+    return { ...texts, model: $("model").value || this.wantedModel, mode: this.raw ? "raw" : "", turns, a, b: b ?? null };
   }
 
+  /* `prompt`: null leaves the prompt as it is. */
   fill({ prompt, model, mode, system, tools, turns, a, b }) {
-    $("prompt").value = prompt;
+    if (prompt !== null) $("prompt").value = prompt;
     $("form").mode.value = mode === "raw" ? "raw" : "chat";
     this.wantedModel = model; // The server's models may not be known yet.
-    if ([...$("model").options].some(({ value }) => value === model)) $("model").value = model;
+    if ($("model").options.length) this.chooseModel(model);
     $("system").value = system;
     $("tools").value = tools;
     $("context").open = Boolean(system || tools);
     this.conversation.set(turns);
     this.sides[0].fill(a);
     this.setRace(Boolean(b), b ?? {});
+    if (b || Object.keys(a).length) $("settings").open = true;
     this.showMode();
   }
 }

@@ -16,9 +16,19 @@ export class Run {
   state = "running"; // running, done, stopped or failed
   outcome = "";
 
-  /* `messages`: what was sent of a chat; null for raw text. `side`: A or B in a race, else "". */
-  constructor({ prompt, messages, decoder, label, side }) {
-    Object.assign(this, { prompt, messages, decoder, label, side });
+  /* `messages`: what was sent of a chat; null for raw text. `side`: A or B in a race, else "". `settings`: the texts
+   * of the fields that were set. `id`: of a kept run. */
+  constructor({ id = `${Date.now()}-${Math.random()}`, prompt, messages, decoder, label, side, model, tools, settings }) {
+    Object.assign(this, { id, prompt, messages, decoder, label, side, model, tools, settings });
+  }
+
+  /* The state of the form that asks the same again; of a race, what this side asked. */
+  get asked() {
+    const { model, tools, settings: a } = this;
+    const system = this.messages?.[0].role === "system" ? this.messages[0].content : "";
+    const turns = (this.messages ?? []).slice(system ? 1 : 0);
+    const prompt = this.messages && turns.at(-1).role !== "user" ? "" : (turns.pop()?.content ?? this.prompt);
+    return { prompt, system, turns, tools, model, mode: this.messages ? "chat" : "raw", a, b: null };
   }
 
   addChunk(chunk) {

@@ -3,8 +3,9 @@
 import { $, node } from "./dom.js";
 import { fixed, oneLine, rate, words } from "./format.js";
 
+const TITLES = { TPF: "tokens per step", Evaluations: "branch evaluations" };
 const COLUMNS = [
-  "Prompt", "Decoder", "Settings", "Tokens", "Steps", "TPF", "Tokens/s", "Forwards", "Finish", "Seconds",
+  "Prompt", "Decoder", "Settings", "Tokens", "Steps", "TPF", "Tokens/s", "Evaluations", "Finish", "Seconds",
 ];
 
 export class RunsTable {
@@ -12,7 +13,9 @@ export class RunsTable {
   constructor(onChoose) {
     this.onChoose = onChoose;
     this.runs = []; // The newest first.
-    const heads = COLUMNS.map((name) => node("th", { scope: "col", role: "columnheader", textContent: name }));
+    const heads = COLUMNS.map((name) => (
+      node("th", { scope: "col", role: "columnheader", textContent: name, title: TITLES[name] ?? "" })
+    ));
     $("runs").tHead.rows[0].append(...heads);
   }
 
@@ -37,6 +40,13 @@ export class RunsTable {
       cell.append(value ?? "–");
     });
     $("history").hidden = false;
+  }
+
+  /* `runs`: what this browser keeps now, the newest first. */
+  update(runs) {
+    if (!runs.length) this.clear();
+    const known = this.runs.map(({ id }) => id);
+    for (const run of runs.toReversed()) if (!known.includes(run.id)) this.add(run);
   }
 
   clear() {

@@ -2,6 +2,7 @@
 
 import { node } from "./dom.js";
 import { UserError } from "./errors.js";
+import { setFieldNote } from "./field_notes.js";
 import { oneLine, sentence, words } from "./format.js";
 
 /* `setting`: the name in the defaults, where it is another one. */
@@ -33,7 +34,9 @@ export class SettingsForm {
   /* `side`: A or B. */
   constructor(side) {
     this.side = side;
-    this.defaults = null; // Of the model: decoder, settings by decoder, and errors by decoder that it refuses.
+    this.defaults = null; // Of the model, as the server describes them.
+    this.unused = {}; // Texts of fields that the decoder does not have, for the next one that has them.
+    this.unknown = {}; // Texts of a link that no option of their field has.
     this.controls = Object.fromEntries(FIELDS.map((field) => [field.name, this.control(field)]));
     const legend = node("legend", { className: "unseen", textContent: `Settings of ${side}` });
     const fields = FIELDS.map(({ name, title }) => {
@@ -41,7 +44,10 @@ export class SettingsForm {
       return node("div", { className: "field" }, node("label", { htmlFor: control.id, textContent: title }), control);
     });
     this.root = node("fieldset", { className: "side-settings" }, legend, node("div", { className: "grid" }, ...fields));
-    this.root.addEventListener("change", () => this.showDefaults());
+    this.root.addEventListener("change", ({ target }) => {
+      delete this.unknown[target.name];
+      this.showDefaults();
+    });
     this.showDefaults();
   }
 
@@ -55,9 +61,22 @@ export class SettingsForm {
 
   offer(select, choices) {
     const chosen = select.value;
-    const options = choices.map((value) => node("option", { value, textContent: words(value) }));
+    const title = (value) => (this.isRuledOut(value) ? `${words(value)} (not available)` : words(value));
+    const options = choices.map((value) => node("option", { value, textContent: title(value) }));
     select.replaceChildren(select.options[0], ...options);
-    select.value = choices.includes(chosen) ? chosen : "";
+    this.choose(select, chosen);
+  }
+
+  choose(select, text) {
+    select.value = text;
+    if (select.value === text) return;
+    select.value = "";
+    this.unknown[select.name] = text;
+  }
+
+  /* Whether no request of this page can have this decoder. */
+  isRuledOut(decoder) {
+    return Boolean(this.defaults?.refused[decoder]) && !this.defaults.accepted_with[decoder];
   }
 
   setDefaults(defaults) {
@@ -71,7 +90,7 @@ export class SettingsForm {
     return this.controls.decoder.value || (this.defaults?.decoder ?? "");
   }
 
-  /* What the chosen decoder has; nothing for one that the model refuses. Undefined while the defaults are not known. */
+  /* What the chosen decoder has; nothing for one that is ruled out. Undefined while the defaults are not known. */
   get settings() {
     return this.defaults && (this.defaults.settings[this.decoder] ?? {});
   }
@@ -81,31 +100,49 @@ export class SettingsForm {
     for (const { name, setting = name } of FIELDS) {
       const control = this.controls[name];
       const known = name === "decoder" || !settings || setting in settings;
+      if (control.disabled === known) [control.value, this.unused[name]] = [this.unused[name] ?? "", control.value];
       control.disabled = !known;
       const shown = known ? this.shownDefault(name, settings?.[setting]) : "not used";
       if (control.localName === "select") control.options[0].textContent = shown;
       else control.placeholder = shown;
+      setFieldNote(control, "note", this.noteOf(name));
     }
+  }
+
+  /* What is to be known about a field before the request is sent. */
+  noteOf(name) {
+    if (name in this.unknown) return `"${this.unknown[name]}" cannot be chosen here, so the default is used.`;
+    if (name !== "decoder") return "";
+    if (this.isRuledOut(this.decoder)) {
+      const reason = sentence(this.defaults.refused[this.decoder]);
+      return `The model's configuration rules this decoder out, and nothing on this page changes that. Choose another ` +
+        `one. The server's reason: ${reason}`;
+    }
+    const needed = Object.entries(this.needed).map(([setting, value]) => `${setting} ${value}`).join(", ");
+    return needed && `Is sent with ${needed}: this decoder does not work with what the model's configuration has there.`;
+  }
+
+  /* Settings without which the server refuses the chosen decoder. */
+  get needed() {
+    return this.defaults?.accepted_with[this.decoder] ?? {};
   }
 
   shownDefault(name, value) {
     if (!this.defaults) return "default";
     if (name === "decoder") return `${words(this.defaults.decoder)} (default)`;
     const temperature = this.controls.temperature.value.trim() || this.settings.temperature;
-    if (name === "seed") return Number(temperature) > 0 ? "new each time" : "not used";
+    if (name === "seed" && Number(temperature) > 0) return "new each time";
     return `${value === null ? "none" : words(String(value))} (default)`;
   }
 
   /* What a request has: {standard, lopa}. Raises UserError for a text where a number belongs, and for a decoder that
-   * the model refuses. */
+   * is ruled out. */
   read() {
-    const refusal = this.defaults?.refused[this.decoder];
-    if (refusal) {
-      const message = `The model's configuration rules this decoder out. ${sentence(refusal)}`;
-      throw new UserError("Not sent.", message, "decoder", this.side);
+    if (this.isRuledOut(this.decoder)) {
+      throw new UserError("Not sent.", "This decoder is not available.", "decoder", this.side);
     }
     const standard = {};
-    const lopa = {};
+    const lopa = { ...this.needed };
     for (const field of FIELDS) {
       const control = this.controls[field.name];
       const text = control.value.trim();
@@ -116,15 +153,19 @@ export class SettingsForm {
 
   /* The texts of the fields that are set. */
   get values() {
-    const given = Object.entries(this.controls).map(([name, control]) => [name, control.value.trim()]);
+    const text = (name, { disabled, value }) => (disabled ? (this.unused[name] ?? "") : value).trim();
+    const given = Object.entries(this.controls).map(([name, control]) => [name, text(name, control)]);
     return Object.fromEntries(given.filter(([, text]) => text));
   }
 
   fill(values) {
+    this.unknown = {};
     for (const [name, control] of Object.entries(this.controls)) {
       const text = oneLine(values[name] ?? "");
       if (name === "decoder" && text && !this.defaults) this.offer(control, [text]);
-      control.value = text;
+      if (control.disabled) this.unused[name] = text;
+      else if (control.localName === "select") this.choose(control, text);
+      else control.value = text;
     }
     this.showDefaults();
   }

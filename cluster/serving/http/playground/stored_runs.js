@@ -4,25 +4,52 @@ import { Run } from "./run.js";
 
 const NAME = "lopa-runs-1";
 const MAX_RUNS = 20;
-const MAX_RUN_CHARS = 300_000; // A longer run keeps its last step alone.
+const MAX_RUN_CHARS = 300_000; // Of a run with all its steps.
 const MAX_CHARS = 2_000_000; // Of all runs; browsers allow 5 million.
 const PLAIN = [
-  "prompt", "messages", "decoder", "label", "side", "stats", "finish", "promptTokens", "text", "reasoning", "calls",
-  "state", "outcome",
+  "id", "prompt", "messages", "decoder", "label", "side", "model", "tools", "settings", "stats", "finish",
+  "promptTokens", "text", "reasoning", "calls", "state", "outcome",
 ];
+const TEXTS = ["id", "prompt", "decoder", "label", "side", "model", "tools", "text", "reasoning", "state", "outcome"];
 
-/* `runs`: the newest first. Older ones are left out where there is no room. */
-export function storeRuns(runs) {
+/* Add runs, the newest first, to those that this and other tabs have kept. Older ones are left out where there is no
+ * room. */
+export function keepRuns(runs) {
+  const older = entries().filter((entry) => unpacked(entry)).map((entry) => JSON.stringify(entry));
   const texts = [];
   let chars = 0;
-  for (const run of runs.slice(0, MAX_RUNS)) {
-    const whole = packed(run, false);
-    const text = whole.length > MAX_RUN_CHARS ? packed(run, true) : whole;
+  for (const text of [...runs.map(packed), ...older].slice(0, MAX_RUNS)) {
     chars += text.length;
     if (chars > MAX_CHARS) break;
     texts.push(text);
   }
   while (!write(texts)) texts.pop();
+}
+
+export function forgetRuns() {
+  write([]);
+}
+
+/* The newest first. An entry that no run can be made of is left out. */
+export function loadRuns() {
+  return entries().map(unpacked).filter(Boolean);
+}
+
+/* `onChange` is called with the kept runs when another tab has changed them. */
+export function watchRuns(onChange) {
+  window.addEventListener("storage", ({ key }) => {
+    if (key === NAME || key === null) onChange(loadRuns());
+  });
+}
+
+function entries() {
+  try {
+    const list = JSON.parse(localStorage.getItem(NAME) ?? "[]");
+    return Array.isArray(list) ? list : [];
+  } catch (error) {
+    console.warn(`Kept runs cannot be read: ${error.message}`);
+    return [];
+  }
 }
 
 /* Whether there was room. */
@@ -38,23 +65,16 @@ function write(texts) {
   }
 }
 
-/* The newest first. What is no list of runs, as a future version may write it, is removed. */
-export function loadRuns() {
-  let text = null;
-  try {
-    text = localStorage.getItem(NAME);
-    return JSON.parse(text ?? "[]").map(unpacked);
-  } catch (error) {
-    console.warn(`Kept runs cannot be read: ${error.message}`);
-    if (text !== null) localStorage.removeItem(NAME);
-    return [];
-  }
+/* A run that is too long keeps its last step. */
+function packed(run) {
+  const whole = packedWith(run, run.frames);
+  return whole.length > MAX_RUN_CHARS ? packedWith(run, run.frames.slice(-1)) : whole;
 }
 
-function packed(run, lastFrameOnly) {
+function packedWith(run, shownFrames) {
   const plain = Object.fromEntries(PLAIN.map((name) => [name, run[name]]));
   let before = [];
-  const frames = (lastFrameOnly ? run.frames.slice(-1) : run.frames).map((frame) => {
+  const frames = shownFrames.map((frame) => {
     const { step, seconds, cells, winner, rule_steps } = frame;
     const changed = cells.flatMap(({ t, s }, i) => (before[i]?.t === t && before[i].s === s ? [] : [[i, t, s]]));
     before = cells;
@@ -66,7 +86,19 @@ function packed(run, lastFrameOnly) {
   return JSON.stringify({ ...plain, frames });
 }
 
-function unpacked({ frames, ...plain }) {
+/* Undefined for what is no run, as another version of the page may have written it. */
+function unpacked(entry) {
+  try {
+    return runOf(entry);
+  } catch (error) {
+    console.warn(`A kept run cannot be read: ${error.message}`);
+    return undefined;
+  }
+}
+
+function runOf({ frames, ...plain }) {
+  const wrong = TEXTS.find((name) => typeof plain[name] !== "string");
+  if (wrong) throw new TypeError(`${wrong} is no text`);
   const run = Object.assign(new Run(plain), plain);
   for (const { length, changed, branches, ...frame } of frames) {
     const cells = Array.from({ length }, (_, i) => run.frames.at(-1)?.cells[i] ?? { t: "", s: 0 });
@@ -74,5 +106,6 @@ function unpacked({ frames, ...plain }) {
     const named = branches.map(([name, tried, confidence]) => ({ name, tried, confidence }));
     run.addFrame({ ...frame, cells, branches: named });
   }
+  if (!Array.isArray(run.calls) || !run.asked.a) throw new TypeError("calls or settings are missing");
   return run;
 }

@@ -48,6 +48,15 @@ def test_decoders_that_the_configuration_rules_out_come_with_the_error_of_a_requ
     assert not defaults.refused and defaults.settings.keys() == DECODERS.keys()
 
 
+def test_decoders_without_verified_lookahead_come_with_what_a_request_needs() -> None:
+    defaults, engine = defaults_of(Config.load("demo", {"decode": {"lookahead": "verified"}}))
+    assert defaults.accepted_with == dict.fromkeys(("editing", "dmax", "nemotron"), {"lookahead": "lopa"})
+    assert defaults.refused.keys() == {*defaults.accepted_with, "renoising"}
+    for decoder, needed in defaults.accepted_with.items():
+        session = engine.create_session("hi", decoder=decoder, **needed)
+        assert defaults.settings[decoder] == session.settings.model_dump(mode="json", exclude={"decoder"})
+
+
 def test_sampling_settings_are_the_checkpoints(tmp_path: Path) -> None:
     folder = shutil.copytree(DEMO_MODEL, tmp_path / "model")
     file = folder / "generation_config.json"
