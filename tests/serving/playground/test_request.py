@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from lopa_ray.decoding.decoders import DECODERS
-from support.fake_playground_server import STEPS, FakeServer
+from support.fake_playground_server import FakeServer
 from support.playground_page import PROMPT, Page, both_widths, browser_test, expect, prompt, run
 
 

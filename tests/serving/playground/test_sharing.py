@@ -1,14 +1,11 @@
-"""Links that carry prompt and settings, and runs that stay over a reload."""
+"""Links that carry prompt and settings."""
 
 from __future__ import annotations
 
-import json
 from urllib.parse import parse_qs, quote, urlsplit
 
-from support.fake_playground_server import STEPS, TEXT, FakeServer
-from support.playground_page import Page, both_widths, browser_test, expect, prompt, run, shown
-
-STORED = "() => localStorage.getItem('lopa-runs-1')"
+from support.fake_playground_server import TEXT, FakeServer
+from support.playground_page import PROMPT, Page, both_widths, browser_test, expect, prompt, run
 
 
 def link_of(page: Page) -> str:
@@ -88,62 +85,35 @@ def test_what_a_link_has_beyond_that_is_ignored(page: Page, server: FakeServer) 
 
 @browser_test
 @both_widths
-def test_runs_stay_over_a_reload(page: Page, server: FakeServer) -> None:
-    server.verified = True
-    run(page)
-    before = shown(page), page.locator("#runs tbody tr").inner_text(), page.locator(".stats").inner_text()
-    slider = page.get_by_role("slider", name="Step")
-    slider.fill("4")
-    step = shown(page), page.locator(".branch-table").inner_text()
-    page.reload()
-    expect(page.get_by_role("status")).to_have_text("Press Run to decode the prompt.")
-    page.locator("#runs button").click()
-    expect(page.get_by_role("status")).to_contain_text("Done")
-    expect(page.locator(".at")).to_have_text(f"step {STEPS} of {STEPS}")
-    after = shown(page), page.locator("#runs tbody tr").inner_text(), page.locator(".stats").inner_text()
-    assert after == before
-    slider.fill("4")
-    assert (shown(page), page.locator(".branch-table").inner_text()) == step
-    page.get_by_role("button", name="Continue the chat").click()
-    expect(prompt(page)).to_be_focused()
-    page.get_by_role("button", name="Clear").click()
-    page.reload()
-    expect(page.locator("#history")).to_be_hidden()
-    assert page.evaluate(STORED) is None
+def test_a_link_with_settings_alone_leaves_the_prompt_and_shows_the_settings(
+    page: Page, server: FakeServer
+) -> None:
+    opened = page.context.new_page()
+    opened.set_viewport_size(page.viewport_size)
+    opened.goto(f"{server.url}#num_branches=8")
+    expect(prompt(opened)).to_have_value(PROMPT)
+    expect(opened.get_by_label("Branches")).to_have_value("8")
+    expect(opened.get_by_label("Branches")).to_be_visible()
 
 
 @browser_test
-def test_kept_runs_are_bounded(page: Page, server: FakeServer) -> None:
-    server.step_seconds = 0.0
-    for seed in range(22):
-        page.get_by_label("Seed").fill(str(seed))
-        page.keyboard.press("Control+Enter")
-        expect(page.locator("#runs tbody tr")).to_have_count(seed + 1)
-    kept = json.loads(page.evaluate(STORED))
-    assert [run["label"] for run in kept] == [f"seed {seed}" for seed in range(21, 1, -1)]
-    # A run that is too long keeps its last step.
-    server.decode = [("x" * 500, step) for step in range(1, 700)]
-    page.keyboard.press("Control+Enter")
-    expect(page.get_by_role("status")).to_contain_text("Done", timeout=60_000)
-    assert len(json.loads(page.evaluate(STORED))[0]["frames"]) == 1
-    assert len(page.evaluate(STORED)) < 2_000_000
-
-
-@browser_test
-def test_a_full_or_forbidden_storage_stops_nothing(page: Page, server: FakeServer) -> None:
-    page.evaluate("""() => {
-      const set = Storage.prototype.setItem;
-      Storage.prototype.setItem = function (name, text) {
-        if (text.length > 5000) throw new DOMException("full", "QuotaExceededError");
-        set.call(this, name, text);
-      };
-    }""")
-    for rows in 1, 2, 3:
-        run(page)
-        expect(page.locator("#runs tbody tr")).to_have_count(rows)
-    assert 1 <= len(json.loads(page.evaluate(STORED))) < 3
-    page.add_init_script("""for (const name of ["localStorage", "sessionStorage"]) {
-      Object.defineProperty(window, name, { get() { throw new Error("no"); } });
-    }""")
-    page.reload()
+def test_what_the_server_does_not_have_is_said(page: Page, server: FakeServer) -> None:
+    notes = page.locator(".field-note")
+    opened = [
+        f"{server.url}#model=other&decoder=nothing&lookahead=never",
+        f"{server.url}#model=other&decoder=no",
+    ]
+    for at, link in enumerate(opened):
+        page.goto(link)
+        if at == 0:
+            page.evaluate("() => { history.replaceState(null, ''); sessionStorage.clear(); }")
+            page.reload()  # The link is read before the server's models are known, the next one afterwards.
+            expect(notes).to_have_count(3)
+        else:
+            expect(notes).to_have_count(2)
+        expect(notes.first).to_have_text('The server has no model "other", so demo is chosen.')
+        expect(notes.nth(1)).to_contain_text("cannot be chosen here, so the default is used.")
+    page.get_by_label("Decoder").select_option("d2f")
+    expect(notes).to_have_count(1)
     run(page)
+    assert server.bodies[-1]["model"] == "demo" and server.bodies[-1]["lopa"]["decoder"] == "d2f"
