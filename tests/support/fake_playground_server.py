@@ -54,6 +54,12 @@ class FakeServer:
     error_code: str | None = None
     error_decoder: str | None = None
     """The error is for requests that name this decoder; None: for all."""
+    slow_decoder: str | None = None
+    """Of two requests, the one that names it is refused after the other one."""
+    refused: int = 0
+    """How many requests were answered with `error`."""
+    pause_before_steps: bool = False
+    """The stream waits before the first step for as long as this is set."""
     error_step: int | None = None
     """The step in whose place the stream carries an error."""
     pause_after_step: int | None = None
@@ -99,7 +105,10 @@ class FakeServer:
         self.paths.append(request.url.path)
         self.bodies.append(await request.json())
         decoder = self.bodies[-1]["lopa"].get("decoder", "lopa")
+        while decoder == self.slow_decoder and self.refused % 2 == 0:
+            await asyncio.sleep(0.01)
         if self.error and self.error_decoder in (None, decoder):
+            self.refused += 1
             status, message, headers = self.error
             return _error(status, message, self.error_param, headers, self.error_code)
         chat = request.url.path == "/v1/chat/completions"
@@ -115,6 +124,8 @@ class FakeServer:
     async def _stream(self, chat: bool, told_step_seconds: float) -> AsyncIterator[bytes]:
         finished = False
         try:
+            while self.pause_before_steps:
+                await asyncio.sleep(0.01)
             for chunk in self._chunks(chat, told_step_seconds):
                 if "lopa" in chunk:
                     await asyncio.sleep(self.step_seconds)

@@ -53,7 +53,12 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
         expect(page.get_by_label(name)).to_be_disabled()
     run(page)
     assert "num_branches" not in server.bodies[-1]["lopa"], "the decoder has no such setting"
+    expect(page.get_by_label("Branches")).to_have_value("")
+    expect(page.get_by_label("Branches")).to_have_attribute("placeholder", "not used")
     expect(newest.locator("[data-name=Decoder]")).to_have_text("d2f")
+    page.get_by_label("Decoder").select_option("lopa")
+    expect(page.get_by_label("Branches")).to_have_value("auto")
+    expect(page.get_by_label("Lookahead")).to_have_value("verified")
 
 
 @browser_test
@@ -138,87 +143,3 @@ def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServ
     page.get_by_label("Model").select_option("demo")
     expect(note).to_be_visible()
     expect(examples).to_have_count(6)
-
-
-@browser_test
-@both_widths
-def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> None:
-    run(page)
-    alert, invalid = page.get_by_role("alert"), page.locator("[aria-invalid=true]")
-    for status, headers, title, end in [
-        (400, {}, "The server refused the request.", ""),
-        (429, {"Retry-After": "2"}, "The server is busy.", " Wait 2 s."),
-        (500, {}, "The server answered 500.", ""),
-    ]:
-        server.error = (status, "temperature: got 7.", headers)
-        page.get_by_role("button", name="Run").click()
-        expect(alert).to_have_text(f"{title} temperature: got 7.{end}")
-        expect(page.get_by_role("status")).to_have_text("Failed before the first step.")
-        expect(invalid).to_have_attribute("name", "temperature")
-        expect(invalid).to_be_focused()
-        expect(alert).to_be_in_viewport(ratio=1)
-        assert invalid.get_attribute("aria-describedby") == alert.get_attribute("id")
-        field, message = invalid.bounding_box(), alert.bounding_box()
-        assert 0 <= message["y"] - field["y"] - field["height"] < 10, "the message is next to its field"
-        expect(page.locator(".at")).to_have_text("")  # Nothing of the run before is below the error.
-        expect(page.locator(".steps")).to_have_text("–")
-    server.error_param = None
-    server.error = (503, "the group was lost", {"Retry-After": "2"})
-    page.get_by_role("button", name="Run").click()
-    expect(alert).to_have_text("The server cannot decode just now. the group was lost. Wait 2 s.")
-    expect(invalid).to_have_count(0)
-    lanes = page.locator("#lanes").bounding_box()
-    assert alert.bounding_box()["y"] < lanes["y"], "the message is above the result"
-    server.error = None
-    run(page)
-    expect(alert).to_be_hidden()
-    expect(invalid).to_have_count(0)
-
-
-@browser_test
-@both_widths
-def test_key_is_asked_for_and_sent(page: Page, server: FakeServer) -> None:
-    server.api_key = "sesame"
-    page.reload()
-    alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("This server asks for an API key. Type yours here")
-    key = page.get_by_label("API key")
-    expect(key).to_have_attribute("aria-invalid", "true")
-    expect(key).to_be_focused()
-    key.fill("open")
-    key.press("Tab")
-    expect(alert).to_contain_text("The server does not know this key.")
-    assert "Bearer" not in page.locator("body").inner_text()
-    key.fill("sesame")
-    key.press("Tab")
-    expect(page.get_by_role("alert")).to_be_hidden()
-    expect(page.get_by_label("Model")).to_have_value("demo")
-    run(page)
-    kept = page.evaluate("() => [JSON.stringify(localStorage), document.cookie, location.href]")
-    assert not any("sesame" in where for where in kept), "the key is kept for the tab only"
-    assert page.evaluate("() => sessionStorage.getItem('lopa-key')") == "sesame"
-
-
-@browser_test
-def test_what_breaks_in_the_middle_is_shown(page: Page, server: FakeServer) -> None:
-    server.error_step = 4
-    page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("alert")).to_have_text(
-        "The server ended the request with an error. a worker was lost."
-    )
-    expect(page.locator(".steps")).to_have_text("3")
-    expect(page.locator("#runs tbody tr")).to_contain_text("failed")
-    page.context.set_offline(True)
-    page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached.")
-    page.context.set_offline(False)
-
-
-@browser_test
-def test_words_in_place_of_numbers_are_not_sent(page: Page, server: FakeServer) -> None:
-    page.get_by_label("Seed").fill("12 34")
-    page.get_by_role("button", name="Run").click()
-    message = 'Not sent. Got "12 34"; allowed: a whole number, or nothing for the default.'
-    expect(page.get_by_role("alert")).to_have_text(message)
-    expect(page.get_by_label("Seed")).to_be_focused()
-    assert not server.bodies

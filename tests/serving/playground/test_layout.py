@@ -1,0 +1,54 @@
+"""What is where and how large: on phones, and with long prompts and answers."""
+
+from __future__ import annotations
+
+from support.fake_playground_server import STEPS, FakeServer
+from support.playground_page import PHONE, Page, assert_fits, both_widths, browser_test, expect, prompt, run
+
+
+@browser_test
+def test_a_phone_neither_zooms_into_fields_nor_has_tiny_buttons(page: Page, server: FakeServer) -> None:
+    page.set_viewport_size(PHONE)
+    page.get_by_text("System prompt and tools").click()
+    run(page)
+    page.locator("#runs button").click()
+    fields = page.locator("form :is(input:not([type=radio], [type=checkbox]), select, textarea):visible")
+    assert fields.count() > 10
+    sizes = fields.evaluate_all("all => all.map((field) => getComputedStyle(field).fontSize)")
+    assert set(sizes) == {"16px"}
+    buttons = page.locator(":is(.small, #runs button):visible")
+    assert buttons.count() > 8
+    assert min(button.bounding_box()["height"] for button in buttons.all()) >= 36
+    expect(page.get_by_role("status")).to_be_in_viewport(ratio=1)
+
+
+@browser_test
+@both_widths
+def test_the_prompt_grows_with_its_text(page: Page, server: FakeServer) -> None:
+    def height() -> float:
+        box: dict[str, float] = prompt(page).bounding_box()
+        return box["height"]
+
+    prompt(page).fill("short")
+    short = height()
+    prompt(page).fill("\n" * 12)
+    assert height() > short * 1.5
+    prompt(page).fill("\n" * 500)
+    assert height() < page.viewport_size["height"]
+
+
+@browser_test
+@both_widths
+def test_a_canvas_of_many_positions_scrolls(page: Page, server: FakeServer) -> None:
+    server.decode = [*server.decode, *[(f" word{at}", STEPS) for at in range(1500)]]
+    run(page)
+    canvas = page.locator(".canvas")
+    assert canvas.bounding_box()["height"] < page.viewport_size["height"]
+    assert canvas.evaluate("canvas => canvas.scrollHeight > canvas.clientHeight")
+    assert_fits(page)
+
+
+@browser_test
+def test_what_the_settings_mean_is_a_link_to_their_documentation(page: Page, server: FakeServer) -> None:
+    link = page.get_by_role("link", name="What do these settings mean?")
+    expect(link).to_have_attribute("href", "https://lopa-ray.github.io/lopa-ray/settings/")
