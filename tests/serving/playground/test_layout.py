@@ -11,15 +11,16 @@ def test_a_phone_neither_zooms_into_fields_nor_has_tiny_buttons(page: Page, serv
     page.set_viewport_size(PHONE)
     page.get_by_text("System prompt and tools").click()
     run(page)
-    page.locator("#runs button").click()
     fields = page.locator("form :is(input:not([type=radio], [type=checkbox]), select, textarea):visible")
     assert fields.count() > 10
     sizes = fields.evaluate_all("all => all.map((field) => getComputedStyle(field).fontSize)")
     assert set(sizes) == {"16px"}
     buttons = page.locator(":is(.small, #runs button):visible")
-    assert buttons.count() > 8
+    assert buttons.count() > 8  # Examples, those of the answer and of the link, and a run.
     assert min(button.bounding_box()["height"] for button in buttons.all()) >= 36
+    page.locator("#runs [data-name=Steps]").click()  # Any part of a row can be tapped.
     expect(page.get_by_role("status")).to_be_in_viewport(ratio=1)
+    expect(page.locator(".asked-prompt")).to_be_visible()
 
 
 @browser_test

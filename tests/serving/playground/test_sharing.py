@@ -97,6 +97,19 @@ def test_a_link_with_settings_alone_leaves_the_prompt_and_shows_the_settings(
 
 
 @browser_test
+def test_a_link_to_another_model_shows_the_defaults_of_that_model(page: Page, server: FakeServer) -> None:
+    server.models = ["demo", "org/other"]
+    page.reload()
+    expect(page.locator("#examples")).to_be_visible()
+    page.goto(f"{server.url}#model=org%2Fother")
+    expect(page.get_by_label("Model")).to_have_value("org/other")
+    expect(page.locator("#examples")).to_be_hidden()  # Those are for the model demo.
+    page.go_back()
+    expect(page.get_by_label("Model")).to_have_value("demo")
+    expect(page.locator("#examples")).to_be_visible()
+
+
+@browser_test
 def test_what_the_server_does_not_have_is_said(page: Page, server: FakeServer) -> None:
     notes = page.locator(".field-note")
     opened = [

@@ -13,7 +13,7 @@ import { RunsTable } from "./runs_table.js";
 import { forgetRuns, keepRuns, loadRuns, watchRuns } from "./stored_runs.js";
 import { KEY, keep, kept } from "./tab_storage.js";
 
-const form = new RequestForm();
+const form = new RequestForm((error) => report(error));
 const table = new RunsTable(showAgain);
 const newLane = () => new Lane((run) => form.continueAfter(run), (run) => form.useAgain(run));
 const oneColumn = matchMedia("(max-width: 62rem)");
@@ -140,8 +140,9 @@ function link() {
   return location.href;
 }
 
+/* The models of the server; the draft then has the one that is chosen. */
 function load() {
-  form.loadModels().catch(report);
+  form.loadModels().then(() => saveDraft(form.state)).catch(report);
 }
 
 $("form").addEventListener("submit", (event) => {
@@ -155,7 +156,6 @@ $("clear-runs").addEventListener("click", () => {
   table.clear();
   forgetRuns();
 });
-$("model").addEventListener("change", () => form.loadDefaults().catch(report));
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();

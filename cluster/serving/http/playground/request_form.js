@@ -10,7 +10,9 @@ import { SettingsForm, label } from "./settings_form.js";
 import { Undo } from "./undo.js";
 
 export class RequestForm {
-  constructor() {
+  /* `report` is called with errors of what the form asks the server. */
+  constructor(report) {
+    this.report = report;
     this.conversation = new Conversation();
     this.undo = new Undo((replaced) => this.fill({ ...this.state, ...replaced }));
     this.sides = [new SettingsForm("A")];
@@ -19,7 +21,10 @@ export class RequestForm {
     $("sides").append(this.sides[0].root);
     $("form").addEventListener("change", () => this.showMode());
     $("race").addEventListener("change", () => this.setRace($("race").checked));
-    $("model").addEventListener("change", () => setFieldNote($("model"), "note", ""));
+    $("model").addEventListener("change", () => {
+      setFieldNote($("model"), "note", "");
+      this.loadDefaults().catch(report);
+    });
   }
 
   get raw() {
@@ -154,7 +159,10 @@ export class RequestForm {
     if (prompt !== null) $("prompt").value = prompt;
     $("form").mode.value = mode === "raw" ? "raw" : "chat";
     this.wantedModel = model; // The server's models may not be known yet.
-    if ($("model").options.length) this.chooseModel(model);
+    if ($("model").options.length) {
+      this.chooseModel(model);
+      this.loadDefaults().catch(this.report);
+    }
     $("system").value = system;
     $("tools").value = tools;
     $("context").open = Boolean(system || tools);

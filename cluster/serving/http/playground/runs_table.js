@@ -24,7 +24,6 @@ export class RunsTable {
     const { tokens, steps, tpf, seconds, forwards } = run.cost;
     const title = oneLine(run.prompt) || "(empty)";
     const button = node("button", { type: "button", textContent: title.slice(0, 60), title: "Show this run again" });
-    button.addEventListener("click", () => this.onChoose(run));
     const settings = [run.side, run.label || "defaults"].filter(Boolean).join(" · ");
     const values = [
       button, words(run.decoder), settings, tokens, steps, fixed(tpf, 2), rate({ tokens, seconds }), forwards,
@@ -32,6 +31,7 @@ export class RunsTable {
     ];
     const row = $("runs").tBodies[0].insertRow(0);
     row.run = run;
+    row.addEventListener("click", () => this.onChoose(run)); // The button in it is for keyboards.
     row.setAttribute("role", "row");
     values.forEach((value, i) => {
       const cell = row.insertCell();
