@@ -6,6 +6,8 @@ import logging
 import math
 import os
 import shutil
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,7 @@ from ray.exceptions import AuthenticationError
 from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_resources
 from actors.ray_node import RayNode
-from actors.ray_token import AUTH_MODE, make_token, wants_token
+from actors.ray_token import ANSWER_TIMEOUT_S, AUTH_MODE, is_host_and_port, make_token, wants_token
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec
@@ -149,6 +151,7 @@ def connect_to_ray(
             "include_dashboard": False,
         }
     else:
+        _check_answers(address)
         _check_auth_mode(address)
         if env_vars:
             options["runtime_env"] = {"env_vars": dict(env_vars)}
@@ -159,6 +162,22 @@ def connect_to_ray(
             ray.init(address=address, **options)
     except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
         raise ClusterError(_explain(address, error)) from error
+
+
+def _check_answers(address: str) -> None:
+    """Raises ClusterError if nothing listens at a host and port; Ray itself tries for more than a minute."""
+    if not is_host_and_port(address):
+        return
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ClusterError(_explain(address, error)) from error
+            time.sleep(0.2)
 
 
 def _check_auth_mode(address: str) -> None:

@@ -24,6 +24,7 @@ ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 """A call without effect. Only whether it is refused matters."""
 
 ANSWER_TIMEOUT_S = 5.0
+"""For how long a cluster's head is waited for. One that starts just now is there by then."""
 
 
 def follow_cluster() -> None:
@@ -48,9 +49,14 @@ def make_token() -> None:
         opened.write(secrets.token_hex(32))
 
 
+def is_host_and_port(address: str) -> bool:
+    """Whether an address of Ray is `host:port`, and neither a word such as `auto` nor a client's `ray://` address."""
+    return re.fullmatch(r"[^/]+:\d+", address) is not None
+
+
 def wants_token(address: str) -> bool | None:
     """Whether the Ray at `address` refuses calls without a token; None if that is no host:port, or unknown."""
-    if not re.fullmatch(r"[^/]+:\d+", address):
+    if not is_host_and_port(address):
         return None
     import grpc  # imported here, because commands without a cluster need not wait for it
 

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +25,8 @@ from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
-CLUSTER = "127.0.0.1:9"
-"""Where nothing listens, so that it does not say whether it wants a token."""
+NOTHING = "127.0.0.1:9"
+"""Where nothing listens."""
 
 
 class FakeRay:
@@ -69,6 +71,18 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     yield fake
     fake.raylet.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """The address of what takes connections and closes them, so that it does not say whether it wants a token."""
+    with TCPServer(("127.0.0.1", 0), BaseRequestHandler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        host, port = server.server_address
+        yield f"{host!s}:{port}"
+        server.shutdown()
+        thread.join()
 
 
 def has_ended(connection: RayConnection) -> bool:
@@ -117,11 +131,18 @@ def test_a_local_object_store_has_room_for_weights_and_for_the_slots_of_a_new_wo
 
 
 @pytest.mark.parametrize("connected_before", [False, True])
-def test_a_cluster_outlives_them(ray: FakeRay, connected_before: bool) -> None:
+def test_a_cluster_outlives_them(ray: FakeRay, cluster: str, connected_before: bool) -> None:
     if connected_before:
-        ray.init(CLUSTER)
-    RayConnection(tiny_config(), CLUSTER).close()
-    assert ray.address == CLUSTER
+        ray.init(cluster)
+    RayConnection(tiny_config(), cluster).close()
+    assert ray.address == cluster
+
+
+def test_a_cluster_that_is_not_there_is_said_at_once(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors.ray_connection, "ANSWER_TIMEOUT_S", 0.1)
+    with pytest.raises(ClusterError, match=r"cannot connect to Ray at '127.0.0.1:9' .* correct RAY_ADDRESS"):
+        RayConnection(tiny_config(), NOTHING)
+    assert ray.starts == 0
 
 
 def test_a_ray_that_came_after_a_shutdown_is_another_one(ray: FakeRay) -> None:
@@ -162,7 +183,12 @@ def test_an_engine_says_that_ray_was_shut_down_under_it(ray: FakeRay) -> None:
     ],
 )
 def test_a_cluster_that_would_refuse_this_process_is_not_connected_to(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, mode: str | None, wanted: bool | None, refusal: str | None
+    ray: FakeRay,
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: str,
+    mode: str | None,
+    wanted: bool | None,
+    refusal: str | None,
 ) -> None:
     monkeypatch.setattr(actors.ray_connection, "wants_token", lambda _: wanted)
     if mode is None:
@@ -170,20 +196,20 @@ def test_a_cluster_that_would_refuse_this_process_is_not_connected_to(
     else:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     if refusal is None:
-        RayConnection(tiny_config(), CLUSTER)
-        assert ray.address == CLUSTER
+        RayConnection(tiny_config(), cluster)
+        assert ray.address == cluster
     else:
         with pytest.raises(ClusterError, match=refusal):
-            RayConnection(tiny_config(), CLUSTER)
+            RayConnection(tiny_config(), cluster)
         assert ray.starts == 0
 
 
-@pytest.mark.parametrize("cluster", [True, False])
+@pytest.mark.parametrize("local", [False, True])
 def test_what_keeps_ray_from_starting_is_a_cluster_error(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, cluster: bool
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, cluster: str, local: bool
 ) -> None:
     def init(address: str, **options: Any) -> None:
-        if not cluster:
+        if local:
             raise PermissionError("/nowhere/.ray")
         assert os.environ[ATTEMPTS_VARIABLE] == "2"
         # As Ray reports it: the exception of the last attempt is text.
@@ -193,9 +219,9 @@ def test_what_keeps_ray_from_starting_is_a_cluster_error(
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.delenv(ATTEMPTS_VARIABLE, raising=False)
-    expected = "does not accept the token of this process" if cluster else "/nowhere/.ray.*set RAY_AUTH_TOKEN"
+    expected = "/nowhere/.ray.*set RAY_AUTH_TOKEN" if local else "does not accept the token of this process"
     with pytest.raises(ClusterError, match=expected):
-        RayConnection(tiny_config(), CLUSTER if cluster else None)
+        RayConnection(tiny_config(), None if local else cluster)
     assert ATTEMPTS_VARIABLE not in os.environ
 
 
