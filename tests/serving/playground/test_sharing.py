@@ -110,6 +110,14 @@ def test_a_link_to_another_model_shows_the_defaults_of_that_model(page: Page, se
 
 
 @browser_test
+def test_a_link_is_shown_though_the_form_changes_before_the_browser_reports_it(
+    page: Page, server: FakeServer
+) -> None:
+    page.evaluate("() => { location.hash = 'prompt=linked'; document.dispatchEvent(new Event('input')); }")
+    expect(prompt(page)).to_have_value("linked")
+
+
+@browser_test
 def test_what_the_server_does_not_have_is_said(page: Page, server: FakeServer) -> None:
     notes = page.locator(".field-note")
     opened = [

@@ -18,8 +18,8 @@ from lopa_lab.cli import app as lab_app
 from lopa_ray.config.yaml_files import presets
 from lopa_ray.decoding.decoders import DECODERS
 
-WIDE = {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
-NARROW = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+WIDE = {"COLUMNS": "200"}
+NARROW = {"COLUMNS": "80"}
 
 
 def commands_below(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -4,10 +4,16 @@ import { DRAFTS, keep, kept } from "./tab_storage.js";
 
 const MAX_DRAFTS = 20;
 
-/* `state`: of the form, for the present entry of the history. */
+/* Give the present entry of the history a name, if it is a new one. */
+export function nameEntry() {
+  if (!history.state) history.replaceState({ entry: `${Date.now()}-${Math.random()}` }, "");
+}
+
+/* `state`: of the form, for the present entry of the history. One without a name is a link that the form does not show yet:
+ * the browser reports it after it has made the entry. */
 export function saveDraft(state) {
-  const entry = history.state?.entry ?? `${Date.now()}-${Math.random()}`;
-  if (!history.state) history.replaceState({ entry }, "");
+  const entry = history.state?.entry;
+  if (!entry) return;
   const others = drafts().filter(([name]) => name !== entry);
   keep(DRAFTS, JSON.stringify([...others, [entry, state]].slice(-MAX_DRAFTS)));
 }

@@ -2,7 +2,7 @@
 
 import { callApi, events } from "./api.js";
 import { $, copyOnClick } from "./dom.js";
-import { loadDraft, saveDraft } from "./drafts.js";
+import { loadDraft, nameEntry, saveDraft } from "./drafts.js";
 import { clearErrors, clearFieldError, showError } from "./errors.js";
 import { Lane } from "./lane.js";
 import { linkFragment, readFragment } from "./link.js";
@@ -132,6 +132,7 @@ function openEntry() {
   } catch (error) {
     report(error);
   }
+  nameEntry();
   saveDraft(form.state);
 }
 
