@@ -50,7 +50,8 @@ def main(url: str) -> None:
         decode(page, "Pens")
         page.screenshot(path=DOCS / "playground.png")
         steps = decode(page, "Goats")
-        page.add_style_tag(content="#history { display: none; }")  # it moves with the height of a step's branches
+        # Finished runs are below the decode, and move with the height of a step's branches.
+        page.locator("#history").evaluate("element => { element.style.display = 'none'; }")
         pictures = frames(page, steps)
         browser.close()
     pictures[0].save(
