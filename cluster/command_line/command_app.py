@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-_METAVARS = {"<int": "N", "<float": "X", "<str": "TEXT", "<path": "PATH"}
-"""What stands in the help for a value, by what typer writes for it: short, so that 80 columns fit long options."""
+_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
+"""What stands in the help for a value, by its type as typer writes it: short, so that 80 columns fit long options."""
 
 
 class _ShortTypes:
@@ -23,7 +23,7 @@ class _ShortTypes:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
             elif isinstance(parameter, TyperOption) and parameter.metavar is None:
-                kind = (parameter.display_type(ctx) or "").rstrip(">").removesuffix(" range")
+                kind = parameter.display_type(ctx).strip("<>").removesuffix(" range")
                 parameter.metavar = _METAVARS.get(kind)
         return parameters
 

@@ -52,13 +52,12 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages and images that are not in docs/."""
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
-    for image in sorted((ROOT / "benchmarks/plots").glob("*.svg")):
+    plots = sorted((ROOT / "benchmarks/plots").glob("*.svg"))
+    for image in plots:
         files.append(File.generated(config, f"plots/{image.name}", abs_src_path=str(image)))
-    for folder in ("docs/figures", "benchmarks/plots"):
-        for image in sorted((ROOT / folder).glob("*.svg")):
-            dark = image.read_text(encoding="utf-8").replace(INK, DARK_INK)
-            name = f"{Path(folder).name}/{image.stem}.dark.svg"
-            files.append(File.generated(config, name, content=dark))
+    for image in [*plots, *sorted((ROOT / "docs/figures").glob("*.svg"))]:
+        dark = image.read_text(encoding="utf-8").replace(INK, DARK_INK)
+        files.append(File.generated(config, f"{image.parent.name}/{image.stem}.dark.svg", content=dark))
     files.append(File.generated(config, "site.css", abs_src_path=str(Path(__file__).with_name("site.css"))))
     files.append(File.generated(config, "settings.md", content=settings_page()))
     for package, page in STUBS.items():

@@ -16,6 +16,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(DOCS.parent))
 
 from lopa_lab.bench.cluster_simulation import read_costs, simulate_clusters
+from lopa_lab.bench.measurements import number
 from lopa_lab.records.figure import INK, MARKERS, PALETTE, svg_image
 from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
 
@@ -77,7 +78,7 @@ def cluster_layout() -> str:
 def step_parts() -> str:
     """Where the simulated time of a step goes, in one group of each size."""
     simulated = simulate_clusters(read_costs(None)).rows
-    rows = [row for row in simulated if row["groups"] == 1 and number(row["step ms"]) < 100]
+    rows = [row for row in simulated if row["groups"] == 1 and number(row, "step ms") < 100]
     rows.reverse()  # the first one on top
 
     def draw(axis: Any) -> None:
@@ -89,7 +90,7 @@ def step_parts() -> str:
         ]
         left = [0.0] * len(rows)
         for at, part in enumerate(("forward", "messages", "plan", "commit")):
-            widths = [number(row[part]) for row in rows]
+            widths = [number(row, part) for row in rows]
             axis.barh(names, widths, left=left, color=PALETTE[at], label=part, height=0.7)
             left = [begin + width for begin, width in zip(left, widths, strict=True)]
         axis.set_xlabel("ms of a step, simulated; workers × requests in flight")
@@ -97,11 +98,6 @@ def step_parts() -> str:
         axis.grid(visible=False, axis="y")
 
     return svg_image(draw)
-
-
-def number(value: Any) -> float:
-    """A cell as a number."""
-    return float(str(value).replace(",", ""))
 
 
 def link_delay() -> str:

@@ -20,7 +20,7 @@ def _is_about_usage(error: ValueError) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    return name in ("lm_eval.config.evaluate_config", "lm_eval.evaluator") and "ask" in str(error)
+    return name in ("lm_eval.config.evaluate_config", "lm_eval.evaluator")
 
 
 def run_harness(arguments: Sequence[str]) -> None:
@@ -57,6 +57,7 @@ def run_harness(arguments: Sequence[str]) -> None:
         except ValueError as error:
             if not _is_about_usage(error):
                 raise
-            raise SettingsError(f"{str(error).rstrip('.')}; `lopa eval ls tasks` lists the tasks") from error
+            advice = "; `lopa eval ls tasks` lists the tasks" if "task" in str(error).lower() else ""
+            raise SettingsError(str(error).rstrip(".") + advice) from error
         for model in models:
             print("\n".join(decoding_lines(model.totals)))

@@ -78,10 +78,10 @@ class Config(ExecutionConfig):
         values = read_config(source)
         try:
             return cls.parse(values, overrides)
-        except SettingsError as error:
+        except SettingsError:
             if Path(source).is_file():
                 cls._check_file(source, values)
-            raise error
+            raise
 
     @classmethod
     def _check_file(cls, source: str | Path, values: dict[str, Any]) -> None:
