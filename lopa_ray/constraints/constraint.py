@@ -207,8 +207,9 @@ class ConstraintState:
         return bool(self._forward[0] & self._backward[0])
 
     def is_masked(self, position: int) -> bool:
-        """Whether `position` is masked."""
-        return self._token_classes[position - self._start] is None
+        """Whether `position` is masked. None of the prompt is, of which a block may have positions too."""
+        at = position - self._start
+        return at >= 0 and self._token_classes[at] is None
 
     def token_bitmask(self, position: int) -> bytes:
         """The tokens that are allowed at a position, as a compressed bitmask; see `unpack_bitmask`."""

@@ -229,12 +229,7 @@ class DecodeSession(ABC):
                 )
             plan = self._plan(num_branches or requested_branches(self.settings))
             if self.logit_changes is not None:
-                changes = self.logit_changes.with_answer(self.generated)
-                branches = [
-                    replace(branch, logit_changes=changes) if branch.scored else branch
-                    for branch in plan.branches
-                ]
-                plan = replace(plan, branches=tuple(branches))
+                plan = replace(plan, logit_changes=self.logit_changes.with_answer(self.generated))
             self._pending_plan = plan
         return self._pending_plan
 

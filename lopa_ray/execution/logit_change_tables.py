@@ -41,8 +41,8 @@ NO_CHANGING_ROWS = np.zeros((0, 2), np.int64)
 
 
 def logit_changes_of_lane(lane: Lane) -> LogitChanges | None:
-    """The logit changes of the lane's branch; None if its logits do not change."""
-    return None if lane.branch is None else lane.branch.logit_changes
+    """The logit changes of the lane's canvas; None if no logits of the lane change."""
+    return lane.request.plan.logit_changes if lane.request is not None and lane.scored else None
 
 
 class LogitChangeTables:

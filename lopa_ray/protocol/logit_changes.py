@@ -21,14 +21,15 @@ def pack_ids(ids: Iterable[int]) -> bytes:
 class LogitChanges:
     """How the logits of a plan's scored positions change before anything else is made of them.
 
-    Of a token that is counted c times in the branch's answer, in this order (vLLM's):
+    Of a token that is counted c times in a branch's answer, in this order (vLLM's):
 
     1. logit + bias;
     2. where the token is in the prompt or c > 0: logit ÷ repetition_penalty if the logit is positive, logit ×
        repetition_penalty if not (arXiv 1909.05858);
     3. logit - frequency_penalty × c - presence_penalty × (c > 0).
 
-    The branch's answer is what the plan's canvas has decided of it, at any position, and the branch's fills.
+    The branch's answer is what the plan's canvas has decided of it, at any position (`answer`), and the branch's fills,
+    which the runner counts.
     """
 
     repetition_penalty: float = 1.0

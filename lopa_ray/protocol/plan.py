@@ -42,8 +42,6 @@ class Branch:
     bitmask_ids: tuple[int, ...] = ()
     """Under a constraint: for each position of `scored` the index in `Plan.token_bitmasks` of the tokens that it may
     get (-1 if it is not scored). Without one: empty."""
-    logit_changes: LogitChanges | None = None
-    """Penalties and biases; None: logits stay what they are."""
     draw_key: int = 0
     """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
     draws: tuple[float, ...] = ()
@@ -99,6 +97,8 @@ class Plan:
     commit: Commit | None = None
     """Carried out before the step's forward."""
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
+    logit_changes: LogitChanges | None = None
+    """Penalties and biases on the canvas, without the branches' fills; None: logits stay what they are."""
     token_bitmasks: tuple[bytes, ...] = ()
     """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_bitmask`."""
     scores_decided: bool = False

@@ -56,10 +56,9 @@ def penalized(plan: Plan) -> Plan:
         answer=pack_ids([3, 3, 4]),
     )
     branches = tuple(
-        replace(branch, fills=((plan.start + at, 7),), logit_changes=changes)
-        for at, branch in enumerate(plan.branches)
+        replace(branch, fills=((plan.start + at, 7),)) for at, branch in enumerate(plan.branches)
     )
-    return replace(plan, branches=branches)
+    return replace(plan, branches=branches, logit_changes=changes)
 
 
 def with_targets(plan: Plan) -> Plan:

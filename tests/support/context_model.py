@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -100,7 +100,7 @@ class ContextModel:
         row = rows.get(deciding, self._boundary)[-1]
         own = self._unit("position", position)
         bitmask = plan.token_bitmask(branch, position)
-        context = (row, bitmask, branch.logit_changes, branch.draw_key)
+        context = (row, bitmask, _logit_changes(plan, branch), branch.draw_key)
         is_stable = own < self.stability
         draw = self._unit("token", position) if is_stable else self._unit("token", position, context)
         is_end = self._unit("end", position) < self.eos_probability
@@ -118,6 +118,15 @@ class ContextModel:
     def _unit(self, *key: object) -> float:
         """A number in [0, 1) that depends on the key and the seed alone."""
         return int.from_bytes(_digest(self.seed, key), "little") / 2**64
+
+
+def _logit_changes(plan: Plan, branch: Branch) -> object:
+    """What the logits of a branch change by: its fills are counted with the tokens of the canvas, in no order."""
+    changes = plan.logit_changes
+    if changes is None or not changes.has_penalties:
+        return changes
+    filled = [token for _, token in branch.fills if token not in changes.uncounted_ids]
+    return replace(changes, answer=b""), sorted([*changes.answer_ids.tolist(), *filled])
 
 
 def _decided(plan: Plan, branch: Branch, position: int, mask: int) -> int:

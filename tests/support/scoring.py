@@ -32,8 +32,8 @@ def rows_to_score(
     fills: tuple[Fill, ...] = (),
 ) -> RowsToScore:
     """Rows of one branch of a request, one per position."""
-    branch = Branch(((0, 0),), range(0), fills, logit_changes=logit_changes, draw_key=step)
-    plan = Plan(step, 0, (), (branch,), (), sampling_params=sampling)
+    branch = Branch(((0, 0),), range(len(positions)), fills, draw_key=step)
+    plan = Plan(step, 0, (), (branch,), (), sampling_params=sampling, logit_changes=logit_changes)
     lane = Lane(0, 0, np.zeros(0, np.int64), ((0, 0),), fills, (), ScheduledRequest(1, 0, plan, (0,)), 0)
     return RowsToScore(
         [lane],

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.filling_session import FillingSession
-from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey, state_key
+from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey
 from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
 from lopa_ray.protocol.plan import Fill, Plan
 
@@ -55,9 +55,9 @@ class Draft:
     @classmethod
     def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:
         """The draft of a session's state."""
-        return cls(
-            fills, probability, session.plan(), state_key(session), session, (), lambda: session, session
-        )
+        plan = session.plan()
+        key = StateKey.of(session.generated, plan)
+        return cls(fills, probability, plan, key, session, (), lambda: session, session)
 
     @property
     def session(self) -> FillingSession[Any]:
@@ -78,7 +78,7 @@ class Draft:
         base, beyond = self.base, (*self.beyond, *fills)
         answer = base.answer_in_window(beyond)
         if answer is not None:
-            key = StateKey(answer, *self.key[1:])
+            key = StateKey(answer, self.key.inputs)
             return Draft(
                 all_fills, probability, self.plan, key, base, beyond, lambda: self.session.after(fills)
             )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from lopa_ray.decoding.branching import PositionScore, scores_by_position
-from lopa_ray.decoding.filling_session import FillingSession
-from lopa_ray.protocol.logit_changes import LogitChanges
-from lopa_ray.protocol.plan import Fill, Segment, Spans
+from lopa_ray.protocol.plan import Fill, Plan
 from lopa_ray.protocol.step_report import BranchReport
 
 
@@ -22,29 +20,16 @@ class StateKey(NamedTuple):
     """
 
     generated: tuple[int, ...]
-    start: int
-    cached: Spans
-    scored: range
-    segments: tuple[Segment, ...]
-    token_bitmasks: tuple[bytes, ...]
-    logit_changes: LogitChanges | None
-    draw_key: int
+    inputs: Plan
+    """The planned step of one branch without its canvas, which `generated` has, and without what no report depends on:
+    its number, and what it commits and stages. Whatever else a plan has is part of the key."""
 
-
-def state_key(session: FillingSession[Any]) -> StateKey:
-    """The key of a session's planned step of one branch."""
-    plan = session.plan()
-    branch = plan.branches[0]
-    return StateKey(
-        tuple(session.generated),
-        plan.start,
-        plan.cached,
-        branch.scored,
-        branch.segments,
-        tuple(plan.token_bitmasks[index] for index in branch.bitmask_ids if index >= 0),
-        branch.logit_changes,
-        branch.draw_key,
-    )
+    @classmethod
+    def of(cls, generated: Iterable[int], plan: Plan) -> Self:
+        """The key of a planned step of one branch, on the answer as it stands."""
+        branch = replace(plan.branches[0], to_stage=())
+        inputs = replace(plan, step=0, canvas=(), branches=(branch,), commit=None, stage_shared=False)
+        return cls(tuple(generated), inputs)
 
 
 @dataclass(eq=False)

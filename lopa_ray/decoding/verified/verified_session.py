@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -26,7 +27,7 @@ from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT, Draft, DraftTree
-from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, state_key
+from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey
 from lopa_ray.protocol.outcome import Decision, FinishReason, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -90,15 +91,13 @@ class VerifiedSession(DecodeSession):
         plan, mask = anchor.plan, self.vocabulary.mask_token_id
         length = max(draft.plan.branches[0].stop for draft in self._drafts) - plan.start
         bitmasks: dict[bytes, int] = {}
-        return Plan(
+        return replace(
+            plan,
             step=self.steps + 1,
-            start=plan.start,
             canvas=plan.canvas + (mask,) * (length - len(plan.canvas)),
             branches=tuple(self._branch(draft, plan.start, bitmasks) for draft in self._drafts),
-            cached=plan.cached,
             stage_shared=plan.stage_shared and len(self._drafts) == 1,
             commit=self._commit,
-            sampling_params=plan.sampling_params,
             token_bitmasks=tuple(bitmasks),
         )
 
@@ -112,17 +111,15 @@ class VerifiedSession(DecodeSession):
         if plan.start > start:
             segments = draft.base.lane_segments(start)
             to_stage = (range(start, to_stage[-1].stop if to_stage else plan.start),)
-        return Branch(
+        return replace(
+            branch,
             segments=segments,
-            scored=branch.scored,
             fills=tuple(sorted(draft.fills)),
             to_stage=to_stage,
             bitmask_ids=tuple(
                 bitmasks.setdefault(plan.token_bitmasks[index], len(bitmasks)) if index >= 0 else -1
                 for index in branch.bitmask_ids
             ),
-            logit_changes=branch.logit_changes,
-            draw_key=branch.draw_key,
         )
 
     # Verification
@@ -229,7 +226,8 @@ class VerifiedSession(DecodeSession):
         The step may read no K/V that are still to be committed, unless its branch has computed them along. If it stages
         K/V itself, they must be here to be committed.
         """
-        state, plan = self._states.get(state_key(rule)), rule.plan()
+        plan = rule.plan()
+        state = self._states.get(StateKey.of(rule.generated, plan))
         if state is None or (not rule.exact_cache and plan.commit is not None):
             return None
         return state if state.branch is not None or not plan.branches[0].to_stage else None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lopa_ray.constraints.constraint import Constraint, unpack_bitmask
+from lopa_ray.constraints.constraint import Constraint, TokenBitmasks, unpack_bitmask
 from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.holes_constraint_state import HolesConstraintState
@@ -164,3 +164,11 @@ def test_a_hole_may_be_empty() -> None:
         session.advance(FakeModel().reports(session.plan()))
     assert session.generated[:4] == [EOS, EOS, C, EOS]
     assert session.finish_reason == "stop"
+
+
+def test_a_block_that_begins_in_the_prompt_has_bitmasks_for_the_answer_alone() -> None:
+    answer, prompt = (MASK, MASK, A, MASK), 3
+    state = HolesConstraintState(
+        constraint_of("(a|b)*c?"), answer, MASK, range(prompt, prompt + len(answer)), 0, (range(2),)
+    )
+    assert TokenBitmasks().add(state, range(prompt + len(answer)))[: prompt + 3] == (-1, -1, -1, 0, 0, -1)

@@ -22,8 +22,8 @@ def test_a_plan_counts_what_its_canvas_has_decided(prompt, wanted, model):
     penalties = (wanted.repetition_penalty, wanted.frequency_penalty, wanted.presence_penalty)
     _, steps = decode(prompt, wanted, model)
     for step in steps:
-        changes = step.plan.branches[0].logit_changes
-        if not step.plan.branches[0].scored or (penalties == (1, 0, 0) and not wanted.logit_bias):
+        changes = step.plan.logit_changes
+        if penalties == (1, 0, 0) and not wanted.logit_bias:
             assert changes is None
             continue
         assert (changes.repetition_penalty, changes.frequency_penalty, changes.presence_penalty) == penalties
@@ -46,7 +46,7 @@ def test_a_restored_session_counts_on():
     assert b"logit_changes" not in state
     restored = create_session(prompt, wanted).with_state(state, ())
     assert restored.plan() == session.plan()
-    assert len(restored.plan().branches[0].logit_changes.answer_ids) >= 3
+    assert len(restored.plan().logit_changes.answer_ids) >= 3
 
 
 def test_plans_stay_small():
@@ -75,7 +75,7 @@ def test_tokens_that_end_an_answer_are_not_counted():
         max_new_tokens=8, stop_token_ids=(46,), repetition_penalty=2.0, stop_at_eos=False, ignore_eos=True
     )
     session = create_session([1, 46, 47, 48, 2, 1], wanted, vocabulary)
-    changes = session.plan().branches[0].logit_changes
+    changes = session.plan().logit_changes
     assert changes.prompt_ids.tolist() == [1, 2]
     assert set(changes.uncounted_ids) == {46, 47, 48, 49}
     assert changes.with_answer([46, 3, 49, 47, 3, 48]).answer_ids.tolist() == [3, 3]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.verified.evaluated_state import StateKey
 from lopa_ray.errors import ScoreError, SettingsError, StepLimitError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.step_report import BranchReport
@@ -162,6 +163,23 @@ def test_auto_evaluates_probable_drafts_alone() -> None:
     auto = new_session([1, 2], VERIFIED.replace(num_branches="auto"), VOCABULARY)
     assert steps_of(fixed, replace(model))[-1].canvas == steps_of(auto, replace(model))[-1].canvas
     assert auto.forwards < fixed.forwards
+
+
+IN_NO_REPORT = {"step", "canvas", "commit", "stage_shared", "to_stage"}
+"""What a plan of one branch has beside what its report depends on. Its canvas is prompt and answer."""
+
+
+def test_whatever_a_report_depends_on_is_in_the_key_of_its_state() -> None:
+    plan = new_session([1, 2], VERIFIED.of_one_branch(), VOCABULARY).plan()
+    key = StateKey.of([3], plan)
+    assert key == StateKey.of([3], replace(plan)) != StateKey.of([4], plan)
+    branch, other = plan.branches[0], object()
+    changed = {field.name: replace(plan, **{field.name: other}) for field in fields(plan)}
+    del changed["branches"]
+    for field in fields(branch):
+        changed[field.name] = replace(plan, branches=(replace(branch, **{field.name: other}),))
+    same = {name for name, plan in changed.items() if StateKey.of([3], plan) == key}
+    assert same == IN_NO_REPORT
 
 
 def test_answers_under_a_constraint_are_those_of_one_branch() -> None:

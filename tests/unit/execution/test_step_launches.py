@@ -150,9 +150,9 @@ def test_penalties_cost_launches_and_no_wait_where_they_are_on():
     forks = [
         replace(
             plan,
+            logit_changes=change,
             branches=tuple(
-                replace(branch, fills=((PROMPT + at, 7),), logit_changes=change)
-                for at, branch in enumerate(plan.branches)
+                replace(branch, fills=((PROMPT + at, 7),)) for at, branch in enumerate(plan.branches)
             ),
         )
         for plan, change in zip(plain, changes, strict=True)
