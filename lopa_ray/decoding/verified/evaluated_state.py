@@ -24,6 +24,10 @@ class StateKey(NamedTuple):
     """The planned step of one branch without its canvas, which `generated` has, and without what no report depends on:
     its number, and what it commits and stages. Whatever else a plan has is part of the key."""
 
+    def __hash__(self) -> int:
+        # States of a request mostly differ in their tokens, and a plan takes long to hash.
+        return hash(self.generated)
+
     @classmethod
     def of(cls, generated: Iterable[int], plan: Plan) -> Self:
         """The key of a planned step of one branch, on the answer as it stands."""
