@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.branch_settings import BranchSettings
 
 
 def requested_branches(settings: GenerationSettings) -> int:
-    """The largest number of branches that the settings allow; 1 for decoders without lookahead."""
-    return settings.branch_limit if isinstance(settings, LookaheadSettings) else 1
+    """The largest number of branches that the settings allow; 1 for decoders that evaluate one."""
+    return settings.branch_limit if isinstance(settings, BranchSettings) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class BranchBudget:
         It is the most that a request with `num_branches` auto has in that step; see `AutoBudget`.
         """
         requested = requested_branches(settings)
-        if isinstance(settings, LookaheadSettings) and settings.branch_budget == "load":
+        if isinstance(settings, BranchSettings) and settings.branch_budget == "load":
             return max(1, min(requested, self.shared_branches // max(1, in_flight)))
         return requested
 

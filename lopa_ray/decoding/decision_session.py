@@ -148,9 +148,10 @@ class DecisionSession(DecodeSession):
             step=self.steps + 1,
             start=0,
             canvas=tuple(self.prompt[:end]),
-            branches=(Branch(segments, scored=range(end, end), to_stage=(range(end),)),),
+            branches=(
+                Branch(segments, range(end, end), to_stage=(range(end),), causal_stop=end if causal else 0),
+            ),
             cached=(),
-            causal=causal,
             stage_shared=True,
         )
 

@@ -6,27 +6,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branch_confidence import check_metric, parse_metric
+from lopa_ray.decoding.branch_settings import BranchSettings
 from lopa_ray.errors import SettingsError
-
-MAX_BRANCHES = 1024
 
 OF_FORKS = ("anchor", "branch_confidence", "creation_confidence_alpha", "tokens_per_fork", "lookahead_below")
 """Settings that verified lookahead has no use for."""
 
-NumBranches = Annotated[int, Field(ge=1, le=MAX_BRANCHES)] | Literal["auto"]
 
-
-class LookaheadSettings(GenerationSettings):
+class LookaheadSettings(BranchSettings):
     """LoPA's lookahead (arXiv 2512.16229), for a decoder's settings to build on."""
-
-    num_branches: NumBranches = 1
-    """Branches per step, the anchor included; 1 is plain decoding. auto: max_branches at most, as many as have paid off
-    in this request's own steps; with `lookahead` verified as many drafts as are probable enough."""
-
-    max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
-    """Most branches per step where num_branches is auto."""
 
     lookahead: Literal["lopa", "verified"] = "lopa"
     """What the branches beside the anchor are. lopa: forks that add a token each, one of which may win, and change the
@@ -35,10 +24,6 @@ class LookaheadSettings(GenerationSettings):
     acceptance: Literal["exact"] | Annotated[float, Field(ge=0.0, le=1.0)] = "exact"
     """lookahead verified: which drafts count. exact: those that are what one branch would fill, so that the answer is
     that of one branch. A probability: also such with further tokens that the model chooses with a higher one."""
-
-    branch_budget: Literal["fixed", "load"] = "fixed"
-    """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend on the
-    load, unless `lookahead` is verified and `acceptance` exact: then the number of steps does."""
 
     branch_confidence: str = "mean"
     """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
@@ -65,24 +50,10 @@ class LookaheadSettings(GenerationSettings):
         """The same rule without a lookahead."""
         return self.replace(num_branches=1, lookahead="lopa", acceptance="exact")
 
-    @property
-    def branch_limit(self) -> int:
-        """The most branches that a step may have, the anchor included."""
-        return self.max_branches if self.num_branches == "auto" else self.num_branches
-
-    @field_validator("num_branches", mode="before")
-    @classmethod
-    def _number_or_auto(cls, value: Any) -> Any:
-        """One message, where each half of the type would have its own."""
-        number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BRANCHES
-        if not (number or value == "auto"):
-            raise ValueError(f"got {value!r}; allowed: a whole number from 1 to {MAX_BRANCHES}, or auto")
-        return value
-
     @field_validator("acceptance", mode="before")
     @classmethod
     def _exact_or_probability(cls, value: Any) -> Any:
-        """One message, as above."""
+        """One message, where each half of the type would have its own."""
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
         if not (number or value == "exact"):
             raise ValueError(f"got {value!r}; allowed: a number from 0 to 1, or exact")

@@ -26,8 +26,8 @@ class Lane:
     """The request of the branch. None: the lane has no request, and no positions are scored."""
     index: int = -1
     """The index of the branch. -1: the lane only stages K/V."""
-    causal: bool = False
-    """See `Plan.causal`."""
+    causal_stop: int = 0
+    """See `Branch.causal_stop`."""
     draft_adapter: bool = False
     """See `Plan.draft_adapter`."""
 
@@ -80,15 +80,18 @@ class Lane:
     def runs(self) -> list[tuple[int, int]]:
         """For each run of rows that see the same positions, their number, and the end (exclusive) of these positions.
 
-        A run is a segment, or one row if the lane is causal: then a row's result depends on what it sees alone.
+        A run is a segment, or one causal row: so a row's result depends on what it sees alone.
         """
-        if self.causal:
-            return [(1, seen) for seen in range(self.start + 1, self.stop + 1)]
-        if len(self.segments) == 1:
-            return [(len(self.canvas), self.segments[0][1])]
-        stops = [stop for stop, _ in self.segments]
-        begins = [self.start, *stops]
-        return [(stop - begins[at], seen) for at, (stop, seen) in enumerate(self.segments)]
+        causal_end = min(max(self.start, self.causal_stop), self.stop)
+        runs = [(1, seen) for seen in range(self.start + 1, causal_end + 1)]
+        segments = [segment for segment in self.segments if segment[0] > causal_end]
+        begins = [causal_end, *(stop for stop, _ in segments)]
+        return runs + [(stop - begins[at], seen) for at, (stop, seen) in enumerate(segments)]
+
+    @property
+    def draft_rows(self) -> int:
+        """How many of the rows, the last ones, go through the draft adapter."""
+        return self.stop - max(self.start, self.causal_stop) if self.draft_adapter else 0
 
 
 def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
@@ -101,18 +104,26 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
     canvas = np.array(plan.canvas, np.int64)[scheduled.start - plan.start :]
     lanes: list[Lane] = []
 
-    def add(index: int, segments: tuple[Segment, ...], fills: tuple[Fill, ...], to_stage: Spans) -> None:
+    def add(
+        index: int, branch: Branch, segments: tuple[Segment, ...], fills: tuple[Fill, ...], to_stage: Spans
+    ) -> None:
         segments = tuple(segment for segment in segments if segment[0] > scheduled.start)
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
         where = scheduled.slot, scheduled.start
-        lane = Lane(*where, ids, segments, fills, to_stage, scheduled, index, plan.causal, plan.draft_adapter)
-        lanes.append(lane)
+        how = branch.causal_stop, plan.draft_adapter
+        lanes.append(Lane(*where, ids, segments, fills, to_stage, scheduled, index, *how))
 
     for index in scheduled.branch_indices:
         branch = plan.branches[index]
-        add(index, branch.segments, branch.fills, () if plan.stage_shared and lanes else branch.to_stage)
+        add(
+            index,
+            branch,
+            branch.segments,
+            branch.fills,
+            () if plan.stage_shared and lanes else branch.to_stage,
+        )
     first = plan.branches[0]
     if first.to_stage and plan.stage_shared and not lanes:
         stop = first.to_stage[-1].stop
-        add(-1, tuple(s for s in first.segments if s[0] <= stop), (), first.to_stage)
+        add(-1, first, tuple(s for s in first.segments if s[0] <= stop), (), first.to_stage)
     return lanes

@@ -58,10 +58,9 @@ class PackingOptions:
     """See `Vocabulary.canvas_length`."""
 
 
-SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO, SCORES_DECIDED, SHIFT = LANE_COLUMNS = range(8)
+SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO, SCORES_DECIDED, CAUSAL_STOP = LANE_COLUMNS = range(8)
 """Columns of the table of lanes: slot, position of the first row, index of that row, number of rows, the start and end
-of the positions to score, whether these are scored where they are decided too, and how far before a position the row is
-that decides it."""
+of the positions to score, whether these are scored where they are decided too, and the end of its causal rows."""
 
 
 class Packing:
@@ -78,7 +77,7 @@ class Packing:
             (
                 *(lane.slot, lane.start, 0, len(lane.canvas)),
                 *((scored := lane.scored).start, scored.stop, lane.scores_decided),
-                1 if lane.causal else options.shift,
+                lane.causal_stop,
             )
             for lane in lanes
         ]
@@ -92,7 +91,7 @@ class Packing:
             for position, token in lane.fills:
                 if position >= lane.start:
                     ids[first + position - lane.start] = token
-        slot, start, first, rows, scored_from, scored_to, scores_decided, shift = self._table.T
+        slot, start, first, rows, scored_from, scored_to, scores_decided, causal_stop = self._table.T
         lane_of_row = np.repeat(np.arange(len(table)), rows[:-1])
         positions = np.arange(self.num_rows) + (start - first)[lane_of_row]
         runs = np.array([NO_RUN, *(run for lane in lanes for run in lane.runs())], np.int64)
@@ -116,7 +115,8 @@ class Packing:
             bucket=options.bucket,
         )
         # Where the row before a position decides it, that of a lane's first one is the boundary row of the slot.
-        deciding = scored - shift[scoring_lanes]
+        is_causal = positions[scored] <= causal_stop[scoring_lanes]
+        deciding = scored - np.where(is_causal, 1, options.shift)
         deciding = np.where(
             deciding >= first[scoring_lanes], deciding, self.rows_bucket + slot[scoring_lanes]
         )
@@ -189,11 +189,11 @@ class Packing:
 
     def _draft_rows(self) -> npt.NDArray[np.float64]:
         """See `StepColumns.draft_rows`."""
-        if not any(lane.draft_adapter for lane in self.lanes):
+        if not any(lane.draft_rows for lane in self.lanes):
             return NO_WEIGHTS
         draft_rows = np.zeros(self.rows_bucket)
-        for lane, first in zip(self.lanes, self.first_rows, strict=False):
-            draft_rows[first : first + len(lane.canvas)] = lane.draft_adapter
+        for lane, end in zip(self.lanes, self.first_rows[1:], strict=False):
+            draft_rows[end - lane.draft_rows : end] = 1
         return draft_rows
 
     def _check_capacity(self, positions: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:

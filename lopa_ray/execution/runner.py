@@ -272,7 +272,7 @@ class BranchRunner:
             canvas,
             segments or ((stop, stop),),
             to_stage=to_stage,
-            causal=causal,
+            causal_stop=stop if causal else 0,
             draft_adapter=draft_adapter,
         )
         packing = Packing([lane], [], self.packing_options)

@@ -42,6 +42,10 @@ class Branch:
     bitmask_ids: tuple[int, ...] = ()
     """Under a constraint: for each position of `scored` the index in `Plan.token_bitmasks` of the tokens that it may
     get (-1 if it is not scored). Without one: empty."""
+    causal_stop: int = 0
+    """Rows in front of this position are causal: each sees nothing behind itself, whatever the segments say, and
+    decides the position behind it, as in a model whose logits are shifted. For the others the segments say what they
+    see, and the model which position they decide."""
     draw_key: int = 0
     """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
     draws: tuple[float, ...] = ()
@@ -87,11 +91,9 @@ class Plan:
     input_weights: tuple[float, ...] = ()
     """Soft inputs: for each position of `canvas` the weight, from 0 to 1, of its token's embedding in the input; the
     rest is the mask token's (see `embed_softly`). 1: the plain embedding. Empty: all inputs are plain."""
-    causal: bool = False
-    """Each row sees nothing behind itself, whatever the segments say, and decides the position behind it, as in a model
-    whose logits are shifted. Otherwise the segments say what rows see, and the model which position a row decides."""
     draft_adapter: bool = False
-    """The rows go through the model's draft adapter, if it has one; see `lopa_ray.model.draft_adapter`."""
+    """Rows that are not causal go through the model's draft adapter, if it has one; see `lopa_ray.model.draft_adapter`.
+    """
     stage_shared: bool = False
     """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None

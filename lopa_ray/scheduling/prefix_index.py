@@ -9,7 +9,7 @@ block. In the `exact` variant a prefix is therefore identified by its token ids 
 of many blocks is found by any run of whole blocks from its start, and a prompt of one block only as a whole. Whole
 blocks are saved, so the rounding of the other rows does not change either.
 
-Under a causal mask (`Plan.causal`) a row sees nothing behind itself, so a prefix may end anywhere.
+Under a causal mask (`Branch.causal_stop`) a row sees nothing behind itself, so a prefix may end anywhere.
 
 Under full attention, and within a block, the K/V of a row depend also on the tokens behind it. The `approximate`
 variant uses stored K/V of another prompt that begins with the same tokens nevertheless.
@@ -100,14 +100,15 @@ class PrefixIndex:
         first, stop = branch.to_stage[0].start, branch.to_stage[0].stop
         if plan.start or first or stop > branch.scored.start:
             return PrefixHashes((), ())
-        if self.approximate or plan.causal:
+        is_causal = branch.causal_stop >= stop
+        if self.approximate or is_causal:
             ends = [*range(GRANULARITY, stop, GRANULARITY), stop]
         else:
             # A segment that sees positions behind its own end depends on them, and so do all segments after it.
             causal = all(end == kv_stop for end, kv_stop in branch.segments)
             ends = [end for end, _ in branch.segments if end <= stop] if causal else []
         # K/V under a causal mask are others than those of the same tokens under no mask.
-        hasher = blake2b(digest_size=16, person=b"causal" if plan.causal else b"")
+        hasher = blake2b(digest_size=16, person=b"causal" if is_causal else b"")
         digests, at = list[bytes](), 0
         for end in ends:
             hasher.update(array("q", [end, *plan.canvas[at:end]]).tobytes())

@@ -11,6 +11,7 @@ from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSession, Bl
 from lopa_ray.decoding.decoders.dmax import DMaxSession, DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSession, FastDllmSettings
+from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSession, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSession, MultiBlockSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSession, NemotronSettings
@@ -62,6 +63,8 @@ def new_session(
         inner = session(prompt, settings.of_one_branch(), vocabulary, constraint, given)
         assert isinstance(inner, FillingSession)
         return VerifiedSession(inner, settings)
+    if isinstance(settings, SelfSpeculationSettings) and settings.drafting == "joint":
+        session = JointSpeculationSession
     return session(prompt, settings, vocabulary, constraint, given)
 
 

@@ -27,7 +27,7 @@ class Window:
     cached: Spans = ()
     to_stage: Spans = ()
     stage_shared: bool = False
-    causal: bool = False
+    causal_stop: int = 0
     draft_adapter: bool = False
 
 
@@ -109,12 +109,12 @@ class BlockwiseSession(FillingSession[list[int]]):
                     bitmask_ids=bitmasks.add(
                         branch.constraint_state, window.scored, scores_decided=self.scores_decided
                     ),
+                    causal_stop=window.causal_stop,
                     draw_key=self.draw_key,
                 )
                 for branch in self._branches
             ),
             cached=window.cached,
-            causal=window.causal,
             draft_adapter=window.draft_adapter,
             stage_shared=window.stage_shared,
             commit=self._commit,

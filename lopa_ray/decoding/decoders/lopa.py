@@ -15,8 +15,9 @@ from pydantic import model_validator
 
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.decoding.block_canvas import BlockCanvas
+from lopa_ray.decoding.branch_settings import NumBranches
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.plan import Segment

@@ -164,7 +164,7 @@ class NemotronSession(BlockCausalSession):
             cached=(range(start),) if start else (),
             to_stage=(range(start, block.start),),
             stage_shared=True,
-            causal=causal,
+            causal_stop=span.stop if causal else 0,
         )
 
     @property

@@ -17,9 +17,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
+from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
+from lopa_ray.decoding.branch_settings import BranchSettings
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.edits import PENALTIES
@@ -29,7 +30,7 @@ from lopa_ray.protocol.outcome import BlockView, Decision
 from lopa_ray.protocol.plan import Branch, Plan
 
 
-class SelfSpeculationSettings(GenerationSettings):
+class SelfSpeculationSettings(BranchSettings):
     """Self-speculation (Nemotron-Labs-Diffusion, arXiv 2607.05722): drafts of a block without a mask, verified by one
     causal pass. The tokens are those of autoregressive decoding."""
 
@@ -44,6 +45,10 @@ class SelfSpeculationSettings(GenerationSettings):
     """A drafting pass drafts masked positions with at least this probability, and the best-ranked one in any case.
     0: all in one pass."""
 
+    drafting: Literal["separate", "joint"] = "separate"
+    """separate: a call drafts a block, and another one verifies it, as published. joint: one call verifies
+    `num_branches` guesses of what follows, and drafts behind each of them. The tokens are the same."""
+
     @property
     def prompt_attention(self) -> PromptAttention:
         """See `GenerationSettings.prompt_attention`."""
@@ -52,6 +57,19 @@ class SelfSpeculationSettings(GenerationSettings):
     @model_validator(mode="after")
     def _drafts_can_be_verified(self) -> Self:
         """A token is verified behind drafts that may be wrong, with rules that depend on tokens alone."""
+        joint = self.drafting == "joint"
+        if joint and self.confidence_threshold > 0:
+            raise SettingsError(
+                f"confidence_threshold {self.confidence_threshold} with drafting joint, which drafts all in one pass; "
+                "leave it out, or use drafting separate",
+                setting="confidence_threshold",
+            )
+        if not joint and self.num_branches != 1:
+            raise SettingsError(
+                f"num_branches {self.num_branches!r} with drafting separate, which has one branch; leave it out, or "
+                "use drafting joint",
+                setting="num_branches",
+            )
         fields = type(self).model_fields
         given = [name for name in PENALTIES if getattr(self, name) != fields[name].default]
         if (name := self.giving_setting) is not None:
@@ -125,13 +143,13 @@ class SelfSpeculationSession(BlockwiseSession):
         span, stored = range(start, block.stop), range(start, last)
         # The last row is fed for its score alone: the row in front of it decides.
         segments = ((last, last), (block.stop, block.stop))
-        return Window(span, segments, block, cached, (stored,), stage_shared=True, causal=True)
+        return Window(span, segments, block, cached, (stored,), True, block.stop)
 
     def _plan(self, num_branches: int) -> Plan:
         """Drafts are in the input, and a verifying call scores them as if they were masks."""
         plan = super()._plan(num_branches)
         canvas = tuple(self._drafts.get(p, token) for p, token in enumerate(plan.canvas, plan.start))
-        return replace(plan, canvas=canvas, scores_decided=plan.causal)
+        return replace(plan, canvas=canvas, scores_decided=not self._drafts_more)
 
     def choose(
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None

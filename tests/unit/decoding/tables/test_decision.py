@@ -128,7 +128,7 @@ def test_blocks_are_stored_whole_and_the_tail_is_in_each_lane() -> None:
 def test_a_causal_input_is_followed_by_a_causal_question() -> None:
     session = DecisionSession([1, 2], [YES_NO], VOCABULARY, attention=PromptAttention("causal"))
     plan = session.plan()
-    assert plan.causal and plan.branches[0].segments == ((2, 2),)
+    assert plan.branches[0].causal_stop == 2 and plan.branches[0].segments == ((2, 2),)
     assert session.attention.segments(2, 4, 5) == ((3, 3), (4, 4), (5, 5))
     assert PromptAttention("one_block").segments(2, 4, 5) == ((4, 4), (5, 5))
 

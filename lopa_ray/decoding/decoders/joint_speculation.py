@@ -1,0 +1,178 @@
+"""Self-speculation that drafts while it verifies: one forward per round does both, for several guesses.
+
+Its rounds have one call where the published ones have two (`self_speculation.py`). A branch is a guess of what the
+verification will accept: the last token and the guess as causal rows, then masks that see all of the branch. The causal
+rows verify the guess; the masks draft what follows if all of it is accepted. The first call has the prompt in front of
+its masks, and decides the first token.
+
+The longest accepted prefix of any guess is taken, and the token that the causal pass itself decides behind it. So the
+tokens are those of plain autoregressive decoding, whatever was guessed. The next drafts are those of the longest guess
+that was accepted whole; if none was, what is left of the drafts before.
+
+Drafting in the pass that verifies has kin in autoregressive decoding: mask tokens behind the text (PaSS, arXiv
+2311.13581), and lookahead decoding (arXiv 2402.02057).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.step_report import BranchReport
+
+if TYPE_CHECKING:
+    from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
+
+ALTERNATIVES = 3
+"""Tokens per position that a guess may have."""
+
+MIN_GAIN = 0.15
+"""With `num_branches` auto a guess is evaluated if it gains more tokens than this."""
+
+
+class JointSpeculationSession(DecodeSession):
+    """One request: the tokens that were taken, and drafts of those to come."""
+
+    settings: SelfSpeculationSettings
+
+    def _begin(self) -> None:
+        self._ids = list(self.prompt)
+        self._drafts: list[Alternatives] = []
+        """Drafts of the positions from `_base` + 1 on."""
+        self._base = len(self.prompt) - 1
+        """The position that the causal pass decided behind the guess with which the drafts were made."""
+        self._commit: Commit | None = None
+        self._branches: list[Guess] = []
+
+    @property
+    def generated(self) -> list[int]:
+        """Ids after the prompt that were taken. Drafts are no part of the canvas."""
+        return self._ids[len(self.prompt) :]
+
+    @property
+    def exhausted(self) -> bool:
+        """The answer has ended, or there is no room."""
+        return len(self._ids) >= self.max_len or self._ids[-1] in self._ends_of_answer
+
+    @property
+    def _ends_of_answer(self) -> tuple[int, ...]:
+        return self.end_token_ids if len(self._ids) > len(self.prompt) else ()
+
+    @property
+    def step_limit(self) -> int:
+        """Each call decides a token."""
+        return self.settings.max_new_tokens + 1
+
+    # Planning
+
+    def _plan(self, num_branches: int) -> Plan:
+        end = len(self._ids)
+        start = end - 1 if self.steps else 0
+        self._branches = self._guesses(num_branches)
+        branches = tuple(self._branch(start, guess) for guess in self._branches)
+        masks = max(branch.stop for branch in branches) - end
+        sampling = self.sampling_params
+        if self.settings.branch_limit > 1:
+            sampling = replace(sampling, top_logprobs=max(sampling.top_logprobs, ALTERNATIVES))
+        return Plan(
+            step=self.steps + 1,
+            start=start,
+            canvas=(*self._ids[start:], *(self.vocabulary.mask_token_id,) * masks),
+            branches=branches,
+            cached=(range(start),) if start else (),
+            draft_adapter=True,
+            commit=self._commit,
+            sampling_params=sampling,
+            scores_decided=True,
+        )
+
+    def _guesses(self, most: int) -> list[Guess]:
+        """What may follow. The last position is left to the causal pass."""
+        if not self.steps:
+            return [()]
+        end = len(self._ids)
+        drafts = self._drafts[end - self._base - 1 :][: self.max_len - 1 - end]
+        min_gain = MIN_GAIN if self.settings.num_branches == "auto" else 0.0
+        return choose_guesses(drafts, end - self._base, most, min_gain)
+
+    def _branch(self, start: int, guess: Guess) -> Branch:
+        end = len(self._ids)
+        base = end + len(guess)
+        stop = min(base + self.settings.block_size, self.max_len)
+        return Branch(
+            segments=((base, base), (stop, stop)),
+            scored=range(end, stop),
+            fills=tuple(enumerate(guess, end)),
+            to_stage=(range(start, base),),
+            causal_stop=base,
+            draw_key=1 if self.settings.temperature > 0 else 0,
+        )
+
+    # Verification
+
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        end = len(self._ids)
+        accepted = [self._accepted(*pair) for pair in zip(self._branches, reports, strict=True)]
+        winner = accepted.index(max(accepted))
+        taken = [self._decision(reports[winner], row) for row in range(accepted[winner] + 1)]
+        whole = [index for index, guess in enumerate(self._branches) if accepted[index] == len(guess)]
+        newest = max(whole, key=accepted.__getitem__, default=None)
+        if newest is not None and end + accepted[newest] > self._base:
+            self._base = end + accepted[newest]
+            self._drafts = self._drafted(reports[newest], accepted[newest] + 1)
+        self._ids += [decision.token for decision in taken]
+        self._commit = Commit(plan.step, winner, plan.branches[winner].to_stage, plan.stage_shared)
+        return StepOutcome(
+            step=plan.step,
+            winner=winner,
+            confidences=tuple(float(report.scores.mean()) for report in reports),
+            adopted=(),
+            rule_steps=(RuleStep(winner, tuple(taken)),),
+            canvas=tuple(self.generated),
+            blocks=self.block_views(),
+            commit=self._commit,
+        )
+
+    def _accepted(self, guess: Guess, report: BranchReport) -> int:
+        """How many tokens of a guess the causal pass confirms. Nothing is accepted from an end of the answer on."""
+        verified = report.tokens[: len(guess)].tolist()
+        for at, (token, guessed) in enumerate(zip(verified, guess, strict=True)):
+            if token != guessed or token in self.end_token_ids:
+                return at
+        return len(guess)
+
+    def _decision(self, report: BranchReport, row: int) -> Decision:
+        score = PositionScore(report.probabilities.item(row), report.scores.item(row), report, row)
+        tops = score.decision.top_logprobs[: self.settings.top_logprobs]
+        return replace(score.decision, top_logprobs=tops)
+
+    def _drafted(self, report: BranchReport, first: int) -> list[Alternatives]:
+        """The drafts of a report's rows from `first` on, as far as the first one that ends the answer."""
+        drafts: list[Alternatives] = []
+        for row in range(first, len(report.tokens)):
+            token = report.tokens.item(row)
+            alternatives = [(token, report.probabilities.item(row))]
+            if report.top_tokens.size:
+                tops = zip(
+                    report.top_tokens[row, :ALTERNATIVES].tolist(),
+                    report.top_logprobs[row, :ALTERNATIVES].tolist(),
+                    strict=True,
+                )
+                alternatives += [(other, math.exp(logprob)) for other, logprob in tops if other != token]
+            drafts.append(alternatives)
+            if token in self.end_token_ids:
+                break
+        return drafts
+
+    def block_views(self) -> tuple[BlockView, ...]:
+        """The prompt, and the tokens that were taken."""
+        first, end = len(self.prompt), len(self._ids)
+        views = (BlockView(0, first, "in_cache", 0, True), BlockView(first, end, "in_cache", 0, True))
+        return views if first < end else views[:1]

@@ -1,0 +1,111 @@
+"""Which continuations of an answer one causal pass should verify at once.
+
+The drafts of the next positions give each of these a few tokens with probabilities. A guess is a prefix of the most
+likely drafts, in which one of the less likely tokens may stand. With guesses chosen, A tokens are accepted: the longest
+prefix of any guess that is right. New drafts exist behind the longest guess that is right as a whole, of F tokens. What
+is accepted beyond F is drafted by an older pass, which costs `STALE_SHARE` of a token each. So guesses are chosen for
+
+    (1 - STALE_SHARE) · E[A] + STALE_SHARE · E[F]
+
+greedily: each gains less the more are there, so a gain that was computed before bounds what it is now.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+Alternatives = Sequence[tuple[int, float]]
+"""The tokens that a position may get and their probabilities, the draft first."""
+
+Guess = tuple[int, ...]
+
+STALE_SHARE = 0.45
+"""Accepted tokens that a round loses per token of its drafts' age (measured with the model of the package; 0.2 to 0.9
+change little)."""
+
+MIN_REPLACED = 0.02
+"""Less probable guesses with a replaced draft are not looked at."""
+
+CERTAIN = 0.999
+"""No draft counts as more probable."""
+
+
+@dataclass(slots=True)
+class _Path:
+    """The most likely drafts, with another token at one of the positions."""
+
+    at: int
+    """Drafts in front of that position; of the path without one the number of all drafts."""
+    token: int
+    ratio: float
+    """The probability of a prefix with this token, divided by that with the draft in its place."""
+    chosen: list[int] = field(default_factory=list)
+    """Lengths of the guesses that are chosen."""
+
+
+def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain: float = 0.0) -> list[Guess]:
+    """At most `most` guesses, the first one in any case, others if they gain more than `min_gain` tokens.
+
+    `drafts`: the positions to come, in order. `age`: tokens that were taken since they were drafted, 1 at least.
+    """
+    main = _Path(len(drafts), -1, 1.0)
+    probable = list(accumulate((min(d[0][1], CERTAIN) for d in drafts), lambda p, q: p * q, initial=1.0))
+    sums = list(accumulate(probable[1:], initial=0.0))
+    paths = [main]
+    if most > 1:
+        paths += [
+            _Path(at, token, probability / max(of_draft, 1e-6))
+            for at, ((_, of_draft), *others) in enumerate(drafts)
+            for token, probability in others
+            if probable[at] * probability >= MIN_REPLACED
+        ]
+
+    def gain(path: _Path, length: int) -> float:
+        at, ratio = min(path.at, length), path.ratio
+        if path.chosen:
+            new = ratio * max(0.0, sums[length] - sums[max(path.chosen)])
+        else:
+            shared = max(main.chosen, default=0)
+            new = ratio * (sums[length] - sums[at]) + max(0.0, sums[at] - sums[shared])
+        shorter = [n for n in path.chosen if n <= length] + [n for n in main.chosen if n <= at]
+        behind = [ratio * probable[n] for n in path.chosen if n > length][:1]
+        if path is main:
+            longer = min((n for n in path.chosen if n > length), default=len(drafts) + 1)
+            behind = [probable[n] for n in path.chosen if n == longer]
+            behind += [
+                other.ratio * probable[min(other.chosen)]
+                for other in paths[1:]
+                if other.chosen and length <= other.at < longer
+            ]
+        elif path.chosen:
+            longer = min((n for n in path.chosen if n > length), default=0)
+            behind = [ratio * probable[longer]] if longer else []
+        fresh = (length - max(shorter, default=-age)) * (ratio * probable[length] - sum(behind))
+        return (1 - STALE_SHARE) * new + STALE_SHARE * fresh
+
+    heap = [(-gain(main, length), 0, length) for length in range(len(drafts) + 1)]
+    for index, path in enumerate(paths[1:], 1):
+        for length in range(path.at + 1, len(drafts) + 1):
+            if path.ratio * probable[length] < MIN_REPLACED:
+                break
+            heap.append((-gain(path, length), index, length))
+    heapq.heapify(heap)
+    guesses: list[Guess] = []
+    while heap and len(guesses) < most:
+        _, index, length = heapq.heappop(heap)
+        path = paths[index]
+        now = gain(path, length)
+        if heap and -heap[0][0] > now + 1e-9:
+            heapq.heappush(heap, (-now, index, length))
+            continue
+        if guesses and now <= min_gain:
+            break
+        path.chosen.append(length)
+        tokens = [alternatives[0][0] for alternatives in drafts[:length]]
+        if path is not main:
+            tokens[path.at] = path.token
+        guesses.append(tuple(tokens))
+    return guesses
