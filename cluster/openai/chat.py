@@ -245,7 +245,7 @@ def chat_logprobs(tokens: Sequence[TokenLogprob]) -> list[ChatLogprob]:
             bytes=list(token.bytes),
             top_logprobs=[
                 TopLogprob(token=text, logprob=clamp_logprob(logprob), bytes=list(raw))
-                for text, raw, logprob in token.top
+                for _, text, raw, logprob in token.top
             ],
         )
         for token in tokens

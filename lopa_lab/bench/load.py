@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 
+from cluster.command_line.loopback import is_loopback
 from lopa_lab.bench.measurements import Row, percentile_ms
 from lopa_lab.word_problems import Problem, is_correct
 from lopa_ray.config.model_settings import DEMO_MODEL
@@ -238,6 +239,8 @@ def guidellm_closed_loop(
         ]
         # What it caches goes into the folder too, and it has nothing to ask the Hub for.
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(Path(folder) / "hugging-face")}
+        if is_loopback(target.url):
+            environment["no_proxy"] = "*"
         try:
             done = subprocess.run(
                 command,

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import ray
 
+from cluster.command_line.loopback import opener_for
 from lopa_ray.errors import ClusterError
 
 
@@ -95,7 +95,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> 
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=POLL_S * 10):
+            with opener_for(url).open(f"{url}/health", timeout=POLL_S * 10):
                 return
         except OSError:  # urllib's errors are OSErrors
             time.sleep(POLL_S)

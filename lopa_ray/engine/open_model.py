@@ -27,8 +27,9 @@ def open_model(config: Config) -> tuple[Config, ModelSpec, Tokenizer | None]:
     Raises CheckpointError.
     """
     config = resolve_config(config)
+    spec = ModelSpec.read(config)
     tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))
-    return config, ModelSpec.read(config).with_tokenizer(tokenizer), tokenizer
+    return config, spec.with_tokenizer(tokenizer), tokenizer
 
 
 def resolve_config(config: Config) -> Config:

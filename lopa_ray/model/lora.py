@@ -14,6 +14,7 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint_config import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint_files import TensorFiles
+from lopa_ray.model.folder_contents import lacking, require_folder
 from lopa_ray.model.json_file import read_json
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -68,15 +69,15 @@ class LoraAdapter:
         the result and is not supported (by its name), and for a tensor that is not one half of a LoRA pair.
         """
         folder = Path(path)
-        if not folder.is_dir():
-            raise CheckpointError(
-                f"{path}: no such folder; need a PEFT adapter: a folder with {ADAPTER_CONFIG}, or a name on the "
-                "Hugging Face Hub (org/name or org/name@revision)"
-            )
+        require_folder(path, f"a PEFT adapter: a folder with {ADAPTER_CONFIG}")
         where = folder / ADAPTER_CONFIG
+        if not where.exists():
+            raise lacking(folder, ADAPTER_CONFIG)
         raw = read_json(where)
         _refuse_unsupported(raw, where)
         targets = raw.get("target_modules")
+        if not (folder / ADAPTER_WEIGHTS).exists():
+            raise lacking(folder, ADAPTER_WEIGHTS)
         tensor_files = TensorFiles.scan([folder / ADAPTER_WEIGHTS])
         scales = {
             module: _scale(raw, module, tensor_files, where)

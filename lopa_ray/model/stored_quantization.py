@@ -87,13 +87,6 @@ def refusal(raw: Json, where: str, *, problem: str | None = None, native: bool =
     )
 
 
-def refuse_gguf(folder: Path) -> None:
-    """Raise `CheckpointError` for a folder without a config.json that has weights as GGUF files."""
-    files = sorted(file.name for file in folder.glob("*.gguf"))
-    if files:
-        raise refusal({KEY: {"quant_method": "gguf"}}, str(folder / files[0]))
-
-
 def with_modelopt_file(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """config.json `raw` of `folder`, with the `quantization_config` of the file that Model Optimizer writes beside it.
 

@@ -168,7 +168,7 @@ def test_broken_or_missing_files_are_named(adapter: Path, tmp_path: Path) -> Non
     weights.write_bytes(whole[:-10])
     refused(adapter, str(weights), "truncated, damaged")
     weights.unlink()
-    refused(adapter, str(weights), "no such file")
+    refused(adapter, f"{adapter}: got adapter_config.json; need {weights.name}")
     (adapter / "adapter_config.json").write_text("{")
     refused(adapter, "adapter_config.json", "cannot be read as JSON")
     (adapter / "adapter_config.json").write_text("{}")

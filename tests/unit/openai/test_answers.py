@@ -114,7 +114,8 @@ PLAIN_REQUEST = CompletionRequest.parse({"model": MODEL, "prompt": "a"})
 def test_a_character_in_several_tokens_has_one_place() -> None:
     request = ChoicesRequest("id", ("a",), {}, logprobs=True)
     builder = CompletionBuilder(MODEL, PLAIN_REQUEST, request)
-    tokens = tuple(TokenLogprob("\ufffd", part, -1.0, ()) for part in (b"a\xf0", b"\x9f\x99", b"\x82", b"b"))
+    parts = (b"a\xf0", b"\x9f\x99", b"\x82", b"b")
+    tokens = tuple(TokenLogprob(at, "\ufffd", part, -1.0, (), part) for at, part in enumerate(parts))
     deltas = [TextDelta(0, "a", tokens[:1]), TextDelta(0, "🙂b", tokens[1:])]
     logprobs = [builder.delta_chunk_choice(delta).logprobs for delta in deltas]
     assert [place for part in logprobs if part for place in part.text_offset] == [0, 1, 1, 2]
@@ -122,10 +123,28 @@ def test_a_character_in_several_tokens_has_one_place() -> None:
 
 def test_a_token_that_the_text_leaves_out_has_no_width() -> None:
     builder = CompletionBuilder(MODEL, PLAIN_REQUEST, ChoicesRequest("id", ("a",), {}, logprobs=True))
-    end = TokenLogprob("<end>", b"<end>", -1.0, (), in_text=False)
-    a, b = (TokenLogprob(text, text.encode(), -1.0, ()) for text in "ab")
+    end = TokenLogprob(0, "<end>", b"<end>", -1.0, (), in_text=b"")
+    a, b = (TokenLogprob(ord(text), text, text.encode(), -1.0, (), text.encode()) for text in "ab")
     logprobs = builder.delta_chunk_choice(TextDelta(0, "ab", (end, a, end, b))).logprobs
     assert logprobs is not None and logprobs.text_offset == [0, 0, 1, 1]
+
+
+def test_different_tokens_of_a_place_have_different_names() -> None:
+    builder = CompletionBuilder(MODEL, PLAIN_REQUEST, ChoicesRequest("id", ("a",), {}, logprobs=True))
+    top = (
+        *(
+            (1, "\ufffd", b"\xc3", -1.0),
+            (2, "\ufffd", b"\xe2\x82", -2.0),
+            (3, "\ufffd", "\ufffd".encode(), -2.5),
+        ),
+        *((4, "A", b"A", -3.0), (5, "A", b"A", -4.0), (6, "\ufffd", b"\xc3", -5.0)),
+    )
+    drawn = TokenLogprob(7, "A", b"A", -6.0, top, b"A")
+    logprobs = builder.delta_chunk_choice(TextDelta(0, "A", (drawn,))).logprobs
+    assert logprobs is not None and logprobs.tokens == ["token_id:7"]
+    (of_place,) = logprobs.top_logprobs
+    names = ["bytes:\\xc3", "bytes:\\xe2\\x82", "\ufffd", "A", "token_id:5", "token_id:6", "token_id:7"]
+    assert of_place == dict(zip(names, [-1.0, -2.0, -2.5, -3.0, -4.0, -5.0, -6.0], strict=True))
 
 
 def test_a_chat_stream(client: httpx.Client) -> None:
