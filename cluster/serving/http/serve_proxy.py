@@ -22,14 +22,14 @@ CALLBACK = f"{__name__}:set_up"
 
 _SERVE_HEADERS = frozenset(
     (
-        b"serve_multiplexed_model_id",
         b"serve-multiplexed-model-id",
         b"x-request-disconnect-disabled",
         b"x-request-timeout-seconds",
         b"x-session-id",
     )
 )
-"""With these a client would tell Serve's proxy how to treat its request, and bytes that are no UTF-8 would be a 500."""
+"""With these, also with underscores in them, a client would tell Serve's proxy how to treat its request, and bytes that
+are no UTF-8 would be a 500."""
 
 
 def set_up() -> list[Middleware]:
@@ -55,6 +55,8 @@ class RequestFilter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             removed = _SERVE_HEADERS if given_request_id(scope) else _SERVE_HEADERS | {HEADER}
-            headers = [(name, value) for name, value in scope["headers"] if name not in removed]
+            headers = [
+                (name, value) for name, value in scope["headers"] if name.replace(b"_", b"-") not in removed
+            ]
             scope = {**scope, "headers": headers, "path": single_slashes(scope["path"])}
         await self._app(scope, receive, send)
