@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from cluster.cli import app
 from cluster.command_line.loopback import is_loopback
 from cluster.serving.http.server_models import ModelWorkers
-from lopa_ray.errors import WorkerLostError
+from lopa_ray.errors import ClusterError
 from support.fake_backend import MODEL, OTHER_MODEL, Server
 
 KEY = "an-admin-key"
@@ -76,7 +76,7 @@ def test_the_command_says_why_not(server: Server) -> None:
         done = scale(*arguments, environment=environment)
         assert (done.exit_code, done.stdout) == (status, ""), (arguments, done.stderr)
         assert done.stderr.startswith("Error: ") and part in done.stderr
-    server.backend.status_error = WorkerLostError("the group is gone")
+    server.backend.status_error = ClusterError("the group is gone")
     done = scale("--url", server.url, "--model", MODEL, environment=with_key)
     assert done.exit_code == 1 and "answered 503: the group is gone" in done.stderr
     assert server.backend.num_workers == {}

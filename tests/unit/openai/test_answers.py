@@ -16,6 +16,7 @@ from cluster.openai.completions import CompletionBuilder, CompletionRequest
 from cluster.openai.error_object import ErrorObject
 from lopa_ray.errors import (
     CheckpointError,
+    ClusterError,
     DeadlineError,
     OverloadedError,
     PromptError,
@@ -23,8 +24,10 @@ from lopa_ray.errors import (
     RequestCancelledError,
     ScoreError,
     SettingsError,
+    TransferError,
     WorkerError,
     WorkerLostError,
+    WorkerMemoryError,
 )
 from support.fake_backend import CHAT, MODEL, TEXT, WORDS, FakeBackend
 from support.waiting import wait_until
@@ -204,6 +207,9 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
     assert len(snapshots) == 2
 
 
+DEATH = "workers were lost: The actor died.\n\tclass_name: BranchWorker\n\tactor_id: secret\n\tpid: 17"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("error", "status", "code"),
@@ -213,9 +219,12 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
         (SettingsError("block_size: got 0"), 400, "invalid_value"),
         (OverloadedError("the queue is full"), 429, "queue_full"),
         (RequestCancelledError("cancelled"), 499, "request_cancelled"),
-        (WorkerLostError("gone"), 503, "unavailable"),
+        (ClusterError("the server is shutting down"), 503, "unavailable"),
+        (WorkerLostError(DEATH), 503, "unavailable"),
+        (WorkerError(DEATH), 503, "unavailable"),
+        (TransferError(DEATH), 503, "unavailable"),
         (DeadlineError("too late"), 504, "deadline_exceeded"),
-        (WorkerError("worker 0 failed: out of memory"), 500, "step_failed"),
+        (WorkerMemoryError(DEATH), 500, "step_failed"),
         (ScoreError("NaN"), 500, "step_failed"),
         (CheckpointError("/secret/folder: a template is wrong"), 500, "internal_error"),
         (KeyError("secret"), 500, "internal_error"),
@@ -238,11 +247,12 @@ def test_a_refusal_is_an_http_error(
     assert response.headers.get("x-should-retry") == (
         "false" if code in ("deadline_exceeded", "step_failed") else None
     )
-    if code != "internal_error":
+    if "secret" not in str(error):
         assert detail.message == str(error)
     else:
         assert "secret" not in response.text
-        assert any(record.exc_info for record in caplog.records)
+        assert code != "internal_error" or any(record.exc_info for record in caplog.records)
+        assert "secret" in caplog.text
 
 
 def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: httpx.Client) -> None:
@@ -252,7 +262,12 @@ def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: htt
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(WorkerLostError("x"), "unavailable"), (OSError("secret"), "internal_error")]
+    ("error", "code"),
+    [
+        (WorkerLostError(DEATH), "unavailable"),
+        (WorkerError(DEATH), "unavailable"),
+        (OSError("secret"), "internal_error"),
+    ],
 )
 def test_a_failure_on_the_way(
     backend: FakeBackend, client: httpx.Client, error: Exception, code: str
