@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from actors.master_status import MasterStatus
-from actors.rpc import unwrapped_errors
+from actors.rpc import is_answered, unwrapped_errors
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import WorkerLostError
 
@@ -52,13 +52,9 @@ class MasterWatch:
         """The master's answer; None: there is none."""
         with unwrapped_errors():
             asked = asyncio.ensure_future(master.status.remote())
-            # Twice half of the time: if this process itself was stopped, one wait is over at once, and not both.
-            for _ in range(2):
-                await asyncio.wait((asked,), timeout=self._group.hung_after_s / 2)
-                if asked.done():
-                    status: MasterStatus = asked.result()
-                    return status
-        asked.cancel()
+            if await is_answered(asked, self._group.hung_after_s):
+                status: MasterStatus = asked.result()
+                return status
         return None
 
     def _fault(self, status: MasterStatus) -> str | None:

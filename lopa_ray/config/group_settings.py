@@ -90,6 +90,12 @@ class GroupSettings(StrictModel):
         return max(MIN_HUNG_AFTER_S, self.step_timeout_s / 15)
 
     @property
+    def loading_hung_after_s(self) -> float:
+        """The same for a worker that imports its libraries or loads its model. It answers from a thread beside,
+        which may have to wait for Python's lock: loading a large library holds it for seconds."""
+        return 3 * self.hung_after_s
+
+    @property
     def max_workers(self) -> int:
         """The largest number of workers that the group may have."""
         return self.num_workers if self.scaling is None else self.scaling.max_workers
