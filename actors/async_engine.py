@@ -145,7 +145,7 @@ class AsyncRayEngine(AsyncEngine):
 
         checkpoint: its configuration and tokenizer, and a download on a single node (of the first group alone);
         master: until its process is ready; workers: until all are placed and theirs are ready; model: until all have
-        loaded it; join: until they reach each other.
+        loaded it; join: until they reach each other. Without those that were lost meanwhile and join later.
         """
         return self._group.phases
 
@@ -269,7 +269,7 @@ class AsyncRayEngine(AsyncEngine):
         """The group does not say which of its requests go on; see `ClientJournals.record_silent_loss`."""
         culprit = self._journals.record_silent_loss(self.config.model.max_num_seqs)
         if culprit is not None:
-            reason = f"its group was lost twice while this request's step was run, at last alone: {loss}"
+            reason = f"its group was lost each time that this request's step was run, at last alone: {loss}"
             self._fail([culprit], WorkerError(reason))
 
     async def _submit(

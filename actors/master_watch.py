@@ -17,7 +17,7 @@ STALL_FACTOR = 1.5
 """A step that takes this many times its own deadline means that the master itself is stuck."""
 
 FAILED_STEPS_FACTOR = 2
-"""A request that makes workers fail can be the cause of this many failed steps in a row: with others, and alone."""
+"""A request that makes workers fail can be the cause of this many failed steps with others, and of as many alone."""
 
 
 class MasterWatch:
@@ -61,7 +61,7 @@ class MasterWatch:
         limit_s = STALL_FACTOR * self._group.step_timeout_s
         if status.stalled_s > limit_s:
             return f"the group has been in one step for {status.stalled_s:.0f} s; its limit is {limit_s:g} s"
-        most = FAILED_STEPS_FACTOR * status.max_num_seqs + 1
+        most = FAILED_STEPS_FACTOR * (status.max_num_seqs + 1)
         if status.failed_steps > most:
             return (
                 f"the last {status.failed_steps} steps of the group have failed; the requests in flight can be the "

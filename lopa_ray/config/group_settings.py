@@ -71,7 +71,8 @@ class GroupSettings(StrictModel):
     processes that compute no steps follow it (`hung_after_s`)."""
 
     start_timeout_s: float = Field(default=600.0, gt=0.0)
-    """How long workers may take to be placed and to load the model."""
+    """How long workers may take to be placed and to load the model. One that does not answer meanwhile is lost sooner
+    (`loading_hung_after_s`)."""
 
     max_requests_per_client: int | None = Field(default=None, ge=1)
     """Requests of one client that a server's group has at once, in slots or waiting; it refuses others with 429. null:
