@@ -27,7 +27,7 @@ _OUT_OF_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class RPCBatch:
-    """By worker, in order of rank: a call or a future per shard, or one task that waits for all of them."""
+    """By worker, in order of rank: a call or a future per shard."""
 
     replies: dict[WorkerHandle, tuple[Any, ...]]
     exports: dict[WorkerHandle, tuple[Any, ...]] = field(default_factory=dict)
@@ -160,6 +160,17 @@ def unwrapped_errors() -> Iterator[None]:
         raise
     except ACTOR_DEATHS as error:
         raise WorkerLostError(f"the group's master died: {describe_death(error)}") from None
+
+
+async def is_answered(asked: asyncio.Future[Any], timeout_s: float) -> bool:
+    """Whether a call is done within that time; otherwise it is cancelled."""
+    # Twice half of the time: if this process itself was stopped, one wait is over at once, and not both.
+    for _ in range(2):
+        await asyncio.wait((asked,), timeout=timeout_s / 2)
+        if asked.done():
+            return True
+    asked.cancel()
+    return False
 
 
 def _as_future(call: Any) -> asyncio.Future[Any]:

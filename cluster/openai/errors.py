@@ -13,11 +13,13 @@ from lopa_ray.errors import (
     OverloadedError,
     PromptError,
     PromptTooLongError,
+    RepeatedLossError,
     RequestCancelledError,
     RequestError,
     ScoreError,
     SettingsError,
     StepLimitError,
+    WorkerError,
     WorkerMemoryError,
     short_repr as short_repr,
 )
@@ -30,6 +32,8 @@ _TOO_LARGE = (
 
 _LOST = "the model's workers failed or were lost, and are being replaced; try again later"
 
+_FAILED = "the model's workers fail at this request, also alone; the server's log has the details"
+
 _RESPONSES: tuple[tuple[type[LopaError], int, str, str | None], ...] = (
     (PromptTooLongError, 400, "context_length_exceeded", None),
     (PromptError, 400, "invalid_prompt", None),
@@ -41,7 +45,8 @@ _RESPONSES: tuple[tuple[type[LopaError], int, str, str | None], ...] = (
     (ScoreError, 500, "step_failed", None),
     (StepLimitError, 500, "step_failed", None),
     (ClusterError, 503, "unavailable", None),
-    # Also of a WorkerError: workers that are lost again and again need not be lost because of the request.
+    (RepeatedLossError, 503, "unavailable", _LOST),
+    (WorkerError, 500, "step_failed", _FAILED),
     (LopaError, 503, "unavailable", _LOST),
 )
 """Class, status, code and message; None: the error's own. The first class that an error is an instance of decides.

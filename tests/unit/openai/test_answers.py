@@ -21,6 +21,7 @@ from lopa_ray.errors import (
     OverloadedError,
     PromptError,
     PromptTooLongError,
+    RepeatedLossError,
     RequestCancelledError,
     ScoreError,
     SettingsError,
@@ -221,7 +222,8 @@ DEATH = "workers were lost: The actor died.\n\tclass_name: BranchWorker\n\tactor
         (RequestCancelledError("cancelled"), 499, "request_cancelled"),
         (ClusterError("the server is shutting down"), 503, "unavailable"),
         (WorkerLostError(DEATH), 503, "unavailable"),
-        (WorkerError(DEATH), 503, "unavailable"),
+        (WorkerError(DEATH), 500, "step_failed"),
+        (RepeatedLossError(DEATH), 503, "unavailable"),
         (TransferError(DEATH), 503, "unavailable"),
         (DeadlineError("too late"), 504, "deadline_exceeded"),
         (WorkerMemoryError(DEATH), 500, "step_failed"),
@@ -265,7 +267,7 @@ def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: htt
     ("error", "code"),
     [
         (WorkerLostError(DEATH), "unavailable"),
-        (WorkerError(DEATH), "unavailable"),
+        (RepeatedLossError(DEATH), "unavailable"),
         (OSError("secret"), "internal_error"),
     ],
 )
