@@ -168,17 +168,13 @@ def connect_to_ray(
         _check_auth_mode(address)
         if env_vars:
             options["runtime_env"] = {"env_vars": dict(env_vars)}
-    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         if address == LOCAL_RAY:
             make_token()
-        with _by_itself() if address == LOCAL_RAY else _few_attempts():
+        with _own_sigterm(), _by_itself() if address == LOCAL_RAY else _few_attempts():
             ray.init(address=address, **options)
-    except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises plain ones too, as for a node that is not there in time
         raise ClusterError(_explain(address, error)) from error
-    finally:
-        if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def _check_answers(address: str) -> None:
@@ -207,6 +203,23 @@ def _check_auth_mode(address: str) -> None:
             f"Ray at {address!r} uses no tokens, so its processes cannot answer this one, which runs with "
             "RAY_AUTH_MODE=token (a local Ray sets that too); unset it, or start that cluster with RAY_AUTH_MODE=token"
         )
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the program's handler of SIGTERM, if it has one: Ray sets its own, which exits with other statuses."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        yield
+    except SystemExit:
+        signal.signal(signal.SIGTERM, handler)
+        signal.raise_signal(signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
