@@ -48,7 +48,7 @@ def test_the_end_of_a_command_ends_everything(tmp_path: Path, number: signal.Sig
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not any(is_in_a_step(process) for process in descendants(running.pid)):
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < deadline, "the workers never began"
