@@ -8,7 +8,7 @@ import typer
 
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
-from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
+from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error, run_app
 from cluster.jobs.storage import is_absolute
 from lopa_ray.errors import SettingsError
 
@@ -56,4 +56,4 @@ def decode(
 
 
 if __name__ == "__main__":
-    app()
+    run_app(app)

@@ -24,6 +24,7 @@ import aiohttp
 
 from cluster.command_line.loopback import is_loopback
 from lopa_lab.bench.measurements import Row, percentile_ms
+from lopa_lab.bench.parent_death import end_with_parent
 from lopa_lab.word_problems import Problem, is_correct
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import ClusterError, SettingsError
@@ -250,6 +251,7 @@ def guidellm_closed_loop(
                 text=True,
                 timeout=GUIDELLM_TIMEOUT_S,
                 check=False,
+                preexec_fn=end_with_parent,
             )
         except subprocess.TimeoutExpired:
             raise ClusterError(f"guidellm did not end within {GUIDELLM_TIMEOUT_S:g} s") from None
