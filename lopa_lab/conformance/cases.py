@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from lopa_ray.errors import LopaError, SettingsError
+from lopa_ray.text_input import BYTE_ORDER_MARK, check_encoding, parse_json
 
 Status = Literal["passed", "differs", "not supported", "error", "skipped"]
 
@@ -92,16 +92,20 @@ def read_cases(path: Path) -> list[Case | Verdict]:
     Raises SettingsError if there is no such file.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
+        check_encoding(content)
     except OSError as error:
         raise SettingsError(f"cannot read cases {path}: {error.strerror}; give a JSONL file") from None
+    except ValueError as error:
+        raise SettingsError(f"cannot read cases {path}: {error}") from None
+    lines = content.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     return [_read_case(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _read_case(path: Path, number: int, line: bytes) -> Case | Verdict:
     name, kind = f"{path.name}:{number}", "unknown"
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         if not isinstance(row, dict):
             raise MalformedCaseError(f"a case is a JSON object, got {type(row).__name__}")
         name = str(row.get("id", name))
@@ -110,7 +114,7 @@ def _read_case(path: Path, number: int, line: bytes) -> Case | Verdict:
         if lora is not None:
             lora = _folder(row, "lora")
         return Case(path, number, name, kind, row, _folder(row, "model"), lora)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Verdict(path, number, name, kind, "error", f"not JSON: {error}")
     except MalformedCaseError as error:
         return Verdict(path, number, name, kind, "error", str(error))
