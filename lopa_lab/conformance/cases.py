@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from lopa_ray.errors import LopaError, SettingsError
-from lopa_ray.text_input import BYTE_ORDER_MARK, check_encoding, parse_json
+from lopa_ray.text_input import BYTE_ORDER_MARK, check_encoding
 
 Status = Literal["passed", "differs", "not supported", "error", "skipped"]
 
@@ -105,7 +106,7 @@ def read_cases(path: Path) -> list[Case | Verdict]:
 def _read_case(path: Path, number: int, line: bytes) -> Case | Verdict:
     name, kind = f"{path.name}:{number}", "unknown"
     try:
-        row = parse_json(line)
+        row = json.loads(line)  # NaN may be recorded
         if not isinstance(row, dict):
             raise MalformedCaseError(f"a case is a JSON object, got {type(row).__name__}")
         name = str(row.get("id", name))
@@ -114,7 +115,7 @@ def _read_case(path: Path, number: int, line: bytes) -> Case | Verdict:
         if lora is not None:
             lora = _folder(row, "lora")
         return Case(path, number, name, kind, row, _folder(row, "model"), lora)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Verdict(path, number, name, kind, "error", f"not JSON: {error}")
     except MalformedCaseError as error:
         return Verdict(path, number, name, kind, "error", str(error))

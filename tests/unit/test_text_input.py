@@ -75,9 +75,7 @@ def test_files_in_other_encodings_are_named(tmp_path: Path, name: str, encoding:
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-@pytest.mark.parametrize(
-    "name", ["questions.json", "labelled.jsonl", "cases.jsonl", "data.jsonl", "prompts.jsonl"]
-)
+@pytest.mark.parametrize("name", ["questions.json", "labelled.jsonl", "data.jsonl", "prompts.jsonl"])
 def test_what_json_cannot_say_is_refused(tmp_path: Path, name: str, value: str, said: str) -> None:
     path = tmp_path / name
     path.write_text(f'{{"prompt": "a", "id": {value}}}')
@@ -90,7 +88,8 @@ def reason(read: Reader, path: Path) -> str:
         (result,) = read(path)
     except SettingsError as error:
         return str(error)
-    return str(result.error if isinstance(result, FailedLine) else result.reason)
+    assert isinstance(result, FailedLine)
+    return result.error
 
 
 def test_numbers_and_characters_that_json_has_are_read() -> None:
