@@ -75,7 +75,7 @@ def test_files_in_other_encodings_are_named(tmp_path: Path, name: str, encoding:
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-@pytest.mark.parametrize("name", ["questions.json", "labelled.jsonl", "data.jsonl", "prompts.jsonl"])
+@pytest.mark.parametrize("name", ["questions.json", "labelled.jsonl", "prompts.jsonl"])
 def test_what_json_cannot_say_is_refused(tmp_path: Path, name: str, value: str, said: str) -> None:
     path = tmp_path / name
     path.write_text(f'{{"prompt": "a", "id": {value}}}')
