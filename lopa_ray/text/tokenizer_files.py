@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ from lopa_ray.model.json_file import check_file, read_json
 from lopa_ray.model.transformers_package import import_transformers
 from lopa_ray.text.tokenizer_limits import (
     check_added_tokens,
-    check_tokenizer_json,
+    check_tokenizer,
     check_vocabulary,
     panics_as_errors,
 )
@@ -46,7 +47,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
         if file.suffix in _SUFFIXES:
             check_file(file)
     if (folder / _WHOLE).exists():
-        check_tokenizer_json(folder / _WHOLE)
+        check_tokenizer(folder / _WHOLE, read_json(folder / _WHOLE))
     check_vocabulary(folder / _QWEN2_FILES[0], _read_optional(folder / _QWEN2_FILES[0]))
     config = _read_optional(folder / _CONFIG)
     layout = _find_layout(folder, config)
@@ -59,6 +60,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     _check_templates(folder, config)
     pretrained = _load(folder, *layout)
     backend = pretrained.backend_tokenizer
+    if not (folder / _WHOLE).exists():
+        check_tokenizer(layout[1][0], json.loads(backend.to_str()))
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = False

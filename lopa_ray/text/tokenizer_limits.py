@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from lopa_ray.errors import CheckpointError, short_repr
-from lopa_ray.model.json_file import read_json
 
 LARGEST_GROWTH = 256
 """So many times longer may normalising, or decoding, make a text."""
@@ -36,22 +35,22 @@ LARGEST_VOCABULARY = 2**22
 LARGEST_PART = 2**10
 """Values in a part of tokenizer.json: each of its rules looks at every text."""
 
-LARGEST_TOKEN, LARGEST_SEARCH = 2**10, 2**26
-"""Characters of an added token, and the cubes of these numbers of all special tokens together: a chat is searched for
-every piece of each."""
+LARGEST_ADDED, LARGEST_TOKEN, LARGEST_SEARCH = 2**15, 2**10, 2**26
+"""Added tokens, characters of one, and the cubes of these numbers of all special tokens together: a chat is searched
+for every piece of each."""
 
 _PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
 
 
-def check_tokenizer_json(file: Path) -> None:
-    """Raises CheckpointError for a tokenizer.json that the library would not survive, or whose patterns, replacements
-    or rules could explode."""
-    whole = read_json(file)
+def check_tokenizer(file: Path, whole: Mapping[str, Any]) -> None:
+    """Raises CheckpointError for a tokenizer.json, or what the library has read from another `file` as one, that the
+    library would not survive, or whose patterns, replacements or rules could explode."""
     model = whole.get("model")
     if isinstance(model, Mapping):
         check_vocabulary(file, model.get("vocab"))
         _check_number(file, "merges", model.get("merges"), LARGEST_VOCABULARY)
     added = whole.get("added_tokens")
+    _check_number(file, "added tokens", added, LARGEST_ADDED)
     check_added_tokens(file, [one.get("content") for one in _values(added) if isinstance(one, Mapping)])
     for part in _PARTS:
         try:
