@@ -35,9 +35,12 @@ LARGEST_VOCABULARY = 2**22
 LARGEST_PART = 2**10
 """Values in a part of tokenizer.json: each of its rules looks at every text."""
 
-LARGEST_ADDED, LARGEST_TOKEN, LARGEST_SEARCH = 2**15, 2**10, 2**26
-"""Added tokens, characters of one, and the cubes of these numbers of all special tokens together: a chat is searched
-for every piece of each."""
+LARGEST_TOKEN = 2**12
+"""Characters of a token. The library walks through some of them recursively, until the stack is full."""
+
+LARGEST_ADDED, LARGEST_SEARCH = 2**15, 2**26
+"""Added tokens, and the cubes of the numbers of characters of all special ones together: a chat is searched for every
+piece of each."""
 
 _PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
 
@@ -49,6 +52,7 @@ def check_tokenizer(file: Path, whole: Mapping[str, Any]) -> None:
     if isinstance(model, Mapping):
         check_vocabulary(file, model.get("vocab"))
         _check_number(file, "merges", model.get("merges"), LARGEST_VOCABULARY)
+        _check_lengths(file, (value for value in model.values() if isinstance(value, str)))
     added = whole.get("added_tokens")
     _check_number(file, "added tokens", added, LARGEST_ADDED)
     check_added_tokens(file, [one.get("content") for one in _values(added) if isinstance(one, Mapping)])
@@ -85,7 +89,9 @@ def check_vocabulary(file: Path, vocabulary: Any) -> None:
     """Raises CheckpointError for a vocabulary (token → id, or a list) with ids that are too large or not unique."""
     _check_number(file, "vocabulary entries", vocabulary, LARGEST_VOCABULARY)
     if not isinstance(vocabulary, Mapping):
+        _check_lengths(file, (value for value in _values(vocabulary) if isinstance(value, str)))
         return
+    _check_lengths(file, vocabulary)
     seen: dict[int, str] = {}
     for token, number in vocabulary.items():
         if type(number) is not int or not 0 <= number < LARGEST_VOCABULARY:
@@ -102,10 +108,14 @@ def _check_number(file: Path, of: str, values: Any, most: int) -> None:
         raise CheckpointError(f"{file}: got {len(values)} {of}; allowed: {most}; correct the file")
 
 
+def _check_lengths(file: Path, tokens: Iterable[Any]) -> None:
+    for token in tokens:
+        _check_number(file, "characters of a token", token, LARGEST_TOKEN)
+
+
 def check_added_tokens(file: Path, contents: Iterable[Any], special: Iterable[str] = ()) -> None:
     """Raises CheckpointError for added tokens that are too long, one of them or the `special` ones together."""
-    for content in contents:
-        _check_number(file, "characters of an added token", content, LARGEST_TOKEN)
+    _check_lengths(file, contents)
     if (search := sum(len(content) ** 3 for content in special)) > LARGEST_SEARCH:
         raise CheckpointError(
             f"{file}: got special tokens with {search} characters cubed; allowed: {LARGEST_SEARCH}; correct the file"

@@ -182,7 +182,8 @@ MANY = 20_000
         ("decoder", {"type": "Sequence", "decoders": [{"type": "Fuse"}] * MANY}),
         ("post_processor", {"type": "Sequence", "processors": [{"type": "ByteLevel"}] * MANY}),
         ("post_processor", {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}] * MANY}),
-        ("added token", [{"id": 0, "content": "x" * 10**6, "special": False}]),
+        ("model", {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["x" * 10**6, -1.0]]}),
+        ("characters of a token", [{"id": 0, "content": "x" * 10**6, "special": False}]),
         ("special tokens", [{"id": i, "content": f"{i:0900}", "special": True} for i in range(4)]),
     ],
 )
@@ -195,7 +196,7 @@ def test_parts_of_tokenizers_have_limits(tmp_path: Path, part: str, value: Any) 
         edit_json(folder / "tokenizer.json", added_tokens=[*whole["added_tokens"], *new])
     else:
         edit_json(folder / "tokenizer.json", **{part: value})
-    refused(folder, "json", part, "allowed")
+    refused(folder, "json", part if part != "model" else "characters of a token", "allowed")
 
 
 def test_a_nested_rule_is_refused(tmp_path: Path) -> None:
