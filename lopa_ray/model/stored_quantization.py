@@ -48,6 +48,7 @@ _SUFFIX = re.compile(
 """How names of quantised checkpoints end, behind the name of the model."""
 
 _IN_CACHE = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")
+_LONGEST_NAME = 200
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -133,6 +134,7 @@ def unquantised_name(raw: Json, where: str) -> str | None:
     stated = raw.get("_name_or_path")
     if (
         isinstance(stated, str)
+        and len(stated) <= _LONGEST_NAME
         and _HUB_NAME.fullmatch(stated)
         and stated != own
         and not _SUFFIX.search(stated)

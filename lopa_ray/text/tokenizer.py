@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lopa_ray.errors import PromptError
+from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text.chat_message import read_messages
 from lopa_ray.text.chat_template import ChatTemplate, Message
 from lopa_ray.text.rendered_chat import RenderedChat
@@ -74,8 +74,16 @@ class Tokenizer:
         running code of the checkpoint, and the added tokens and chat templates of the folder. Raises `CheckpointError`
         for files that cannot be used.
         """
-        pretrained = read_tokenizer(Path(path))
-        return None if pretrained is None else cls(pretrained)
+        try:
+            with panics_as_errors():
+                pretrained = read_tokenizer(Path(path))
+                return None if pretrained is None else cls(pretrained)
+        except CheckpointError:
+            raise
+        except Exception as error:  # the libraries raise exceptions of many types
+            raise CheckpointError(
+                f"{path}: its tokenizer cannot be used ({' '.join(str(error).split())}); download it again"
+            ) from None
 
     @property
     def mask_token_id(self) -> int | None:
@@ -143,7 +151,7 @@ class Tokenizer:
 
     def encode_markup(self, text: str) -> list[int]:
         """Encode text that does not come from a user to ids. Special tokens are recognised in it."""
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        return self._encode_text(text, self._backend)
 
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, shown: Collection[str] = ()
@@ -151,9 +159,18 @@ class Tokenizer:
         """Decode `ids` to text. Ids beyond the vocabulary are left out. Special tokens in `shown` are never skipped."""
         shown_ids = {token for token, added in self._special_tokens.items() if added.content in shown}
         if not skip_special_tokens or shown_ids.isdisjoint(ids):
-            return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+            return self._decode(list(ids), skip_special_tokens)
         runs = (list(run) for _, run in groupby(ids, key=shown_ids.__contains__))
-        return "".join(self._backend.decode(run, skip_special_tokens=run[0] not in shown_ids) for run in runs)
+        return "".join(self._decode(run, run[0] not in shown_ids) for run in runs)
+
+    def _decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        try:
+            with panics_as_errors():
+                return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{self._pretrained.name_or_path}: its tokenizer cannot decode ids ({error}); download it again"
+            ) from None
 
     def token_text(self, token: int) -> str:
         """The text of one token behind another one, with the space that decoders may strip at the beginning of a text.
@@ -164,7 +181,7 @@ class Tokenizer:
             return f"[{token}]"
         if token in self._special_tokens:
             return str(self._special_tokens[token].content)
-        alone, twice = (str(self._backend.decode([token] * times)) for times in (1, 2))
+        alone, twice = (self._decode([token] * times, False) for times in (1, 2))
         return alone if self.byte_level else twice.removeprefix(alone)
 
     def token_string(self, token: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.json_file import check_file, read_json
 from lopa_ray.model.transformers_package import import_transformers
-from lopa_ray.text.tokenizer_limits import check_tokenizer_json, panics_as_errors
+from lopa_ray.text.tokenizer_limits import (
+    check_added_tokens,
+    check_tokenizer,
+    check_vocabulary,
+    panics_as_errors,
+)
 from lopa_ray.text_input import BYTE_ORDER_MARK, read_text
 
 if TYPE_CHECKING:
@@ -43,22 +49,28 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     for file in _files(folder):
         check_file(file)
     if (folder / _WHOLE).exists():
-        check_tokenizer_json(folder / _WHOLE)
+        check_tokenizer(folder / _WHOLE, read_json(folder / _WHOLE))
+    check_vocabulary(folder / _QWEN2_FILES[0], _read_optional(folder / _QWEN2_FILES[0]))
     config = _read_optional(folder / _CONFIG)
     layout = _find_layout(folder, config)
     if layout is None:
         return None
     tokens_file = folder / (_CONFIG if _LISTED in config else _ADDED_TOKENS)
     listed = _listed_tokens(tokens_file, config)
+    check_added_tokens(tokens_file, listed.values())
     _read_optional(folder / _ROLES)
     _check_templates(folder, config)
     pretrained = _load(folder, *layout)
     backend = pretrained.backend_tokenizer
+    if not (folder / _WHOLE).exists():
+        check_tokenizer(layout[1][0], json.loads(backend.to_str()))
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = False
     _check_ids(pretrained, listed, tokens_file)
     _mark_tokens(pretrained, config)
+    tokens = backend.get_added_tokens_decoder().values()
+    check_added_tokens(tokens_file, (), [token.content for token in tokens if token.special])
     return pretrained
 
 

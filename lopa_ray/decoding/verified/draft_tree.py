@@ -22,8 +22,9 @@ EXPANDED_SHARE = 1.0
 """What follows on a state is looked at if its probability exceeds this ÷ the number of drafts: with more drafts also
 the children of less probable states are among the best."""
 
-MIN_DRAFT = 1e-4
-"""Less probable states are no drafts."""
+MIN_DRAFT = 0.01
+"""Less probable states are no drafts: of those that were, hardly any was reached. So a step that fills many positions
+at once, as where an answer has many holes, has few drafts or none."""
 
 MAX_DEPTH = 8
 """Steps of the rule that a draft may be ahead."""
