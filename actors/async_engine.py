@@ -28,7 +28,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.async_base import AsyncEngine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
-from lopa_ray.errors import LopaError, ProtocolError, WorkerError, WorkerLostError
+from lopa_ray.errors import LopaError, ProtocolError, RepeatedLossError, WorkerLostError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.model.hub import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
@@ -145,7 +145,7 @@ class AsyncRayEngine(AsyncEngine):
 
         checkpoint: its configuration and tokenizer, and a download on a single node (of the first group alone);
         master: until its process is ready; workers: until all are placed and theirs are ready; model: until all have
-        loaded it; join: until they reach each other.
+        loaded it; join: until they reach each other. Without those that were lost meanwhile and join later.
         """
         return self._group.phases
 
@@ -269,8 +269,8 @@ class AsyncRayEngine(AsyncEngine):
         """The group does not say which of its requests go on; see `ClientJournals.record_silent_loss`."""
         culprit = self._journals.record_silent_loss(self.config.model.max_num_seqs)
         if culprit is not None:
-            reason = f"its group was lost twice while this request's step was run, at last alone: {loss}"
-            self._fail([culprit], WorkerError(reason))
+            reason = f"its group was lost each time that this request's step was run, at last alone: {loss}"
+            self._fail([culprit], RepeatedLossError(reason))
 
     async def _submit(
         self, sessions: dict[int, DecodeSession], losses: Mapping[int, int] | None = None

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.kv_transfer import transfer_of
 from actors.rendezvous import Rendezvous, RendezvousStore
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, death_of_worker, is_death
 from actors.step_transport import make_step_transport
-from actors.timers import StartPhases
 from actors.worker_factory import WorkerFactory
-from actors.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
+from actors.worker_handle import RunnerFactory, WorkerHandle
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
@@ -39,7 +36,7 @@ class BranchPool:
         reserved: PlacementGroup | None = None,
         name: str = "group",
     ) -> None:
-        """Without workers; see `start` and `add_workers`. `reserved`: with a bundle for each of those that the
+        """Without workers; see `add_workers`. `reserved`: with a bundle for each of those that the
         configuration asks for; see `Reservation`. `name`: of the group, in the names of its workers."""
         self.epoch = -1
         self.intact = False
@@ -60,34 +57,10 @@ class BranchPool:
 
     # Workers
 
-    async def start(self, phases: StartPhases) -> WorkerInfo:
-        """Create as many workers as the configuration says, wait until they have loaded the model, join them.
-
-        Ends the phases workers (all are placed, and their processes have imported what they need), model and join.
-        Raises what loading raised, or WorkerLostError if a worker died or took too long.
-        """
-
-        async def bring_up(worker: WorkerHandle) -> WorkerInfo:
-            await worker.wait_until_placed()
-            phases.end("workers")
-            return await self.factory.load_model(worker)
-
-        self.workers = [self.factory.create() for _ in range(self._config.group.num_workers)]
+    def open_store(self) -> None:
+        """Begin to open the store at which the actors of a collective group meet, if there will be several."""
         if self._config.group.num_workers * self._config.group.tensor_parallel_size > 1:
             self._store.open()
-        loads = {worker: (asyncio.create_task(bring_up(worker)),) for worker in self.workers}
-        try:
-            infos = await self._gather(RPCBatch(loads), "load the model", self._config.group.start_timeout_s)
-        except WorkerLostError as error:
-            raise WorkerLostError(
-                f"{error}; free in the cluster: {ray.available_resources()}; a download or a slow disk may take longer "
-                "than group.start_timeout_s: raise it"
-            ) from None
-        phases.end("model")
-        await self.join_epoch({}, [])
-        phases.end("join")
-        info: WorkerInfo = infos[0][0]
-        return info
 
     async def add_workers(
         self, newcomers: Sequence[WorkerHandle], request_by_slot: Mapping[int, int]
@@ -95,25 +68,28 @@ class BranchPool:
         """Add workers that have loaded the model, as the highest ranks; `join_epoch` lets them take part.
 
         Before that they take over the slots of requests in flight (slot → request), within half the
-        deadline of a step, since the group waits. Those that fail are killed; returns why.
+        deadline of a step, since the group waits. The first workers of a group only show that they are
+        alive still. Those that fail are killed; returns why.
         """
         if not newcomers:
             return []
         self.intact = False
-        states = self.workers[0].call("export_slots", request_by_slot)
-        pending = PendingRPCs(
-            RPCBatch(
-                {
-                    worker: tuple(
-                        shard.import_slots.remote(state)
-                        for shard, state in zip(worker.shards, states, strict=True)
-                    )
-                    for worker in newcomers
-                }
-            )
-        )
-        await pending.wait(self._config.group.step_timeout_s / 2)
-        late = TimeoutError("it did not take over the slots in time")
+        if self.workers:
+            states = self.workers[0].call("export_slots", request_by_slot)
+            calls = {
+                worker: tuple(
+                    shard.import_slots.remote(state)
+                    for shard, state in zip(worker.shards, states, strict=True)
+                )
+                for worker in newcomers
+            }
+            timeout_s = self._config.group.step_timeout_s / 2
+        else:
+            calls = {worker: worker.call("ping") for worker in newcomers}
+            timeout_s = self._config.group.loading_hung_after_s
+        pending = PendingRPCs(RPCBatch(calls))
+        await pending.wait(timeout_s)
+        late = TimeoutError("it did not answer in time")
         failures: list[LopaError] = []
         for worker, _, errors in pending.results():
             if worker in pending.unanswered():

@@ -1,7 +1,7 @@
 """BranchWorker: a branch slot of the group, or a shard of one. One runner, and its place among the others.
 
-A plain class; `WorkerFactory` wraps it in an actor. The constructor imports torch, and all that needs it: masters
-have this module too, and start without them.
+A plain class; `WorkerFactory` wraps it in an actor. `prepare` imports torch, and all that needs it: masters have this
+module too, and start without them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lopa.group")
 
 
+HEALTH = "health"
+"""The concurrency group of `ping`: it is answered in a thread of its own."""
+
+
 class BranchWorker:
     """Evaluates its share of each step. Rejects plans of an older epoch."""
 
@@ -49,15 +53,11 @@ class BranchWorker:
     ) -> None:
         """`name`: what Ray's dashboard and logs call it.
 
-        Does nothing that can fail, since Ray does not report why an actor's constructor failed. See `load_model`."""
-        from actors.tensor_parallel_group import RayTensorParallelGroup
-        from actors.worker_model import WorkerModel
-
+        Does nothing that can fail or take long: Ray does not report why an actor's constructor failed, and answers no
+        `ping` before its end. See `prepare`."""
         sharded = spec.config.group.tensor_parallel_size > 1
         self._name = f"{name}/shard-{shard}" if sharded else name
-        self._model = WorkerModel(spec, runner_factory)
-        self._transfer = transfer()
-        self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
+        self._made_of = spec, runner_factory, transfer, shard
         # Shards wait for all collectives together, so the report of a step would wait for the next one.
         self._overlaps = bool(spec.config.overlap) and not sharded
         self._epoch = 0
@@ -66,8 +66,19 @@ class BranchWorker:
     def __repr__(self) -> str:
         return self._name
 
+    @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
-        """Return once the worker is placed, and while it is alive."""
+        """Return once the worker is placed, and while it is alive, whatever else it does."""
+
+    def prepare(self) -> None:
+        """Import all that the worker needs. To be called before all other methods but `ping`."""
+        from actors.tensor_parallel_group import RayTensorParallelGroup
+        from actors.worker_model import WorkerModel
+
+        spec, runner_factory, transfer, shard = self._made_of
+        self._model = WorkerModel(spec, runner_factory)
+        self._transfer = transfer()
+        self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
 
     def node_and_weight_bytes(self) -> tuple[str, int]:
         """The id of the node that the worker is on, and the size of the weights in bytes."""

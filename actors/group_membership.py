@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 
+import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_pool import BranchPool
 from actors.pending_workers import PendingWorkers
-from actors.worker_handle import RunnerFactory
+from actors.timers import StartPhases
+from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.scheduling.epoch_change import change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger("lopa.group")
 
 
 class GroupMembership:
@@ -31,7 +37,40 @@ class GroupMembership:
         self.target = spec.config.group.num_workers
         """How many workers there should be."""
         self._on_change = on_change
-        self.pending = PendingWorkers(self.pool.factory, spec.config.group.start_timeout_s, on_change)
+        self._start_timeout_s = spec.config.group.start_timeout_s
+        self.pending = PendingWorkers(self.pool.factory, spec.config.group, on_change)
+
+    async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
+        """Create the workers, and enter the first epoch with those that have loaded the model; see
+        `PendingWorkers.until_start`. The others join as newcomers do.
+
+        Ends the phases workers (all have their processes, which have imported what they need), model and join. Raises
+        as `PendingWorkers.until_start`, WorkerLostError after `group.start_timeout_s`, and TransferError if the workers
+        do not reach each other.
+        """
+        self.pending.set_target(self.target)
+        self.pool.open_store()
+        while not (self.pool.intact and len(self.pool)):
+            if not len(self.pool):
+                await self._until_ready(phases)
+            try:
+                await self.change(scheduler)
+            except WorkerLostError as error:
+                logger.warning(f"workers were lost while the group starts: {error}")
+        phases.end("join")
+        return self.pending.info
+
+    async def _until_ready(self, phases: StartPhases) -> None:
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                await self.pending.until_start(phases)
+        except TimeoutError:
+            if not self.pending.ready:
+                raise WorkerLostError(
+                    f"no worker has loaded the model within {self._start_timeout_s:g} s; free in the cluster: "
+                    f"{ray.available_resources()}; a download or a slow disk may take longer than "
+                    "group.start_timeout_s: raise it"
+                ) from None
 
     def resize(self, num_workers: int) -> None:
         """Have that many workers: at the next step if they are fewer, and as they become ready if they are more."""

@@ -31,9 +31,9 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import (
     LopaError,
     ProtocolError,
+    RepeatedLossError,
     SettingsError,
     TransferError,
-    WorkerError,
     WorkerLostError,
     WorkerMemoryError,
 )
@@ -61,7 +61,7 @@ class StartedGroup:
 
     info: WorkerInfo
     phases: dict[str, float]
-    """Seconds of each phase of `Master.start`: workers, model and join; see `BranchPool.start`."""
+    """Seconds of each phase of `Master.start`: workers, model and join; see `GroupMembership.start`."""
 
 
 class Master:
@@ -96,7 +96,8 @@ class Master:
         runner_factory: RunnerFactory | None = None,
         reserved: PlacementGroup | None = None,
     ) -> StartedGroup:
-        """Create the workers and wait until they are ready. To be called once; `reserved`: see `BranchPool`.
+        """Create the workers and wait until the group can begin; see `GroupMembership.start`. To be called once;
+        `reserved`: see `BranchPool`.
 
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
         """
@@ -107,7 +108,7 @@ class Master:
             self._scheduler, self._work_arrived.set, journaled=spec.config.group.resume_timeout_s > 0
         )
         self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set, self._name)
-        info = await self._membership.pool.start(phases)
+        info = await self._membership.start(self._scheduler, phases)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
@@ -287,7 +288,7 @@ class Master:
         planned, with_group = self._scheduler.planned_ids, not len(self._membership.pool)
         culprit = self._scheduler.suspects.record_loss(planned, with_group=with_group)
         reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
-        self._abort(culprit, WorkerError(reason))
+        self._abort(culprit, RepeatedLossError(reason))
 
     def _publish(self) -> None:
         """Send the decisions of the last step to the clients, once. If another step follows at once, its plans are sent

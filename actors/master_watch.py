@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from actors.master_status import MasterStatus
-from actors.rpc import unwrapped_errors
+from actors.rpc import is_answered, unwrapped_errors
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import WorkerLostError
 
@@ -17,7 +17,7 @@ STALL_FACTOR = 1.5
 """A step that takes this many times its own deadline means that the master itself is stuck."""
 
 FAILED_STEPS_FACTOR = 2
-"""A request that makes workers fail can be the cause of this many failed steps in a row: with others, and alone."""
+"""A request that makes workers fail can be the cause of this many failed steps with others, and of as many alone."""
 
 
 class MasterWatch:
@@ -52,20 +52,16 @@ class MasterWatch:
         """The master's answer; None: there is none."""
         with unwrapped_errors():
             asked = asyncio.ensure_future(master.status.remote())
-            # Twice half of the time: if this process itself was stopped, one wait is over at once, and not both.
-            for _ in range(2):
-                await asyncio.wait((asked,), timeout=self._group.hung_after_s / 2)
-                if asked.done():
-                    status: MasterStatus = asked.result()
-                    return status
-        asked.cancel()
+            if await is_answered(asked, self._group.hung_after_s):
+                status: MasterStatus = asked.result()
+                return status
         return None
 
     def _fault(self, status: MasterStatus) -> str | None:
         limit_s = STALL_FACTOR * self._group.step_timeout_s
         if status.stalled_s > limit_s:
             return f"the group has been in one step for {status.stalled_s:.0f} s; its limit is {limit_s:g} s"
-        most = FAILED_STEPS_FACTOR * status.max_num_seqs + 1
+        most = FAILED_STEPS_FACTOR * (status.max_num_seqs + 1)
         if status.failed_steps > most:
             return (
                 f"the last {status.failed_steps} steps of the group have failed; the requests in flight can be the "

@@ -6,7 +6,10 @@ import logging
 import math
 import os
 import shutil
+import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +49,15 @@ itself, 5000 by default. One that is stopped (SIGSTOP) does not, and holds its r
 
 KILL_TIMEOUT_MS = "1000"
 """Its value on a local Ray."""
+
+LOCAL_CONSTANTS = {"ENABLE_RAY_CLUSTER": False, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": False}
+"""Ray's constants as a local Ray has them. Without clusters Ray 2.60 listens on loopback addresses only; that is its
+default on systems where it supports none, and it takes no such address from its users. Under `uv run` it would have
+processes make an environment of their own from the working directory."""
+
+OTHERS_ENVIRONMENTS = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
+"""Environment variables that would give the processes of a local Ray another runtime environment than the driver's:
+that of a cluster or of a job there."""
 
 
 class RayConnection:
@@ -136,8 +148,9 @@ def connect_to_ray(
 ) -> None:
     """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`.
 
-    A local one listens on loopback addresses only. `num_cpus` and `object_store_memory` (bytes) are what it has at
-    least; `env_vars` are seen by all processes that it starts. Raises ClusterError.
+    A local one listens on loopback addresses only, and its processes run with this one's interpreter. `num_cpus` and
+    `object_store_memory` (bytes) are what it has at least; `env_vars` are seen by all processes that it starts. A
+    handler of SIGTERM that the program has stays. Raises ClusterError.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -158,9 +171,9 @@ def connect_to_ray(
     try:
         if address == LOCAL_RAY:
             make_token()
-        with _on_loopback() if address == LOCAL_RAY else _few_attempts():
+        with _own_sigterm(), _by_itself() if address == LOCAL_RAY else _few_attempts():
             ray.init(address=address, **options)
-    except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises plain ones too, as for a node that is not there in time
         raise ClusterError(_explain(address, error)) from error
 
 
@@ -193,18 +206,33 @@ def _check_auth_mode(address: str) -> None:
 
 
 @contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Have the Ray that starts meanwhile listen on loopback addresses only, with its metrics too.
+def _own_sigterm() -> Iterator[None]:
+    """Keep the program's handler of SIGTERM, if it has one: Ray sets its own, which exits with other statuses."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        yield
+    except SystemExit:
+        signal.signal(signal.SIGTERM, handler)
+        signal.raise_signal(signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
-    Ray 2.60 does so on systems where it supports no clusters, and takes no address of a loopback from its users. A
-    local Ray is no part of a cluster anywhere.
-    """
-    clusters = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
+
+@contextmanager
+def _by_itself() -> Iterator[None]:
+    """Have the Ray that starts meanwhile be no part of a cluster: see `LOCAL_CONSTANTS` and `OTHERS_ENVIRONMENTS`."""
+    constants = {name: getattr(ray_constants, name) for name in LOCAL_CONSTANTS}
+    environment = {name: os.environ.pop(name) for name in OTHERS_ENVIRONMENTS if name in os.environ}
+    vars(ray_constants).update(LOCAL_CONSTANTS)
     try:
         yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = clusters
+        vars(ray_constants).update(constants)
+        os.environ.update(environment)
 
 
 @contextmanager
@@ -224,10 +252,11 @@ def _few_attempts() -> Iterator[None]:
 def _explain(address: str, error: Exception) -> str:
     """What failed in `ray.init`, and what to do about it."""
     if address == LOCAL_RAY:
-        return (
-            f"cannot start Ray on this machine ({error}); if that is for want of a writable HOME, where Ray puts its "
-            "token: set RAY_AUTH_TOKEN to a secret of your own"
-        )
+        file = error.filename if isinstance(error, OSError) else None
+        # Ray says in words that its folder makes paths of sockets too long.
+        of_folder = "AF_UNIX" in str(error) or file not in (None, sys.executable)
+        advice = "; set RAY_TMPDIR to a folder that can be written and has a short path" * of_folder
+        return f"cannot start Ray on this machine ({error}){advice}"
     # Ray does not chain the exceptions of its attempts. The cause has the text of the last one.
     if isinstance(error, AuthenticationError) or AuthenticationError.__name__ in str(error.__cause__):
         return f"Ray at {address!r} does not accept the token of this process; {TOKEN_ADVICE}"

@@ -17,8 +17,8 @@ from pathlib import Path
 AUTH_MODE = "RAY_AUTH_MODE"
 """The environment variable with Ray's mode of authentication: `token` or `disabled`."""
 
-_TOKEN_FILE = Path("~/.ray/auth_token")
-"""Where Ray looks for a token, if no environment variable says otherwise."""
+TOKEN = "RAY_AUTH_TOKEN"
+"""The environment variable with a token itself."""
 
 ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 """A call without effect. Only whether it is refused matters."""
@@ -38,15 +38,21 @@ def follow_cluster() -> None:
 def make_token() -> None:
     """Make the token of a Ray that is to start on this machine, if there is none. Only its user may read the file.
 
-    Ray would make one that everybody on the machine may read. Raises OSError if the file cannot be written.
+    Ray would make one that everybody on the machine may read. Where the home folder takes no file, the token is in
+    RAY_AUTH_TOKEN of this process, and so of those of its Ray.
     """
     if os.environ.get(AUTH_MODE, "token").lower() != "token" or _has_token():
         return
-    _TOKEN_FILE.expanduser().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = os.open(_TOKEN_FILE.expanduser(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(file, "w", encoding="ascii") as opened:
-        os.fchmod(file, 0o600)  # an empty one may have been there
-        opened.write(secrets.token_hex(32))
+    token = secrets.token_hex(32)
+    try:
+        path = _token_file()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o600)
+        with open(file, "w", encoding="ascii") as opened:
+            os.fchmod(file, 0o600)  # an empty one may have been there
+            opened.write(token)
+    except OSError:
+        os.environ[TOKEN] = token
 
 
 def is_host_and_port(address: str) -> bool:
@@ -69,9 +75,21 @@ def wants_token(address: str) -> bool | None:
     return False
 
 
+def _token_file() -> Path:
+    """Where Ray looks for a token, if no environment variable says otherwise. Raises FileNotFoundError without HOME:
+    Ray asks no other source for the home folder."""
+    home = os.environ.get("HOME")
+    if not home:
+        raise FileNotFoundError("HOME is not set")
+    return Path(home, ".ray", "auth_token")
+
+
 def _has_token() -> bool:
     """Whether Ray finds a token: in its environment variables or in its file."""
-    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
+    if os.environ.get(TOKEN) or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return True
-    file = _TOKEN_FILE.expanduser()
-    return file.is_file() and file.stat().st_size > 0
+    try:
+        file = _token_file()
+        return file.is_file() and bool(file.read_bytes())
+    except OSError:  # what cannot be read is no token to Ray either
+        return False

@@ -11,15 +11,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import (
+    ActorUnschedulableError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+)
 
 from actors.step_connection import ConnectionLostError
 from actors.worker_handle import WorkerHandle
-from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError, WorkerMemoryError
+from lopa_ray.errors import (
+    ClusterError,
+    LopaError,
+    TransferError,
+    WorkerError,
+    WorkerLostError,
+    WorkerMemoryError,
+)
 
 ACTOR_DEATHS = (RayActorError, OutOfMemoryError, ConnectionLostError)
 """Errors of calls of an actor that has ended. OutOfMemoryError: Ray's memory monitor ended it to protect the node.
 ConnectionLostError: the actor is alive, but plans do not reach it, so it is replaced as well."""
+
+NEVER_BEGAN = (ActorUnschedulableError, RuntimeEnvSetupError)
+"""Errors of calls of an actor whose process could not be started."""
 
 _OUT_OF_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
 """Parts of torch's messages about a lack of memory, on CPUs and accelerators."""
@@ -27,7 +44,7 @@ _OUT_OF_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class RPCBatch:
-    """By worker, in order of rank: a call or a future per shard, or one task that waits for all of them."""
+    """By worker, in order of rank: a call or a future per shard."""
 
     replies: dict[WorkerHandle, tuple[Any, ...]]
     exports: dict[WorkerHandle, tuple[Any, ...]] = field(default_factory=dict)
@@ -129,11 +146,13 @@ _MODEL_TOO_LARGE = (
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
     """What a worker raised while it was to do `what`, without Ray's wrapping. Another error than a LopaError is wrapped
-    in a WorkerError, in a WorkerMemoryError for a lack of memory, or in a TransferError where a peer or an object was
-    lost."""
+    in a WorkerError, in a WorkerMemoryError for a lack of memory, in a TransferError where a peer or an object was
+    lost, or in a ClusterError where its process could not be started."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause
+    if isinstance(cause, NEVER_BEGAN):
+        return _cannot_start(worker, cause)
     kind: type[LopaError] = WorkerError
     if isinstance(cause, (*ACTOR_DEATHS, ObjectLostError)):
         kind = TransferError
@@ -150,7 +169,7 @@ def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
 def unwrapped_errors() -> Iterator[None]:
     """Around results of a master's calls: this project's errors come without Ray's wrapping.
 
-    Raises WorkerLostError for a master that died.
+    Raises WorkerLostError for a master that died, and ClusterError for one that could not be started.
     """
     try:
         yield
@@ -160,6 +179,26 @@ def unwrapped_errors() -> Iterator[None]:
         raise
     except ACTOR_DEATHS as error:
         raise WorkerLostError(f"the group's master died: {describe_death(error)}") from None
+    except NEVER_BEGAN as error:
+        raise _cannot_start("the group's master", error) from None
+
+
+def _cannot_start(actor: str, error: Exception) -> ClusterError:
+    # A failed runtime environment comes as a traceback, whose last line has the reason.
+    lines = str(error).strip().splitlines()
+    said = lines[-1:] if isinstance(error, RuntimeEnvSetupError) else lines
+    return ClusterError(f"Ray cannot start {actor}: {' '.join(said)}")
+
+
+async def is_answered(asked: asyncio.Future[Any], timeout_s: float) -> bool:
+    """Whether a call is done within that time; otherwise it is cancelled."""
+    # Twice half of the time: if this process itself was stopped, one wait is over at once, and not both.
+    for _ in range(2):
+        await asyncio.wait((asked,), timeout=timeout_s / 2)
+        if asked.done():
+            return True
+    asked.cancel()
+    return False
 
 
 def _as_future(call: Any) -> asyncio.Future[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from actors.branch_worker import BranchWorker
+from actors.branch_worker import HEALTH, BranchWorker
 from actors.kv_transfer import KVTransfer
 from actors.node_weights import NodeWeights
 from actors.placement import Allocation, BundleAllocator, actor_options
@@ -52,7 +52,9 @@ class WorkerFactory:
         """A new worker without a model. Ray places it when there is room."""
         allocation = self._allocator.allocate()
         name = next(self._names)
-        remote: Any = ray.remote(BranchWorker).options(**actor_options(self._config), **allocation.options)
+        # Ray's types lack the option.
+        actor: Any = ray.remote(concurrency_groups={HEALTH: 1})(BranchWorker)  # type: ignore[call-overload]
+        remote = actor.options(**actor_options(self._config), **allocation.options)
         try:
             worker = WorkerHandle(
                 tuple(

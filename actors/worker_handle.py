@@ -43,9 +43,13 @@ class WorkerHandle:
         """Call a method of every shard."""
         return tuple(getattr(shard, method).remote(*arguments) for shard in self.shards)
 
-    async def wait_until_placed(self) -> None:
-        """Wait until all shards have a place."""
-        await asyncio.gather(*self.call("ping"))
+    def ping(self) -> asyncio.Future[Any]:
+        """Done when all shards have a place and have answered, which they do while they load their model too."""
+        return asyncio.gather(*self.call("ping"))
+
+    async def prepare(self) -> None:
+        """Have all shards import what they need."""
+        await asyncio.gather(*self.call("prepare"))
 
     def kill(self) -> None:
         """Kill the actors of all shards."""

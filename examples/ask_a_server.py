@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 PROBLEM = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
 
@@ -20,7 +20,9 @@ def main() -> None:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--key", default="none", help="an API key, if the server wants one")
     arguments = parser.parse_args()
-    client = OpenAI(base_url=arguments.url, api_key=arguments.key)
+    # This machine is not asked by way of a proxy that the environment may name.
+    direct = DefaultHttpxClient(mounts={"all://127.0.0.1": None, "all://localhost": None})
+    client = OpenAI(base_url=arguments.url, api_key=arguments.key, http_client=direct)
 
     answer = client.chat.completions.create(
         model=arguments.model,

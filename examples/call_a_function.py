@@ -14,7 +14,7 @@ import json
 import sys
 from typing import Any
 
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
 
@@ -52,7 +52,9 @@ def main() -> None:
             "The demo model was not trained for tools: its call is valid, but arguments and answer make no sense.",
             file=sys.stderr,
         )
-    client = OpenAI(base_url=arguments.url, api_key=arguments.key)
+    # This machine is not asked by way of a proxy that the environment may name.
+    direct = DefaultHttpxClient(mounts={"all://127.0.0.1": None, "all://localhost": None})
+    client = OpenAI(base_url=arguments.url, api_key=arguments.key, http_client=direct)
     messages: list[Any] = [{"role": "user", "content": "How many pens are in 6 boxes of 8 pens?"}]
 
     def ask(tool_choice: Any) -> Any:

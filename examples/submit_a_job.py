@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
+from urllib.request import getproxies
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -48,6 +50,8 @@ def main() -> None:
     prompts, results = folder / "prompts.jsonl", folder / "results.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": problem}) + "\n" for problem in PROBLEMS))
 
+    # This machine is not asked by way of a proxy that the environment may name.
+    os.environ["no_proxy"] = ",".join([getproxies().get("no", ""), "127.0.0.1", "localhost"])
     client = JobSubmissionClient(arguments.address)
     command = [arguments.python, "-m", "cluster.jobs", "--input", str(prompts), "--output", str(results)]
     job = client.submit_job(

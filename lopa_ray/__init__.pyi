@@ -51,6 +51,7 @@ from .errors import (
     PromptError as PromptError,
     PromptTooLongError as PromptTooLongError,
     ProtocolError as ProtocolError,
+    RepeatedLossError as RepeatedLossError,
     RequestCancelledError as RequestCancelledError,
     RequestError as RequestError,
     ScoreError as ScoreError,

@@ -92,8 +92,12 @@ class ClusterError(LopaError):
 
 
 class WorkerError(LopaError):
-    """A request makes workers fail: one raised an exception that is not a `LopaError`, or workers were lost each time
-    its step was run. The message says which. The group continues to run."""
+    """A request makes workers fail: one raised an exception that is not a `LopaError`. The group continues to run."""
+
+
+class RepeatedLossError(WorkerError):
+    """Workers were lost each time that a request's step was run, at last alone. Whether it is the cause is not known.
+    The group continues to run."""
 
 
 class WorkerMemoryError(WorkerError):

@@ -1,18 +1,17 @@
-"""The lines of a file of requests: this project's, and those of OpenAI's batch files."""
+"""The lines of a file of requests, and the rows of its results: this project's, and those of OpenAI's batch files."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cluster.openai.errors import short_repr
 from lopa_ray.config.generation_settings import GIVING
 from lopa_ray.errors import PromptError
 from lopa_ray.text.chat_message import read_messages
+from lopa_ray.text_input import parse_json
 
 if TYPE_CHECKING:
     from lopa_ray.engine.session_factory import Prompt
@@ -23,6 +22,8 @@ OPTION_KEYS = ("settings", "parse_special", *GIVING)
 """How the prompt is read and decoded, and what is given of the answer."""
 
 OPENAI_KEYS = ("custom_id", "method", "url", "body")
+
+_RESPONSE_ID = "batch_req_"
 
 DECISION_KEYS = ("input", "questions")
 """What a line with questions has, both in the shape of OpenAI's API."""
@@ -106,23 +107,39 @@ def identity(line: int, request_id: object) -> dict[str, Any]:
     return {"line": line} if request_id is None else {"line": line, "id": request_id}
 
 
+def response_id(line: int) -> str:
+    """What the row of a line of OpenAI's batch files has as its `id`."""
+    return f"{_RESPONSE_ID}{line}"
+
+
+# Rows that are read again
+
+
+def line_of(row: Mapping[str, Any]) -> int | None:
+    """The number of the line that a row of the output is of; None if it does not say."""
+    number = row.get("line")
+    if number is None:
+        text = str(row.get("id")).removeprefix(_RESPONSE_ID)
+        number = int(text) if text.isdecimal() else None
+    return number if type(number) is int else None
+
+
+def is_failed(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the output is that of a `FailedLine`."""
+    if row.get("error") is not None:
+        return True
+    response = row.get("response")
+    return isinstance(response, dict) and response.get("status_code") != 200
+
+
 # Reading
-
-
-def read_lines(source: str) -> list[ParsedLine]:
-    """All lines of a file, or of stdin for "-"; blank ones are left out. Raises OSError."""
-    data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return [parse_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def parse_line(number: int, line: bytes) -> ParsedLine:
     """A request, or the error of the line."""
     try:
-        value = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return FailedLine(number, f"not UTF-8: {error.reason} at byte {error.start}")
-    except (ValueError, RecursionError) as error:
+        value = parse_json(line)
+    except ValueError as error:
         return FailedLine(number, f"not JSON: {error}")
     return parse_record(number, value)
 
@@ -159,7 +176,7 @@ def _parse_openai_line(number: int, record: dict[str, Any]) -> ParsedLine:
     if isinstance(custom_id, str) and isinstance(url, str) and isinstance(body, dict) and problem is None:
         return OpenAILine(number, custom_id, url, body)
     error = {"code": "invalid_line", "message": problem}
-    row = {"id": f"batch_req_{number}", "custom_id": custom_id, "response": None, "error": error}
+    row = {"id": response_id(number), "custom_id": custom_id, "response": None, "error": error}
     return FailedLine(number, str(problem), custom_id, row=row)
 
 

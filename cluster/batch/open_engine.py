@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cluster.command_line.end_signals import ignored_signals
 from cluster.command_line.progress import ShownTask
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_files import download_weights, pin_model
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
-    """An engine in this process or on Ray actors; always closed, also on Ctrl-C. A terminal shows what it waits for."""
+    """An engine in this process or on Ray actors; always closed, however the command ends. A terminal shows what it
+    waits for."""
     config = pin_model(config)
     if local or not os.environ.get("RAY_ADDRESS"):
         download_weights(config.model)  # it has progress bars of its own
@@ -28,7 +29,7 @@ def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
     try:
         yield engine
     finally:
-        with _ignore_interrupts():
+        with ignored_signals():
             engine.close()
 
 
@@ -52,17 +53,3 @@ def _open_on_ray(config: Config) -> Engine:
             workers = engine.num_workers
             task.say(f"{workers} worker{'s' * (workers > 1)} ready after {time.monotonic() - began:.0f} s")
         return engine
-
-
-@contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """A second Ctrl-C must not cut short what the first one asked for."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread: it gets no signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

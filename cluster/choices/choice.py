@@ -68,6 +68,8 @@ class ChoiceState:
         self._decisions: dict[int, Decision] = {}
         self._decided_at_step: dict[int, int] = {}
         self._logprobs: list[TokenLogprob] = []
+        self._is_text_empty = True
+        """None of `_logprobs` is of a token that the text has."""
         self._phase_seconds = dict.fromkeys(PHASES, 0.0)
         self._first_step: float | None = None
         self._position_bytes, self._commit_bytes = position_bytes, 0
@@ -132,11 +134,19 @@ class ChoiceState:
 
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
-        in_text = bool(self._tokenizer.decode([decision.token]))
-        return TokenLogprob(*self._token(decision.token), decision.logprob, top, in_text)
+        own = self._token(decision.token)
+        return TokenLogprob(*own, decision.logprob, top, self._in_text(decision.token))
 
-    def _token(self, token: int) -> tuple[str, bytes]:
-        return self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
+    def _token(self, token: int) -> tuple[int, str, bytes]:
+        return token, self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
+
+    def _in_text(self, token: int) -> bytes:
+        """See `TokenLogprob.in_text`, of the next token."""
+        if not self._tokenizer.decode([token, token]):
+            return b""
+        first, self._is_text_empty = self._is_text_empty, False
+        alone = self._tokenizer.decode([token])
+        return alone.encode() if first and "\ufffd" not in alone else self._tokenizer.token_bytes(token)
 
     def _finish(self, reason: ChoiceFinishReason | None) -> ChoiceFinished:
         self.finished = True

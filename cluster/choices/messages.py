@@ -83,14 +83,15 @@ class RequestAccepted:
 class TokenLogprob:
     """One decided token, in the pass that decided it. Log-probabilities are of the plain softmax."""
 
+    id: int
     token: str
     """Its text; bytes that are no text of their own show as U+FFFD."""
     bytes: bytes
     logprob: float
-    top: tuple[tuple[str, builtins.bytes, float], ...]
-    """(text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
-    in_text: bool = True
-    """Whether the text has it; special tokens are left out there."""
+    top: tuple[tuple[int, str, builtins.bytes, float], ...]
+    """(id, text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
+    in_text: builtins.bytes
+    """What the text has of `bytes`: nothing of a special token, and the first token may lack its space."""
 
 
 @dataclass(frozen=True, slots=True)

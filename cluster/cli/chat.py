@@ -57,7 +57,8 @@ def converse(partner: ChatPartner, system: str | None) -> None:
 def _next_message(typed: bool) -> str | None:
     """A line of stdin; None at its end. Raises PromptError for text that is not UTF-8."""
     try:
-        return input(PROMPT if typed and sys.stdout.isatty() else "")
+        text = input(PROMPT if typed and sys.stdout.isatty() else "")
+        return text.removeprefix("\ufeff")  # of a file that is piped
     except EOFError:
         if typed:
             typer.echo(err=True)

@@ -81,7 +81,9 @@ def generate(
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--input", "-i", metavar="JSONL", help="Many prompts, one per line; - is stdin."),
+        typer.Option(
+            "--input", "-i", metavar="FILE|URL", help="Many prompts: JSONL, or Parquet; - is stdin."
+        ),
     ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="JSONL", help="Results, in input order.")

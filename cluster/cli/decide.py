@@ -14,8 +14,9 @@ from rich.table import Table
 
 from cluster.batch.decision_work import decision_row
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import DecisionLine, ParsedLine, read_lines
+from cluster.batch.lines import DecisionLine, ParsedLine
 from cluster.batch.open_engine import open_engine
+from cluster.batch.source import read_lines
 from cluster.cli.generate import write_outputs
 from cluster.command_line.exit_status import FAILED, error_exit
 from cluster.openai.decision_objects import decision_object
@@ -26,6 +27,7 @@ from lopa_ray.decisions.questions import Question
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.text.decision_prompt import value_text
+from lopa_ray.text_input import parse_json
 
 
 def read_questions(
@@ -38,7 +40,7 @@ def read_questions(
     asked: list[dict[str, Any]] = []
     if file is not None:
         try:
-            asked = json.loads(Path(file).read_text(encoding="utf-8"))
+            asked = parse_json(Path(file).read_bytes())
         except ValueError as error:
             raise SettingsError(f"--questions: {file} is no JSON ({error})") from None
         if not isinstance(asked, list) or not all(isinstance(question, dict) for question in asked):

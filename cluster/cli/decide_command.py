@@ -58,7 +58,7 @@ def decide(
     as_json: options.JsonOption = False,
     source: Annotated[
         str | None,
-        typer.Option("--input", "-i", metavar="JSONL", help="Many inputs, one per line; - is stdin."),
+        typer.Option("--input", "-i", metavar="FILE|URL", help="Many inputs: JSONL, or Parquet; - is stdin."),
     ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="JSONL", help="Results, in input order.")

@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import typer
+from fsspec.core import OpenFile
+from fsspec.implementations.local import LocalFileSystem
 from rich.console import Console
 
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import FailedLine, LineResult, read_lines, require_unicode
+from cluster.batch.lines import FailedLine, LineResult, require_unicode
 from cluster.batch.open_engine import open_engine
 from cluster.batch.result_format import StepRecorder, result_as_dict, stats_table
+from cluster.batch.source import read_lines
+from cluster.batch.storage import compression_of
 from cluster.cli.watch import Watcher
 from cluster.command_line.exit_status import FAILED, error_exit
 from cluster.command_line.progress import ShownTask
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.text_input import decode_text
 
 if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession
@@ -34,9 +39,9 @@ def read_prompt(prompt: str | None) -> str:
         if sys.stdin.isatty():
             raise SettingsError("no prompt; give one as an argument, on stdin, or a file with --input")
         try:
-            prompt = sys.stdin.buffer.read().decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise PromptError(f"stdin is not UTF-8 ({error.reason} at byte {error.start})") from None
+            prompt = decode_text(sys.stdin.buffer.read()).rstrip("\r\n")
+        except ValueError as error:
+            raise PromptError(f"stdin: {error}") from None
     if not prompt:
         raise PromptError("the prompt is empty; give some text")
     return require_unicode(prompt)
@@ -130,7 +135,8 @@ def write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
 
 @contextmanager
 def _open_output(name: str) -> Iterator[TextIO]:
-    """A file gets its name only when it is whole; until then the results lie in NAME.part."""
+    """A file, compressed if its name says so, gets its name only when it is whole; until then the results lie in
+    NAME.part."""
     path = Path(name)
     if name == "-":
         yield sys.stdout
@@ -139,6 +145,8 @@ def _open_output(name: str) -> Iterator[TextIO]:
             yield file
     else:
         part = path.with_name(path.name + ".part")
-        with part.open("w", encoding="utf-8") as file:
+        with OpenFile(
+            LocalFileSystem(), str(part.absolute()), "wt", compression=compression_of(name), encoding="utf-8"
+        ) as file:
             yield file
         part.replace(path)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from cluster.command_line.loopback import opener_for
 from lopa_ray.errors import ClusterError, SettingsError
 
 
@@ -41,7 +42,7 @@ def open_response(
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{server.rstrip('/')}{path}", data=data, headers=headers)
     try:
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s) as response:
+        with opener_for(server, _NoRedirects).open(request, timeout=timeout_s) as response:
             yield response
     except urllib.error.HTTPError as error:
         error_type = SettingsError if error.code < 500 else ClusterError

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 import typer
 
+from cluster.command_line.end_signals import exit_on_signals
 from lopa_ray.errors import CheckpointError, LopaError, PromptError, SettingsError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-"""Exit statuses: a request or case failed; the command or a setting is wrong; Ctrl-C."""
+"""Exit statuses: a request or case failed; the command or a setting is wrong; Ctrl-C. SIGTERM: 143; SIGHUP: 129."""
 
 
 @contextmanager
@@ -48,7 +49,8 @@ def discard_stdout() -> None:
 
 
 def run_app(app: typer.Typer) -> None:
-    """Run an application, quiet when interrupted or cut off before a command runs."""
+    """Run an application, quiet when interrupted or cut off before a command runs; SIGTERM and SIGHUP end it too."""
+    exit_on_signals()
     try:
         app()
     except KeyboardInterrupt:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from cluster.batch.storage import is_absolute
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
-from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
-from cluster.jobs.storage import is_absolute
+from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error, run_app
 from lopa_ray.errors import SettingsError
 
 app = CommandApp(add_completion=False)
@@ -56,4 +56,4 @@ def decode(
 
 
 if __name__ == "__main__":
-    app()
+    run_app(app)

@@ -14,8 +14,8 @@ from typing import Any
 
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import CompletedLine, DecisionLine, LineResult
+from cluster.batch.source import without_nulls
 from cluster.jobs.data_batches import as_table, plain, start_engine
-from cluster.jobs.source import without_nulls
 from cluster.openai.decisions import DecisionsRequest
 from cluster.openai.errors import ApiError
 from lopa_ray.engine.config import Config

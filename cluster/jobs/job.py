@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import typer
 
 from actors.ray_connection import RayConnection
+from cluster.batch.source import Chunk, InputSummary, Source
 from cluster.jobs.output_lock import output_lock
 from cluster.jobs.progress import JobProgress
 from cluster.jobs.resumable_output import JobOutput, JobResult, JobSpec
-from cluster.jobs.source import Chunk, InputSummary, Source
 from cluster.jobs.work_queue import WorkQueue
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import resolve_config
@@ -25,8 +25,26 @@ MAX_CHUNK_MULTIPLE = 16
 MIN_CHUNKS_PER_GROUP = 16
 """Smaller inputs are cut finer, so that all groups have something to do to the end."""
 
-SPEED_SETTINGS = {"max_num_seqs", "prefix_cache_positions"}
-"""Settings of the model which, like those of the group, change how fast a job is, never its results."""
+SPEED_SETTINGS = {
+    "model": {"max_num_seqs", "prefix_cache_positions"},
+    "group": {
+        "num_workers",
+        "scaling",
+        "num_cpus",
+        "num_accelerators",
+        "resources",
+        "placement",
+        "wait_for_nodes",
+        "overlap_schedule",
+        "transfer",
+        "step_timeout_s",
+        "start_timeout_s",
+        "resume_timeout_s",
+        "max_requests_per_client",
+    },
+}
+"""Section → its settings that change where a job runs, how fast it is and what it survives, never its results. Tokens
+that follow the load (`branch_budget` load, `prefix_cache` approximate) differ from run to run whatever the settings."""
 
 
 def run_job(source: str, output: str, config: Config, groups: int, *, raw: bool) -> JobResult | None:
@@ -45,14 +63,16 @@ def _run_locked(
 ) -> JobResult | None:
     prompts = Source(source)
     summary = prompts.summarize()
-    results = JobOutput(output)
-    most = math.ceil(summary.lines / (MIN_CHUNKS_PER_GROUP * groups))
+    results = JobOutput(output, summary.numbers)
+    most = math.ceil(len(summary.numbers) / (MIN_CHUNKS_PER_GROUP * groups))
     chunk_size = min(MAX_CHUNK_MULTIPLE * config.model.max_num_seqs, most)
     finished = results.start_or_resume(job_spec(config, summary, raw=raw), chunk_size)
     if finished is not None:
         typer.echo(f"{output} is complete already: {finished.lines} lines")
         return finished
-    progress = JobProgress(summary.lines, results.chunk_size, results.chunk_files)
+    for name in results.damaged:
+        typer.echo(f"{name} is damaged; what it lacks is decoded again")
+    progress = JobProgress(len(summary.numbers), results.chunk_size, results.chunk_files)
     missing = (
         chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in results.chunk_files
     )
@@ -61,16 +81,21 @@ def _run_locked(
     if prompts.summarize() != summary:
         raise SettingsError(f"--input: {source} changed while the job ran; remove the files {output}.*")
     check_lock()
-    merged = results.merge_parts(summary.lines)
+    merged = results.merge_parts()
     progress.log(f"{output} is complete: {merged.lines} lines in {time.monotonic() - progress.started:.0f} s")
     return merged
 
 
 def job_spec(config: Config, summary: InputSummary, *, raw: bool) -> JobSpec:
-    """What determines the results of a job: its input, and the settings that change tokens."""
-    values = config.as_dict()
-    model = {name: value for name, value in values["model"].items() if name not in SPEED_SETTINGS}
-    return JobSpec(summary.sha256, summary.lines, raw, model, values["decode"])
+    """What determines the results of a job: its input, and all settings but those that are known not to."""
+    sections = {
+        section: {
+            name: value for name, value in values.items() if name not in SPEED_SETTINGS.get(section, ())
+        }
+        for section, values in config.as_dict().items()
+    }
+    given = {"sha256": summary.sha256, "format": summary.format, "lines": len(summary.numbers)}
+    return {"input": given, "raw": raw, **sections}
 
 
 def _decode_chunks(

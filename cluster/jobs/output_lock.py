@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from fsspec.implementations.local import LocalFileSystem
 
-from cluster.jobs.storage import resolve_url, storage_errors
+from cluster.batch.storage import resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
 
 RENEWAL_S = 10.0

@@ -12,8 +12,8 @@ from typing import Any
 
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, CompletedLine, parse_record
+from cluster.batch.source import without_nulls
 from cluster.jobs.data_batches import as_table, plain, start_engine
-from cluster.jobs.source import without_nulls
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 

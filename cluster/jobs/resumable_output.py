@@ -6,30 +6,28 @@ OUTPUT.parts with the results of each chunk. Every file has its name only once i
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import re
+import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import groupby, zip_longest
+from typing import Any, TypeAlias
 
-from cluster.jobs.storage import resolve_url, storage_errors, write_atomically
-from lopa_ray.errors import SettingsError
+from cluster.batch.lines import is_failed, line_of
+from cluster.batch.storage import open_compressed, resolve_url, storage_errors, write_atomically
+from lopa_ray.errors import SettingsError, short_repr
 
 PART = re.compile(r"part-(\d{6,})\.jsonl$")
 
 PARTS_PER_FETCH = 32
 """Parts that are fetched together: object stores answer many at a time."""
 
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """Everything that determines the results. A resumed job must have the same."""
-
-    input_sha256: str
-    lines: int
-    raw: bool
-    model: dict[str, Any]
-    decode: dict[str, Any]
+JobSpec: TypeAlias = dict[str, Any]
+"""Everything that determines the results, as plain values: `input`, and others. A resumed job must have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +38,50 @@ class JobResult:
     failed: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the output that is whole."""
+
+    number: int
+    """Of its line of the input."""
+    failed: bool
+    content: bytes
+    """Without the end of the line."""
+
+    @classmethod
+    def read(cls, line: bytes) -> _Row | None:
+        """None for what is no whole row."""
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return None
+        number = line_of(row) if isinstance(row, dict) else None
+        return None if number is None else cls(number, is_failed(row), line.rstrip())
+
+
 class JobOutput:
     """The files of one job's output."""
 
-    def __init__(self, url: str) -> None:
-        """Raises SettingsError if nothing can be written there."""
+    def __init__(self, url: str, numbers: Sequence[int]) -> None:
+        """`numbers`: of the input's lines, each of which has a row. Raises SettingsError if nothing can be written
+        there."""
         self._url = url
         with storage_errors("--output", url):
             self._file_system, self._path = resolve_url(url)
         self._parts_path = f"{self._path}.parts"
         self._state_path = f"{self._path}.job.json"
+        self._numbers = numbers
         self.chunk_size = 0
         self.chunk_files: dict[int, str] = {}
         """The files of the chunks that need no more work."""
+        self.damaged: list[str] = []
+        """Files without some of their rows, which are decoded again."""
 
     def start_or_resume(self, spec: JobSpec, chunk_size: int) -> JobResult | None:
-        """Find what a job with this spec has written here; its result, if it has finished.
+        """Find what a job with this spec has written here; its result, if it has finished and all rows are there.
 
         `chunk_size` counts for a job that starts anew. Raises SettingsError if another job's files lie
-        here, or if OUTPUT.job.json cannot be read.
+        here, or if OUTPUT.job.json or a finished output cannot be read.
         """
         with storage_errors("--output", self._url):
             self._file_system.invalidate_cache()
@@ -69,17 +92,56 @@ class JobOutput:
                         f"--output: {self._url} exists, and no job of this kind wrote it; choose another name"
                     )
                 self._file_system.makedirs(self._parts_path, exist_ok=True)
-                state = {"spec": asdict(spec), "chunk_size": chunk_size, "result": None}
+                state = {"spec": spec, "chunk_size": chunk_size, "result": None}
                 self._write_state(state)
             self._require_same_spec(state["spec"], spec)
             self.chunk_size = state["chunk_size"]
-            if state["result"] is not None and self._file_system.exists(self._path):
-                return JobResult(**state["result"])
+            finished = state["result"] is not None and self._file_system.exists(self._path)
+            if finished and (result := self._finished_result()) is not None:
+                return result
             self._file_system.makedirs(self._parts_path, exist_ok=True)
+            if finished:
+                self.damaged.append(self._path)
+                self._split_output()
+            files = {int(match[1]): name for name in self._list_parts() if (match := PART.search(name))}
             self.chunk_files = {
-                int(match[1]): name for name in self._list_parts() if (match := PART.search(name))
+                index: files[index] for index, rows in self._read_parts(files) if rows is not None
             }
+            self.damaged += [name for index, name in files.items() if index not in self.chunk_files]
         return None
+
+    def _finished_result(self) -> JobResult | None:
+        """The result of an output that has all its rows; None if it has not."""
+        failed = 0
+        for row, number in zip_longest(self._output_rows(), self._numbers):
+            if row is None or row.number != number:
+                return None
+            failed += row.failed
+        return JobResult(len(self._numbers), failed)
+
+    def _split_output(self) -> None:
+        """Make the parts again of those chunks of a damaged output that have all their rows."""
+        firsts = self._numbers[:: self.chunk_size]
+        rows = (row for row in self._output_rows() if row is not None)
+        for chunks, group in groupby(rows, key=lambda row: bisect_right(firsts, row.number)):
+            of_chunk = list(group)
+            if [row.number for row in of_chunk] == self._numbers_of(chunks - 1):
+                self.write_chunk(chunks - 1, [row.content.decode() for row in of_chunk])
+
+    def _output_rows(self) -> Iterator[_Row | None]:
+        """The lines of the output; None for one that is no whole row, and where a compressed file was cut."""
+        try:
+            with open_compressed(self._file_system, self._path) as file:
+                yield from map(_Row.read, file)
+        except EOFError:
+            yield None
+        except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+            raise SettingsError(
+                f"--output: {self._url} is damaged ({error}); remove it to decode all of it again"
+            ) from None
+
+    def _numbers_of(self, chunk: int) -> list[int]:
+        return list(self._numbers[chunk * self.chunk_size : (chunk + 1) * self.chunk_size])
 
     def _list_parts(self) -> list[str]:
         try:
@@ -106,17 +168,13 @@ class JobOutput:
     def _write_state(self, state: dict[str, Any]) -> None:
         write_atomically(self._file_system, self._state_path, iter([json.dumps(state, indent=1).encode()]))
 
-    def _require_same_spec(self, before: dict[str, Any], spec: JobSpec) -> None:
-        now = json.loads(json.dumps(asdict(spec)))
-        changed = [name for name in now if before.get(name) != now[name]]
-        if not changed:
-            return
-        what = "input" if changed[0] in ("input_sha256", "lines") else changed[0]
-        raise SettingsError(
-            f"--output: {self._url} was begun with another {what} ({_difference(before, now, changed[0])}); "
-            f"restore that to continue, choose another --output, or remove {self._url}.job.json, .parts and "
-            "the file itself to start again"
-        )
+    def _require_same_spec(self, before: JobSpec, spec: JobSpec) -> None:
+        changed = _difference(before, json.loads(json.dumps(spec)))
+        if changed is not None:
+            raise SettingsError(
+                f"--output: {self._url} was begun with another {changed}; restore that to continue, choose another "
+                f"--output, or remove {self._url}.job.json, .parts and the file itself to start again"
+            )
 
     def write_chunk(self, index: int, rows: Sequence[str]) -> None:
         """Write a chunk's results. Raises SettingsError."""
@@ -125,41 +183,40 @@ class JobOutput:
             write_atomically(self._file_system, path, (f"{row}\n".encode() for row in rows))
         self.chunk_files[index] = path
 
-    def merge_parts(self, lines: int) -> JobResult:
+    def merge_parts(self) -> JobResult:
         """Join all parts, in order, and remove them. Raises SettingsError if a part is damaged."""
         failed = 0
 
         def checked_parts() -> Iterator[bytes]:
             nonlocal failed
-            for index, content in self._read_parts():
-                try:
-                    rows = [json.loads(line) for line in content.splitlines()]
-                except ValueError:
-                    rows = []
-                expected = min(self.chunk_size, lines - index * self.chunk_size)
-                if len(rows) != expected:
+            for index, rows in self._read_parts(self.chunk_files):
+                if rows is None:
                     self._file_system.rm_file(self.chunk_files[index])
                     raise SettingsError(
-                        f"--output: {self.chunk_files[index]} has {len(rows)} of its {expected} results, so it was "
-                        "removed; submit the job again to decode them again"
+                        f"--output: {self.chunk_files[index]} has not its {len(self._numbers_of(index))} results, so "
+                        "it was removed; submit the job again to decode them again"
                     )
-                failed += sum("error" in row for row in rows)
-                yield content
+                failed += sum(row.failed for row in rows)
+                yield b"".join(row.content + b"\n" for row in rows)
 
         with storage_errors("--output", self._url):
             write_atomically(self._file_system, self._path, checked_parts())
             state = self._read_state() or {}
-            self._write_state({**state, "result": asdict(JobResult(lines, failed))})
+            result = JobResult(len(self._numbers), failed)
+            self._write_state({**state, "result": asdict(result)})
             self._file_system.rm(self._parts_path, recursive=True)
-        return JobResult(lines, failed)
+        return result
 
-    def _read_parts(self) -> Iterator[tuple[int, bytes]]:
-        order = sorted(self.chunk_files)
+    def _read_parts(self, files: dict[int, str]) -> Iterator[tuple[int, list[_Row] | None]]:
+        """Chunks in order with their rows; None for a part that has not all of them, and no others."""
+        order = sorted(files)
         for first in range(0, len(order), PARTS_PER_FETCH):
             indices = order[first : first + PARTS_PER_FETCH]
             # A list is fetched concurrently if the file system supports it. The keys are in the file system's spelling.
-            contents = self._file_system.cat([self.chunk_files[index] for index in indices])
-            yield from zip(indices, (contents[self.chunk_files[index]] for index in indices), strict=True)
+            contents = self._file_system.cat([files[index] for index in indices])
+            for index in indices:
+                rows = [row for row in map(_Row.read, contents[files[index]].splitlines()) if row is not None]
+                yield index, rows if [row.number for row in rows] == self._numbers_of(index) else None
 
 
 def _is_state(value: Any) -> bool:
@@ -168,12 +225,16 @@ def _is_state(value: Any) -> bool:
         return False
     result = value["result"]
     is_result = result is None or (isinstance(result, dict) and result.keys() == {"lines", "failed"})
-    return isinstance(value["spec"], dict) and isinstance(value["chunk_size"], int) and is_result
+    is_spec = isinstance(value["spec"], dict) and "input" in value["spec"]
+    return is_spec and isinstance(value["chunk_size"], int) and is_result
 
 
-def _difference(before: dict[str, Any], now: dict[str, Any], name: str) -> str:
-    old, new = before.get(name), now[name]
-    if isinstance(old, dict) and isinstance(new, dict):
-        key = next(key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
-        return f"{key}: {old.get(key)!r}, now {new.get(key)!r}"
-    return f"{name}: {str(old)[:12]}, now {str(new)[:12]}"
+def _difference(before: Any, now: Any, name: str = "") -> str | None:
+    """The first difference of two JSON values, in words; None if there is none."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        found = (
+            _difference(before.get(key), now.get(key), f"{name}.{key}".removeprefix("."))
+            for key in {**now, **before}
+        )
+        return next(filter(None, found), None)
+    return None if before == now else f"{name} ({short_repr(before)}, now {short_repr(now)})"

@@ -17,8 +17,8 @@ import ray
 from actors.placement import Reservation, scheduled_into
 from actors.ray_node import RayNode
 from actors.rpc import unwrapped_errors
+from cluster.batch.source import Chunk
 from cluster.jobs.group import ChunkResult, JobGroup
-from cluster.jobs.source import Chunk
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, WorkerLostError
 

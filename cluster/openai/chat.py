@@ -36,13 +36,11 @@ from cluster.openai.multi_choice_builder import MultiChoiceBuilder
 from cluster.openai.multi_choice_request import MultiChoiceRequest
 from cluster.openai.request_model import MAX_INT, JsonObject
 from cluster.openai.tools import (
-    NamedToolChoice,
     ToolChoice,
     Tools,
-    forced_names,
     new_call_id,
-    offered_tools,
     reasoning_variables,
+    tool_options,
 )
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.chat_message import ChatMessage
@@ -84,7 +82,7 @@ class ChatRequest(MultiChoiceRequest):
 
     tool_choice: ToolChoice = None
     """none: no calls; auto (the default with `tools`): as the model likes; required: a call of one of the functions; or
-    a function to call."""
+    a function to call; or some of the functions, for auto or required."""
 
     parallel_tool_calls: bool | None = None
     """False: at most one call. An answer that has to call a function (`tool_choice`) always has one."""
@@ -132,11 +130,9 @@ class ChatRequest(MultiChoiceRequest):
     def choices_options(self) -> dict[str, Any]:
         """See `GenerationRequest`."""
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
-        choice = self.tool_choice if isinstance(self.tool_choice, str) else None
-        name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedToolChoice) else None
+        choice = self.tool_choice if isinstance(self.tool_choice, str | None) else self.tool_choice.chosen()
         return super().choices_options() | {
-            "tools": offered_tools(tools, choice),
-            "forced_tools": forced_names(tools, choice, name),
+            **tool_options(tools, choice),
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "template_variables": reasoning_variables(self.reasoning_effort)
             | (self.chat_template_kwargs or {}),
@@ -245,7 +241,7 @@ def chat_logprobs(tokens: Sequence[TokenLogprob]) -> list[ChatLogprob]:
             bytes=list(token.bytes),
             top_logprobs=[
                 TopLogprob(token=text, logprob=clamp_logprob(logprob), bytes=list(raw))
-                for text, raw, logprob in token.top
+                for _, text, raw, logprob in token.top
             ],
         )
         for token in tokens

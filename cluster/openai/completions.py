@@ -163,11 +163,12 @@ class CompletionBuilder(MultiChoiceBuilder):
     def _logprobs(self, tokens: Sequence[TokenLogprob], offsets: _TextOffsets) -> TextLogprobs | None:
         if not self.request.logprobs:
             return None
+        named = [_named_logprobs(token) for token in tokens]
         return TextLogprobs(
-            tokens=[token.token for token in tokens],
+            tokens=[place[token.id][0] for place, token in zip(named, tokens, strict=True)],
             token_logprobs=[clamp_logprob(token.logprob) for token in tokens],
-            top_logprobs=[_top_logprobs(token) for token in tokens],
-            text_offset=[offsets.advance(token.bytes if token.in_text else b"") for token in tokens],
+            top_logprobs=[dict(place.values()) for place in named],
+            text_offset=[offsets.advance(token.in_text) for token in tokens],
         )
 
 
@@ -185,10 +186,15 @@ class _TextOffsets:
         return offset
 
 
-def _top_logprobs(token: TokenLogprob) -> dict[str, float]:
-    """Different tokens may have the same text; the likelier one stays."""
-    top_logprobs: dict[str, float] = {}
-    for text, _, logprob in token.top:
-        top_logprobs.setdefault(text, clamp_logprob(logprob))
-    top_logprobs.setdefault(token.token, clamp_logprob(token.logprob))
-    return top_logprobs
+def _named_logprobs(token: TokenLogprob) -> dict[int, tuple[str, float]]:
+    """Id → name and log-probability of each token of a place; names differ.
+
+    A name is the text, or as in OpenAI's API the bytes of what is no text. Where several tokens have the same, it is
+    the likeliest one's, and the others are called by their ids, as in vLLM.
+    """
+    named: dict[int, tuple[str, float]] = {}
+    for id, text, raw, logprob in (*token.top, (token.id, token.token, token.bytes, token.logprob)):
+        name = text if text.encode() == raw else "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+        taken = any(name == other for other, _ in named.values())
+        named.setdefault(id, (f"token_id:{id}" if taken else name, clamp_logprob(logprob)))
+    return named

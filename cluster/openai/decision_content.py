@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import invalid_value, short_repr
-from lopa_ray.text.chat_message import EarlierCall, EarlierFunction
+from lopa_ray.text.chat_message import REFUSAL_TAG, EarlierCall, EarlierFunction, RefusalPart, check_content
 from lopa_ray.text.client_object import TAG_MARK, type_tag
 from lopa_ray.text.json_content import check_json, json_text
 from lopa_ray.text.tolerant_object import TolerantObject
@@ -39,16 +39,6 @@ class DecisionText(TolerantObject):
     """Accepted, and not used."""
 
 
-class DecisionRefusal(TolerantObject):
-    """A refusal of the assistant's."""
-
-    type: Literal["refusal"]
-    """Names the kind of part."""
-
-    refusal: str
-    """What it said."""
-
-
 class DecisionJson(TolerantObject):
     """JSON, which the model reads as text."""
 
@@ -76,7 +66,7 @@ class DecisionImage(TolerantObject):
 DecisionPart: TypeAlias = Annotated[
     Annotated[DecisionText, Tag(f"{TAG_MARK}input_text")]
     | Annotated[DecisionText, Tag(f"{TAG_MARK}output_text")]
-    | Annotated[DecisionRefusal, Tag(f"{TAG_MARK}refusal")]
+    | Annotated[RefusalPart, Tag(REFUSAL_TAG)]
     | Annotated[DecisionJson, Tag(f"{TAG_MARK}input_json")]
     | Annotated[DecisionImage, Tag(f"{TAG_MARK}input_image")],
     Discriminator(
@@ -123,8 +113,13 @@ class DecisionMessageItem(DecisionItem):
     role: Literal["system", "developer", "user", "assistant"]
     """developer is another word for system."""
 
-    content: Content
-    """Text, or parts."""
+    content: Content | None = None
+    """Text, or parts. A message of the assistant may have none."""
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        check_content(self.role, self.content)
+        return self
 
 
 class DecisionCall(DecisionItem):
@@ -168,8 +163,8 @@ class DecisionOutput(DecisionItem):
     call_id: str
     """The call, which stands before it."""
 
-    output: Content
-    """Text, or parts."""
+    output: Content | None = None
+    """Text, or parts; nothing where the function returned none."""
 
 
 def _item_type(value: Any) -> str:
@@ -203,10 +198,10 @@ DecisionInputParam: TypeAlias = Annotated[
 """A text, or items."""
 
 
-def content_text(parts: Sequence[DecisionPart]) -> str:
-    """The text of parts. JSON has lines of its own."""
+def content_text(parts: Sequence[DecisionPart] | None) -> str:
+    """The text of parts, if there are any. JSON has lines of its own."""
     text, is_json = "", False
-    for part in parts:
+    for part in parts or ():
         last, is_json = is_json, isinstance(part, DecisionJson)
         added = _part_text(part)
         text += f"\n{added}" if text and added and (last or is_json) and not text.endswith("\n") else added
@@ -214,9 +209,7 @@ def content_text(parts: Sequence[DecisionPart]) -> str:
 
 
 def _part_text(part: DecisionPart) -> str:
-    if isinstance(part, DecisionJson):
-        return json_text(part.data)
-    return part.refusal if isinstance(part, DecisionRefusal) else getattr(part, "text", "")
+    return json_text(part.data) if isinstance(part, DecisionJson) else getattr(part, "text", "")
 
 
 def decision_input(given: str | Sequence[Item]) -> str | tuple[dict[str, Any], ...]:

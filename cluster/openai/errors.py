@@ -7,35 +7,50 @@ from typing import Any
 
 from lopa_ray.errors import (
     CheckpointError,
+    ClusterError,
     DeadlineError,
     LopaError,
     OverloadedError,
     PromptError,
     PromptTooLongError,
+    RepeatedLossError,
     RequestCancelledError,
     RequestError,
     ScoreError,
     SettingsError,
     StepLimitError,
     WorkerError,
+    WorkerMemoryError,
     short_repr as short_repr,
 )
 
 _ERROR_TYPES = {429: "rate_limit_error", 499: "request_cancelled"}
 
-_STATUS_AND_CODE: tuple[tuple[type[LopaError], int, str], ...] = (
-    (PromptTooLongError, 400, "context_length_exceeded"),
-    (PromptError, 400, "invalid_prompt"),
-    (SettingsError, 400, "invalid_value"),
-    (OverloadedError, 429, "queue_full"),
-    (RequestCancelledError, 499, "request_cancelled"),
-    (DeadlineError, 504, "deadline_exceeded"),
-    (WorkerError, 500, "step_failed"),
-    (ScoreError, 500, "step_failed"),
-    (StepLimitError, 500, "step_failed"),
-    (LopaError, 503, "unavailable"),
+_TOO_LARGE = (
+    "a step of this request needs more memory than there is, also alone; lower num_branches or block_size"
 )
-"""The first class that an error is an instance of decides."""
+
+_LOST = "the model's workers failed or were lost, and are being replaced; try again later"
+
+_FAILED = "the model's workers fail at this request, also alone; the server's log has the details"
+
+_RESPONSES: tuple[tuple[type[LopaError], int, str, str | None], ...] = (
+    (PromptTooLongError, 400, "context_length_exceeded", None),
+    (PromptError, 400, "invalid_prompt", None),
+    (SettingsError, 400, "invalid_value", None),
+    (OverloadedError, 429, "queue_full", None),
+    (RequestCancelledError, 499, "request_cancelled", None),
+    (DeadlineError, 504, "deadline_exceeded", None),
+    (WorkerMemoryError, 500, "step_failed", _TOO_LARGE),
+    (ScoreError, 500, "step_failed", None),
+    (StepLimitError, 500, "step_failed", None),
+    (ClusterError, 503, "unavailable", None),
+    (RepeatedLossError, 503, "unavailable", _LOST),
+    (WorkerError, 500, "step_failed", _FAILED),
+    (LopaError, 503, "unavailable", _LOST),
+)
+"""Class, status, code and message; None: the error's own. The first class that an error is an instance of decides.
+Messages of actors' errors name processes, nodes and files: these are for logs, not for clients."""
 
 MAX_MESSAGE_CHARS = 1500
 
@@ -76,21 +91,21 @@ def invalid_value(param: str, message: str) -> ApiError:
 def api_error(
     error: Exception, retry_after_s: int, setting_fields: Mapping[str, str] | None = None
 ) -> ApiError:
-    """The response for an error. One that is no LopaError shows nothing of its inside, nor does one about the
-    model's files, which says where they lie.
+    """The response for an error. One that is no LopaError shows nothing of its inside, nor does one about workers, or
+    about the model's files, which says where they lie.
 
     `setting_fields`: decode setting, or `prompt` → the client's field, which the response names in its place.
     """
     fields = setting_fields or {}
     if isinstance(error, ApiError):
         return error
-    for error_class, status, code in _STATUS_AND_CODE:
+    for error_class, status, code, text in _RESPONSES:
         if isinstance(error, error_class) and not isinstance(error, CheckpointError):
             headers = {"Retry-After": str(retry_after_s)} if status in (429, 503) else {}
             if status in (500, 504):
                 # OpenAI's client repeats every 5xx, but a repeated request would fail in the same way.
                 headers["X-Should-Retry"] = "false"
-            message, param = str(error), None
+            message, param = text or str(error), None
             if isinstance(error, RequestError):
                 message = error.message({name: field.rpartition(".")[2] for name, field in fields.items()})
                 param = fields.get(error.setting or "")

@@ -12,9 +12,9 @@ from cluster.openai.errors import short_repr
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
 from cluster.openai.responses_input import Items, template_messages
-from cluster.openai.responses_tools import NamedTool, ResponseTool, ResponseToolChoice, ResponseTools
+from cluster.openai.responses_tools import ResponseTool, ResponseToolChoice, ResponseTools
 from cluster.openai.structured_output import ANY_JSON_OBJECT
-from cluster.openai.tools import forced_names, offered_tools, reasoning_variables
+from cluster.openai.tools import reasoning_variables, tool_options
 from lopa_ray.engine.session_factory import Prompt
 
 LOGPROBS = "message.output_text.logprobs"
@@ -108,7 +108,7 @@ class ResponsesRequest(GenerationRequest):
 
     tool_choice: ResponseToolChoice = None
     """none: no calls; auto (the default with `tools`): as the model likes; required: a call of one of the functions; or
-    a function to call."""
+    a function to call; or some of the functions, for auto or required."""
 
     parallel_tool_calls: bool | None = None
     """False: at most one call. An answer that has to call a function (`tool_choice`) always has one."""
@@ -208,12 +208,10 @@ class ResponsesRequest(GenerationRequest):
             {"type": "function", "function": tool.model_dump(exclude_none=True, exclude={"type"})}
             for tool in self.functions
         ]
-        choice = self.tool_choice if isinstance(self.tool_choice, str) else None
-        name = self.tool_choice.name if isinstance(self.tool_choice, NamedTool) else None
+        choice = self.tool_choice if isinstance(self.tool_choice, str | None) else self.tool_choice.chosen()
         effort = None if self.reasoning is None else self.reasoning.effort
         return {
-            "tools": offered_tools(tools, choice),
-            "forced_tools": forced_names(tools, choice, name),
+            **tool_options(tools, choice),
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "template_variables": reasoning_variables(effort) | (self.chat_template_kwargs or {}),
         }

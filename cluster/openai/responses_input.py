@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from cluster.openai.errors import short_repr
-from lopa_ray.text.chat_message import EarlierCall, EarlierFunction
+from lopa_ray.text.chat_message import (
+    REFUSAL_TAG,
+    TEXT_TAG,
+    EarlierCall,
+    EarlierFunction,
+    RefusalPart,
+    check_content,
+    part_tag,
+)
 from lopa_ray.text.client_object import TAG_MARK, type_tag
 from lopa_ray.text.tolerant_object import TolerantObject
 
@@ -37,6 +45,14 @@ def _as_parts(value: Any) -> Any:
         raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of text parts")
     return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
+
+InputPart: TypeAlias = Annotated[
+    Annotated[InputText, Tag(TEXT_TAG)] | Annotated[RefusalPart, Tag(REFUSAL_TAG)], Discriminator(part_tag)
+]
+
+MessageParts: TypeAlias = Annotated[
+    list[InputPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[InputPart])
+]
 
 TextParts: TypeAlias = Annotated[
     list[InputText], BeforeValidator(_as_parts, json_schema_input_type=str | list[InputText])
@@ -70,8 +86,13 @@ class MessageItem(InputItem):
     role: Literal["system", "developer", "user", "assistant"]
     """developer is another word for system."""
 
-    content: TextParts
-    """Text, or parts that are text."""
+    content: MessageParts | None = None
+    """Text, or parts that are text. A message of the assistant may have none."""
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        check_content(self.role, self.content)
+        return self
 
 
 class FunctionCallItem(InputItem):
@@ -102,8 +123,8 @@ class FunctionOutputItem(InputItem):
     call_id: str
     """The call."""
 
-    output: TextParts
-    """Text, or parts that are text."""
+    output: TextParts | None = None
+    """Text, or parts that are text; nothing where the function returned none."""
 
 
 class ReasoningItem(InputItem):
@@ -188,8 +209,8 @@ def _add_to_answer(messages: list[dict[str, Any]], item: Item) -> None:
         call = EarlierCall(id=item.call_id, function=function)
         last.setdefault("tool_calls", []).append(call.template_call())
     elif isinstance(item, ReasoningItem):
-        last["reasoning_content"] = _text(item.content or item.summary or ())
+        last["reasoning_content"] = _text(item.content or item.summary)
 
 
-def _text(parts: Sequence[InputText]) -> str:
-    return "".join(part.text for part in parts)
+def _text(parts: Sequence[InputText | RefusalPart] | None) -> str:
+    return "".join(part.text for part in parts or ())

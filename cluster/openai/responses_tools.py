@@ -10,7 +10,17 @@ from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import RequestModel
-from cluster.openai.tools import MAX_TOOLS, Function, ToolChoiceWord, check_choice, choice_type
+from cluster.openai.tools import (
+    ALLOWED_TAG,
+    MAX_TOOLS,
+    NAMED_TAG,
+    AllowedMode,
+    ChosenFunctions,
+    Function,
+    ToolChoiceWord,
+    check_choice,
+    choice_type,
+)
 from lopa_ray.text.client_object import TAG_MARK
 
 
@@ -89,15 +99,44 @@ ResponseTools: TypeAlias = Annotated[
 class NamedTool(RequestModel):
     """A call of one function."""
 
+    model_config = ConfigDict(extra="ignore")  # clients may repeat all of its definition
+
     type: Literal["function"]
     """Only functions can be called."""
 
     name: str
     """Its name in `tools`."""
 
+    def chosen(self) -> ChosenFunctions:
+        """Which function."""
+        return ChosenFunctions((self.name,))
+
+
+class AllowedToolsChoice(RequestModel):
+    """A choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    """Names the kind of choice."""
+
+    mode: AllowedMode
+    """As `tool_choice` would be if `tools` had these alone."""
+
+    tools: list[
+        Annotated[
+            Annotated[NamedTool, Tag(_FUNCTION)] | Annotated[OtherTool, Tag(_OTHER)],
+            Discriminator(_tool_tag),
+        ]
+    ] = Field(max_length=MAX_TOOLS)
+    """Which ones. Those of other types are left out, as in `tools` of the request."""
+
+    def chosen(self) -> ChosenFunctions:
+        """Which functions."""
+        names = tuple(tool.name for tool in self.tools if isinstance(tool, NamedTool))
+        return ChosenFunctions(names, self.mode)
+
 
 ResponseToolChoice: TypeAlias = Annotated[
-    ToolChoiceWord | Annotated[NamedTool, Tag(f"{TAG_MARK}object")],
+    ToolChoiceWord | Annotated[NamedTool, Tag(NAMED_TAG)] | Annotated[AllowedToolsChoice, Tag(ALLOWED_TAG)],
     Discriminator(choice_type),
     BeforeValidator(check_choice),
 ]

@@ -11,7 +11,7 @@ from cluster.choices.messages import PromptToTokenize
 from cluster.openai.errors import ApiError, invalid_value
 from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
 from cluster.openai.response_model import ResponseModel
-from cluster.openai.tools import Tools, offered_tools
+from cluster.openai.tools import Tools, unique_tools
 from lopa_ray.text.chat_message import ChatMessage
 
 
@@ -84,7 +84,7 @@ class TokenizeRequest(RequestModel):
             variables["add_generation_prompt"] = self.add_generation_prompt
         return PromptToTokenize(
             tuple(message.template_message() for message in self.messages),
-            tools=offered_tools([tool.model_dump(exclude_none=True) for tool in self.tools or ()], None),
+            tools=unique_tools([tool.model_dump(exclude_none=True) for tool in self.tools or ()]),
             template_variables=variables,
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from cluster.openai.errors import invalid_value, short_repr
 from cluster.openai.request_model import JsonObject, RequestModel
@@ -14,7 +15,20 @@ from lopa_ray.text.client_object import TAG_MARK
 
 MAX_TOOLS = 128
 
-_WORD, _OBJECT = f"{TAG_MARK}word", f"{TAG_MARK}object"
+_WORD = f"{TAG_MARK}word"
+NAMED_TAG, ALLOWED_TAG = f"{TAG_MARK}function", f"{TAG_MARK}allowed_tools"
+
+AllowedMode: TypeAlias = Literal["auto", "required"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenFunctions:
+    """The functions that a `tool_choice` names."""
+
+    names: tuple[str, ...]
+    mode: AllowedMode | None = None
+    """Of a choice among them, which offers no other ones; None: the one that is named is to be called."""
+
 
 FunctionName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 """Nothing that could end the text around it, or be a special token."""
@@ -56,6 +70,8 @@ class Tool(RequestModel):
 class FunctionReference(RequestModel):
     """One of the functions."""
 
+    model_config = ConfigDict(extra="ignore")  # clients may repeat all of its definition
+
     name: str
     """Its name in `tools`."""
 
@@ -69,13 +85,42 @@ class NamedToolChoice(RequestModel):
     function: FunctionReference
     """Which one."""
 
+    def chosen(self) -> ChosenFunctions:
+        """Which function."""
+        return ChosenFunctions((self.function.name,))
+
+
+class AllowedTools(RequestModel):
+    """Some of the functions."""
+
+    mode: AllowedMode
+    """As `tool_choice` would be if `tools` had these alone."""
+
+    tools: list[NamedToolChoice] = Field(max_length=MAX_TOOLS)
+    """Which ones."""
+
+
+class AllowedToolChoice(RequestModel):
+    """A choice among some of the functions."""
+
+    type: Literal["allowed_tools"]
+    """Names the kind of choice."""
+
+    allowed_tools: AllowedTools
+    """Which ones."""
+
+    def chosen(self) -> ChosenFunctions:
+        """Which functions."""
+        names = tuple(tool.function.name for tool in self.allowed_tools.tools)
+        return ChosenFunctions(names, self.allowed_tools.mode)
+
 
 def check_choice(value: Any) -> Any:
     """The value, if a `tool_choice` can be of its type. Raises ValueError with what is allowed."""
     if isinstance(value, dict | None) or value in ("none", "auto", "required"):
         return value
     raise ValueError(
-        f"got {short_repr(value)}; allowed: none, auto, required, or an object that names a function"
+        f"got {short_repr(value)}; allowed: none, auto, required, or an object that names functions"
     )
 
 
@@ -84,13 +129,18 @@ Tools: TypeAlias = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 
 def choice_type(value: Any) -> str:
     """The tag of a `tool_choice` that `check_choice` took."""
-    return _OBJECT if isinstance(value, dict | RequestModel) else _WORD
+    if not isinstance(value, dict | RequestModel):
+        return _WORD
+    given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return ALLOWED_TAG if given == "allowed_tools" else NAMED_TAG
 
 
 ToolChoiceWord: TypeAlias = Annotated[Literal["none", "auto", "required"] | None, Tag(_WORD)]
 
 ToolChoice: TypeAlias = Annotated[
-    ToolChoiceWord | Annotated[NamedToolChoice, Tag(_OBJECT)],
+    ToolChoiceWord
+    | Annotated[NamedToolChoice, Tag(NAMED_TAG)]
+    | Annotated[AllowedToolChoice, Tag(ALLOWED_TAG)],
     Discriminator(choice_type),
     BeforeValidator(check_choice),
 ]
@@ -107,28 +157,42 @@ def reasoning_variables(effort: str | None) -> dict[str, Any]:
     return {} if effort is None else {"reasoning_effort": effort, **thinking}
 
 
-def offered_tools(tools: Sequence[Mapping[str, Any]], choice: str | None) -> tuple[Mapping[str, Any], ...]:
-    """The functions that the model may call. Raises ApiError for two of one name."""
-    names = [tool["function"]["name"] for tool in tools]
+def unique_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """The functions themselves. Raises ApiError for two of one name."""
+    names = [_name(tool) for tool in tools]
     for at, name in enumerate(names):
         if name in names[:at]:
             raise invalid_value("tools", f"got two functions with the name {name!r}; rename one")
-    return () if choice == "none" else tuple(tools)
+    return tuple(tools)
 
 
-def forced_names(tools: Sequence[Mapping[str, Any]], choice: str | None, name: str | None) -> tuple[str, ...]:
-    """Names of the functions one of which the answer has to call: by `choice` ("required"), or by `name`.
+def tool_options(
+    tools: Sequence[Mapping[str, Any]], choice: str | ChosenFunctions | None
+) -> dict[str, tuple[Any, ...]]:
+    """Fields of a `ChoicesRequest`: the functions that the model may call, and names of those one of which it has to.
 
-    Raises ApiError where there is no such function.
+    Raises ApiError for two functions of one name, for a name that no function has, and for a call without functions.
     """
-    names = tuple(tool["function"]["name"] for tool in tools)
-    if name is not None:
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise invalid_value("tool_choice", f"got the function {short_repr(name)}; tools has: {known}")
-        return (name,)
-    if choice == "required" and not names:
+    offered = {_name(tool): tool for tool in unique_tools(tools)}
+    if isinstance(choice, ChosenFunctions):
+        for name in choice.names:
+            if name not in offered:
+                known = ", ".join(offered) or "none"
+                raise invalid_value("tool_choice", f"got the function {short_repr(name)}; tools has: {known}")
+        if choice.mode is None:
+            return {"tools": tuple(tools), "forced_tools": choice.names}
+        offered = {name: tool for name, tool in offered.items() if name in choice.names}
+        choice = choice.mode
+    if choice == "required" and not offered:
         raise invalid_value(
             "tool_choice", "got required without a function in tools; add one, or leave it out"
         )
-    return names if choice == "required" else ()
+    return {
+        "tools": () if choice == "none" else tuple(offered.values()),
+        "forced_tools": tuple(offered) if choice == "required" else (),
+    }
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    name: str = tool["function"]["name"]
+    return name

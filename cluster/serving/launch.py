@@ -5,21 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import os
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import RayError, RayTaskError
 
 from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from actors.ray_node import CHECK_S, RayNode
+from cluster.command_line.end_signals import stop_signals
 from cluster.command_line.progress import ShownTask
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application, default_replicas
 from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
@@ -91,9 +92,11 @@ class ServeLauncher:
         self.args["models"] = [entry.model_dump() for entry in entries]
 
     def validate(self) -> None:
-        """Raises SettingsError and CheckpointError for errors that would otherwise occur inside a replica."""
+        """Raises SettingsError, CheckpointError and ClusterError for errors that would otherwise occur inside a replica
+        or a proxy, and downloads weights."""
         # This process uses the same Hub, token and cache as the replicas.
         os.environ.update({name: value for name, value in self.env_vars.items() if name.startswith("HF_")})
+        specs = []
         for entry in self.settings.models:
             _, spec, tokenizer = open_model(entry.load())
             spec.model.shard(spec.config.group.tensor_parallel_size)
@@ -102,13 +105,15 @@ class ServeLauncher:
                     f"{spec.config.model.path}: the checkpoint has no tokenizer (tokenizer.json, or vocab.json and "
                     "merges.txt), which a server needs for text; add its files"
                 )
-            if ray_address() == LOCAL_RAY:
-                # Here the progress bar is visible; a replica would download without one.
-                download_weights(spec.config.model)
+            specs.append(spec)
         build_application(self.args, self.deployments)
         if ray_address() == LOCAL_RAY:
             keys = load_api_keys(self.settings.api_keys_file, {**os.environ, **self.env_vars})
             self.settings.http.replace(api_keys=keys)
+            _check_port(self.host, self.port)
+            for spec in specs:
+                # Here the progress bar is visible; a replica would download without one.
+                download_weights(spec.config.model)
         elif API_KEYS_VARIABLE in os.environ:
             # Ray would pass it to the cluster in a runtime environment, which every user can read.
             raise SettingsError(
@@ -147,13 +152,11 @@ class ServeLauncher:
         return max(max_replicas, num_replicas if isinstance(num_replicas, int) else 1)
 
     def run(self, echo: Callable[[str], object] = print) -> None:
-        """Serve until SIGINT or SIGTERM, then finish the requests in flight.
+        """Serve until SIGINT, SIGTERM or SIGHUP, then finish the requests in flight.
 
         Raises CapacityError, and ClusterError also if Ray on this node ends.
         """
         local = ray_address() == LOCAL_RAY
-        if local:
-            _check_port(self.host, self.port)
         # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         began = time.monotonic()
@@ -167,7 +170,7 @@ class ServeLauncher:
             for entry in self.settings.models:
                 # Without this check Serve would wait forever, with a message in its log only.
                 check_nodes(entry.load(), ray.nodes())
-            address = f"http://{self.host}:{self.port}"
+            address = f"http://{_in_url(self.host)}:{self.port}"
             status = serve.status()
             if self.name in status.applications:
                 raise ClusterError(
@@ -181,18 +184,14 @@ class ServeLauncher:
                 if not local:
                     cleanup.callback(_call_if_alive, node, serve.shutdown)
                 task.describe("Starting Ray Serve")
-                serve.start(
-                    proxy_location=self.proxy_location,
-                    http_options=self.http_options,
-                    logging_config=self.logging_config,
-                )
+                self._start_serve()
             groups = ", ".join(map(_with_workers, self.settings.models))
             task.describe(f"Loading {groups}")
             handle = self._deploy()
             if task.visible:
                 task.say(f"{groups} ready after {time.monotonic() - began:.0f} s")
             task.close()
-            with _stop_signals() as stop:
+            with stop_signals() as stop:
                 if local:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
                     echo(f"Metrics for Prometheus on {_metrics_url()}")
@@ -202,6 +201,20 @@ class ServeLauncher:
                 stop.clear()
                 self._drain(handle, stop)
                 _wait(stop, node)
+
+    def _start_serve(self) -> None:
+        try:
+            serve.start(
+                proxy_location=self.proxy_location,
+                http_options=self.http_options,
+                logging_config=self.logging_config,
+            )
+        except (RayError, TimeoutError) as error:
+            reason = str(error.cause if isinstance(error, RayTaskError) else error).rstrip(".")
+            raise ClusterError(
+                f"Ray Serve did not start on port {self.port} ({reason}); if another program listens there on a node "
+                "of this cluster, stop it, or choose another --port"
+            ) from None
 
     def _deploy(self) -> Any:
         application = build_application(self.args, self.deployments)
@@ -262,14 +275,20 @@ def _with_workers(entry: ModelEntry) -> str:
     return f"{entry.id} on {workers} worker{'s' * (workers > 1)}"
 
 
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def _check_port(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.create_server((host, port)):
+        with socket.create_server((host, port), family=family):
             pass
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]
         raise ClusterError(
-            f"cannot listen on {host}:{port} ({reason}); stop the program that listens there, or choose another --port"
+            f"cannot listen on {_in_url(host)}:{port} ({reason}); stop the program that listens there, or choose "
+            "another --port"
         ) from None
 
 
@@ -277,17 +296,3 @@ def _metrics_url() -> str:
     """Where the only node of a local Ray exports its metrics."""
     (node,) = ray.nodes()
     return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
-    stop = threading.Event()
-    previous_handlers = {
-        number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)

@@ -14,6 +14,7 @@ from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema, ServeDeploySch
 
 from lopa_ray.config.yaml_files import SERVE, parse_yaml, serve_config
 from lopa_ray.errors import SettingsError
+from lopa_ray.text_input import read_text
 
 IMPORT_PATH = "cluster.serving.app:build"
 
@@ -25,10 +26,10 @@ def read_serve_config(source: str | Path | None) -> dict[str, Any]:
     """The values of a Serve config file; None: of the file that ships with this project. Raises SettingsError."""
     path = serve_config() if source is None or str(source) == SERVE else Path(source)
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
+        values = parse_yaml(read_text(path))
     except OSError as error:
         raise SettingsError(f"cannot read the Serve config {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"the Serve config {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise SettingsError(

@@ -22,7 +22,9 @@ from typing import Any
 
 import aiohttp
 
+from cluster.command_line.loopback import is_loopback
 from lopa_lab.bench.measurements import Row, percentile_ms
+from lopa_lab.bench.parent_death import end_with_parent
 from lopa_lab.word_problems import Problem, is_correct
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import ClusterError, SettingsError
@@ -238,6 +240,8 @@ def guidellm_closed_loop(
         ]
         # What it caches goes into the folder too, and it has nothing to ask the Hub for.
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(Path(folder) / "hugging-face")}
+        if is_loopback(target.url):
+            environment["no_proxy"] = "*"
         try:
             done = subprocess.run(
                 command,
@@ -247,6 +251,7 @@ def guidellm_closed_loop(
                 text=True,
                 timeout=GUIDELLM_TIMEOUT_S,
                 check=False,
+                preexec_fn=end_with_parent,
             )
         except subprocess.TimeoutExpired:
             raise ClusterError(f"guidellm did not end within {GUIDELLM_TIMEOUT_S:g} s") from None

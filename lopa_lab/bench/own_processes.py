@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import ray
 
+from actors.ray_connection import LOCAL_RAY, connect_to_ray
+from cluster.command_line.loopback import opener_for
+from lopa_lab.bench.parent_death import end_with_parent
 from lopa_ray.errors import ClusterError
 
 
 @contextmanager
 def own_ray(num_cpus: int, object_store_bytes: int) -> Iterator[None]:
-    """Run the block connected to a Ray on this machine that ends with it."""
-    ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        object_store_memory=object_store_bytes,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-    )
+    """Run the block connected to a Ray on this machine that ends with it. Raises ClusterError."""
+    connect_to_ray(LOCAL_RAY, num_cpus=num_cpus, object_store_memory=object_store_bytes)
     try:
         yield
     finally:
@@ -78,7 +72,9 @@ def own_server(arguments: Sequence[str]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="lopa-bench-") as folder:
         log = Path(folder) / "log"
         with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=end_with_parent
+            )
         try:
             _wait_until_ready(process, url, log)
             yield url
@@ -95,7 +91,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> 
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=POLL_S * 10):
+            with opener_for(url).open(f"{url}/health", timeout=POLL_S * 10):
                 return
         except OSError:  # urllib's errors are OSErrors
             time.sleep(POLL_S)

@@ -6,8 +6,6 @@ Records that are in the folder already are kept.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa_lab.bench.measurements import BenchRecord
+from lopa_lab.bench.parent_death import end_with_parent
 from lopa_ray.errors import SettingsError
 
 PUBLISHED_SHAPES = ("dream-7b", "llada-8b", "sdar-4b")
@@ -93,15 +92,21 @@ def run_parts(
 def _run(arguments: Sequence[str], path: Path, seconds: float) -> str | None:
     """Why there is no record; None if there is one."""
     command = [sys.executable, "-m", "cluster.cli", "bench", *arguments, "--output", str(path)]
-    # In a process group of its own, so that a server which it has started can be stopped with it.
+    # In a session of its own, so that Ctrl-C in a terminal reaches it once, from `_stop`.
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
     )
     try:
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        _stop(process)
         return "it did not end in the time that was left"
+    finally:
+        _stop(process)
     if process.returncode == 0:
         return None
     lines = (errors or output).strip().splitlines()
@@ -109,12 +114,12 @@ def _run(arguments: Sequence[str], path: Path, seconds: float) -> str | None:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Interrupt all processes of a part, and kill those that do not end."""
-    os.killpg(process.pid, signal.SIGINT)
+    """End a part, which ends what it has started, and kill one that does not end."""
+    process.terminate()
     try:
         process.communicate(timeout=STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.communicate()
 
 

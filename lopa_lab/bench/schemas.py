@@ -16,6 +16,7 @@ from lopa_ray.constraints.automaton_operations import accepts
 from lopa_ray.constraints.json_schema import schema_automaton
 from lopa_ray.engine.compile_process import CompileProcess
 from lopa_ray.errors import SettingsError
+from lopa_ray.text_input import read_text
 
 ACCEPTED = "accepted"
 
@@ -109,7 +110,7 @@ def _read(folder: Path) -> Iterator[tuple[str, Any, list[tuple[Any, bool]]]]:
     """The folder of each file, the schema in it, and its tests."""
     for path in sorted(folder.rglob("*.json")):
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(read_text(path))
         except ValueError as error:
             raise SettingsError(f"{path}: it is no JSON ({error}); correct it or take it away") from None
         tests: list[Any] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lopa_ray.errors import LopaError, SettingsError
+from lopa_ray.text_input import BYTE_ORDER_MARK, check_encoding
 
 Status = Literal["passed", "differs", "not supported", "error", "skipped"]
 
@@ -92,16 +93,20 @@ def read_cases(path: Path) -> list[Case | Verdict]:
     Raises SettingsError if there is no such file.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
+        check_encoding(content)
     except OSError as error:
         raise SettingsError(f"cannot read cases {path}: {error.strerror}; give a JSONL file") from None
+    except ValueError as error:
+        raise SettingsError(f"cannot read cases {path}: {error}") from None
+    lines = content.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     return [_read_case(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _read_case(path: Path, number: int, line: bytes) -> Case | Verdict:
     name, kind = f"{path.name}:{number}", "unknown"
     try:
-        row = json.loads(line)
+        row = json.loads(line)  # NaN may be recorded
         if not isinstance(row, dict):
             raise MalformedCaseError(f"a case is a JSON object, got {type(row).__name__}")
         name = str(row.get("id", name))

@@ -10,7 +10,6 @@ Inputs and questions are those of OpenAI's API. The answer of a score is a level
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from lopa_ray.decisions.questions import (
 )
 from lopa_ray.engine.decision_factory import DecisionInput, DecisionTask
 from lopa_ray.errors import SettingsError
+from lopa_ray.text_input import parse_json, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,15 @@ class LabelledTask:
 def read_labelled(path: Path) -> list[LabelledTask]:
     """All lines of a file. Raises SettingsError, which names the line, and OSError."""
     tasks = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = read_text(path)
+    except ValueError as error:
+        raise SettingsError(f"{path}: {error}") from None
+    # `splitlines` would also split at characters that JSON allows in a string, such as U+2028.
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                tasks.append(_labelled(json.loads(line)))
+                tasks.append(_labelled(parse_json(line)))
             except (ValueError, ApiError) as error:
                 raise SettingsError(f"{path}, line {number}: {error}") from None
     if not tasks:

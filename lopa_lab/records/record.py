@@ -15,6 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from lopa_lab.records.machine import Machine
 from lopa_ray import __version__
 from lopa_ray.errors import SettingsError
+from lopa_ray.text_input import read_text
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -58,13 +59,15 @@ class Record(BaseModel):
     def read(cls, path: Path) -> Self:
         """A record that `write` wrote. Raises SettingsError if it is none."""
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(read_text(path))
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}; name a record of lopa {cls.group}") from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
             raise SettingsError(f"{path} is no record of lopa {cls.group}: {where}: {first['msg']}") from None
+        except ValueError as error:
+            raise SettingsError(f"{path} is no record of lopa {cls.group}: {error}") from None
 
     def write(self, path: Path) -> None:
         """Write the record as JSON. Raises SettingsError if the file cannot be written."""

@@ -71,7 +71,8 @@ class GroupSettings(StrictModel):
     processes that compute no steps follow it (`hung_after_s`)."""
 
     start_timeout_s: float = Field(default=600.0, gt=0.0)
-    """How long workers may take to be placed and to load the model."""
+    """How long workers may take to be placed and to load the model. One that does not answer meanwhile is lost sooner
+    (`loading_hung_after_s`)."""
 
     max_requests_per_client: int | None = Field(default=None, ge=1)
     """Requests of one client that a server's group has at once, in slots or waiting; it refuses others with 429. null:
@@ -88,6 +89,12 @@ class GroupSettings(StrictModel):
         """Seconds without an answer after which a process that answers at once, a master or a server's replica, counts
         as hung. Between two answers it prepares and reads a step at most, a small part of what workers take for it."""
         return max(MIN_HUNG_AFTER_S, self.step_timeout_s / 15)
+
+    @property
+    def loading_hung_after_s(self) -> float:
+        """The same for a worker that imports its libraries or loads its model. It answers from a thread beside,
+        which may have to wait for Python's lock: loading a large library holds it for seconds."""
+        return 3 * self.hung_after_s
 
     @property
     def max_workers(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.text_input import read_text
 
 _PACKAGE = Path(__file__).parents[1]
 _INSTALLED = _PACKAGE / "presets" / "configs"
@@ -63,7 +64,7 @@ def read_config(source: str | Path) -> dict[str, Any]:
     if not path.is_file():
         path = presets().get(str(source), path)
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
+        values = parse_yaml(read_text(path))
     except FileNotFoundError:
         raise SettingsError(
             f"no configuration {str(source)!r}; give a YAML file or a preset ({', '.join(_names_near(str(source)))})"
@@ -71,7 +72,7 @@ def read_config(source: str | Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         raise SettingsError(f"{path}{line}: not YAML: {error.problem}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"cannot read configuration {path}: {error}") from None
     if values is None:
         return {}

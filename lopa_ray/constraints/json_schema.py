@@ -36,6 +36,7 @@ from lopa_ray.constraints.schema_facts import TYPES, Facts, Part, Parts, canonic
 from lopa_ray.constraints.schema_limits import LIMITS, Limits
 from lopa_ray.constraints.schema_reader import SchemaReader
 from lopa_ray.errors import SettingsError
+from lopa_ray.text_input import parse_json
 
 MAX_VALUES = 1_000
 """Maximum number of different parts of a schema, with references followed."""
@@ -56,12 +57,9 @@ def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
     place in the schema), and for a schema that no value satisfies.
     """
     try:
-        schema = json.loads(text)
-        json.dumps(schema, allow_nan=False)  # Python parses NaN and 1e999, which are not valid JSON
+        schema = parse_json(text)
     except ValueError as error:
         raise schema_error("", f"got text that is no JSON ({error}); give a JSON schema") from None
-    except RecursionError:
-        raise schema_error("", "it is nested too deeply; simplify it") from None
     for limits in LIMITS[level:]:
         try:
             expression = _SchemaCompiler(schema, limits).value((Part(schema, ""),))

@@ -21,6 +21,7 @@ from lopa_ray.constraints.expression import Embedded, choice, literal, sequence
 from lopa_ray.constraints.json_expressions import SPACE, choice_of_texts
 from lopa_ray.constraints.json_schema import fitting_automata
 from lopa_ray.errors import SettingsError
+from lopa_ray.text_input import parse_json
 
 MAX_LITERAL_CHARS = 32_768
 """Maximum characters of all literal texts (beginnings, ends and triggers): enough for 128 functions."""
@@ -61,7 +62,7 @@ class StructuralTag(BaseModel):
     def parse(cls, text: str) -> Self:
         """Parse a structural tag from JSON text. Raises SettingsError if it is not valid."""
         try:
-            return cls.model_validate_json(text)
+            return cls.model_validate(parse_json(text))
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             where = ".".join(map(str, detail["loc"]))
@@ -69,6 +70,8 @@ class StructuralTag(BaseModel):
                 f"got an invalid structural tag ({f'{where}: ' if where else ''}{detail['msg']}); give structures "
                 "(begin, schema, end) and triggers"
             ) from None
+        except ValueError as error:
+            raise SettingsError(f"got a structural tag that is no JSON ({error}); give JSON text") from None
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:

@@ -32,7 +32,11 @@ OnEvent: TypeAlias = Callable[[int, RequestStep], None]
 
 
 class Engine(SessionFactory, ABC):
-    """The public interface of a decoder. Use it as a context manager, or call `close`."""
+    """The public interface of a decoder. Use it as a context manager, or call `close`.
+
+    It may be used from several threads. Requests of simultaneous calls are in flight together, in the same steps, and
+    each call has its own events and errors.
+    """
 
     @abstractmethod
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:

@@ -1,142 +1,22 @@
-"""CompileProcess: a process that runs calls one after the other, each within limits of time and memory.
-
-What users send to be compiled (a pattern, a schema) may take any time and memory, in code that cannot be interrupted.
-The process is a new interpreter and not a fork, because its parent has threads. It ends with its parent.
-"""
+"""CompileProcess: a process in which patterns and schemas are compiled."""
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-import resource
-import signal
-import subprocess
-import sys
-import threading
-import weakref
-from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
-from lopa_ray.errors import LopaError, OverloadedError, SettingsError
-
-MAX_BYTES = 2**30
-"""Memory that a call may take, in bytes."""
-
-PATIENCE = 10
-"""A call that has not returned after this many times its limit of processor time is ended, on a machine that has much
-else to do."""
-
-_START = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve()"
-
-_EXCEEDED = (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)
-"""How a process ends at its limits: by its timer; by Rust's allocator, or for want of stack."""
+from lopa_ray.errors import SettingsError
+from lopa_ray.limited_process import LimitedProcess, ProcessLimitError
 
 
-class CompileProcess:
-    """A running process. Only one thread at a time may make a call."""
-
-    def __init__(self, target: object) -> None:
-        """Start it. The calls are those of `target`'s methods. It, arguments and results are pickled."""
-        # In a Ray worker, sys.path has folders that a new interpreter would not find.
-        command = [sys.executable, "-P", "-c", _START, json.dumps(sys.path)]
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
-        self._unsent = pickle.dumps(target)
-        self.close = weakref.finalize(self, _close, self._process)
-        """End the process, and wait until it has."""
+class CompileProcess(LimitedProcess):
+    """A `LimitedProcess` whose limits are those of what a request sends."""
 
     def call(self, method: str, argument: object, limit_s: float) -> Any:
-        """What a method of the target returns; `limit_s` is processor time, in seconds.
-
-        Raises what the method raises. If the process ends meanwhile, raises SettingsError if the call went beyond a
-        limit, and OverloadedError otherwise.
-        """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        message, self._unsent = self._unsent + pickle.dumps((method, argument, limit_s)), b""
-        timer = threading.Timer(PATIENCE * limit_s, self.kill)
-        timer.start()
+        """See `LimitedProcess.call`. Raises SettingsError for what needs more time or memory."""
         try:
-            self._process.stdin.write(message)
-            self._process.stdin.flush()
-            result, error = pickle.load(self._process.stdout)
-        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
-            self._raise_end(limit_s)
-        finally:
-            timer.cancel()
-        if isinstance(error, MemoryError):
-            raise _beyond(limit_s)
-        if error is not None:
-            raise error
-        return result
-
-    def kill(self) -> None:
-        """Have the process end at once, also during a call, which then raises OverloadedError. For any thread."""
-        self._process.kill()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it takes another call."""
-        return self._process.poll() is None
-
-    def _raise_end(self, limit_s: float) -> NoReturn:
-        status = self._process.wait()
-        if status in _EXCEEDED:
-            raise _beyond(limit_s)
-        raise OverloadedError(
-            f"the process that compiles patterns and schemas has ended (status {status}): the machine may be short of "
-            "memory, or of time; try again later"
-        )
-
-
-def _beyond(limit_s: float) -> SettingsError:
-    return SettingsError(
-        f"the pattern or schema is too large: it needs more than {limit_s:g} s of processor time or {MAX_BYTES >> 30} "
-        "GiB to compile; use fewer and shorter repetitions, less nesting, or a simpler schema"
-    )
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # what was not read by the process
-            pipe.close()  # type: ignore[union-attr]  # both are pipes
-
-
-def serve() -> None:
-    """The process: read the target, then calls, and write what they return or raise, until the parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    calls, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    with suppress(EOFError):
-        target = pickle.load(calls)
-        while True:
-            answers.write(_answer(target, *pickle.load(calls)))
-            answers.flush()
-
-
-def _answer(target: object, method: str, argument: object, limit_s: float) -> bytes:
-    """(result, None) or (None, error), pickled."""
-    _limit_memory()
-    signal.setitimer(signal.ITIMER_PROF, limit_s)
-    try:
-        return pickle.dumps((getattr(target, method)(argument), None))
-    except (LopaError, MemoryError) as error:
-        return pickle.dumps((None, error))
-    except BaseException as error:  # Rust's panics are none of Exception, and others may not be picklable
-        return pickle.dumps((None, RuntimeError(f"{method} failed: {type(error).__name__}: {error}")))
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _limit_memory() -> None:
-    """Let the process have MAX_BYTES more than it has."""
-    if sys.platform == "linux":
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[0])
-        limit = pages * resource.getpagesize() + MAX_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            return super().call(method, argument, limit_s)
+        except ProcessLimitError as error:
+            raise SettingsError(
+                f"the pattern or schema is too large: {error} to compile; use fewer and shorter repetitions, less "
+                "nesting, or a simpler schema"
+            ) from None

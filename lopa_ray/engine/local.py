@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Condition
 from typing import Any, Self
 
 from lopa_ray.decoding.session import DecodeSession
@@ -24,7 +25,10 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 
 class LocalEngine(Engine):
-    """Runs sessions, scheduler and runner in this process and thread."""
+    """Runs sessions, scheduler and runner in this process, in the threads of its callers.
+
+    A caller that waits for an event runs steps of all requests in flight, those of other threads too.
+    """
 
     def __init__(self, config: Config, runner: BranchRunner, tokenizer: Tokenizer | None) -> None:
         """Use an existing runner. `from_config` and `from_pretrained` load one."""
@@ -35,6 +39,12 @@ class LocalEngine(Engine):
         """Steps whose reports are not processed yet, the oldest first."""
         self._event_queues: dict[int, deque[RequestEvent]] = {}
         """Id of an unfinished request → the queue of its events. Each active call of `events` has its own queue."""
+        self._abandoned: deque[int] = deque()
+        """Unfinished requests whose callers have stopped iterating."""
+        self._stepping = False
+        """Whether a thread runs a step."""
+        self._changed = Condition()
+        """A step has ended. Its lock is held while scheduler or queues change, but not while a step is computed."""
 
     @property
     def num_workers(self) -> int:
@@ -66,44 +76,77 @@ class LocalEngine(Engine):
         return cls.from_config(Config.parse({"model": {"path": str(path), **model}}))
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """See `Engine.events`. If no event is queued, `next` on the iterator runs a step of all requests in flight."""
+        """See `Engine.events`. If no event is queued, `next` on the iterator runs a step of all requests in flight, or
+        waits for the step that another thread runs."""
         queue: deque[RequestEvent] = deque()
         index_of: dict[int, int] = {}
         try:
-            for index, session in enumerate(sessions):
-                request_id = self._scheduler.submit(session)
-                index_of[request_id] = index
-                self._event_queues[request_id] = queue
-            while queue or any(request_id in self._event_queues for request_id in index_of):
-                if not queue:
-                    self._step()
-                    continue
-                event = queue.popleft()
+            with self._changed:
+                for index, session in enumerate(sessions):
+                    request_id = self._scheduler.submit(session)
+                    index_of[request_id] = index
+                    self._event_queues[request_id] = queue
+            while (event := self._next_event(queue, index_of)) is not None:
                 yield replace(event, request_key=index_of[event.request_key])
         finally:
-            for request_id in index_of:
-                if self._event_queues.pop(request_id, None) is not None:
-                    self._scheduler.abort(request_id, RequestCancelledError("the caller stopped listening"))
+            # The garbage collector may close an iterator in the middle of a step, so this waits for nothing.
+            queues = self._event_queues
+            self._abandoned.extend(key for key in index_of if queues.pop(key, None) is not None)
+
+    def _next_event(self, queue: deque[RequestEvent], request_ids: Collection[int]) -> RequestEvent | None:
+        """The next event of these requests, whose queue is given; None after the last."""
+        while True:
+            with self._changed:
+                while not queue and self._stepping:
+                    self._changed.wait()
+                if queue:
+                    return queue.popleft()
+                if self._event_queues.keys().isdisjoint(request_ids):
+                    return None
+                self._stepping = True
+            try:
+                self._step()
+            finally:
+                with self._changed:
+                    self._stepping = False
+                    self._changed.notify_all()
 
     def _step(self) -> None:
-        """Launch the steps that may be in flight, and process the reports of the oldest."""
+        """Launch the steps that may be in flight, and process the reports of the oldest.
+
+        If a step fails, the next calls run it again, each of its requests alone. One that fails alone ends.
+        """
         scheduler = self._scheduler
         try:
             if not self._in_flight:
-                self._launch(scheduler.plan(num_workers=1))
+                self._launch(scheduler.plan)
             if self._in_flight:
-                self._launch(scheduler.plan_beside(num_workers=1))
+                self._launch(scheduler.plan_beside)
             reports = [self._in_flight.popleft().report()] if self._in_flight else []
-        except BaseException:
+        except BaseException as error:
             self._in_flight.clear()  # the next call plans these steps again
-            raise
-        for event in scheduler.advance(reports):
-            queue = self._event_queues.get(event.request_key)
-            if queue is None:
-                continue
-            queue.append(event)
-            if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
-                del self._event_queues[event.request_key]
+            if not isinstance(error, Exception) or not scheduler.planned_ids:
+                raise
+            with self._changed:
+                culprit = scheduler.suspects.record_error(scheduler.planned_ids)
+                if culprit is not None:
+                    scheduler.abort(culprit, error)
+            return
+        with self._changed:
+            for event in scheduler.advance(reports):
+                self._publish(event)
 
-    def _launch(self, plans: Sequence[StepPlan]) -> None:
+    def _launch(self, plan_step: Callable[[int], list[StepPlan]]) -> None:
+        with self._changed:
+            while self._abandoned:
+                error = RequestCancelledError("the caller stopped listening")
+                self._scheduler.abort(self._abandoned.popleft(), error)
+            plans = plan_step(self.num_workers)
         self._in_flight.extend(self.runner.launch(plan) for plan in plans)
+
+    def _publish(self, event: RequestEvent) -> None:
+        key = event.request_key
+        ended = isinstance(event, RequestFailure) or event.outcome.finish_reason is not None
+        queue = self._event_queues.pop(key, None) if ended else self._event_queues.get(key)
+        if queue is not None:
+            queue.append(event)

@@ -18,6 +18,7 @@ from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.execution.model_files import checkpoint_folder, pin_model
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.generation_defaults import GENERATION, read_generation_defaults
+from lopa_ray.text.template_process import TEMPLATE_PROCESS
 from lopa_ray.text.tokenizer import Tokenizer
 
 
@@ -27,8 +28,11 @@ def open_model(config: Config) -> tuple[Config, ModelSpec, Tokenizer | None]:
     Raises CheckpointError.
     """
     config = resolve_config(config)
+    spec = ModelSpec.read(config)
     tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))
-    return config, ModelSpec.read(config).with_tokenizer(tokenizer), tokenizer
+    if tokenizer is not None and tokenizer.has_chat_template:
+        TEMPLATE_PROCESS.start()
+    return config, spec.with_tokenizer(tokenizer), tokenizer
 
 
 def resolve_config(config: Config) -> Config:

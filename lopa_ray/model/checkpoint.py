@@ -19,6 +19,7 @@ from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
 from lopa_ray.model.config import ModelConfig, NativeConfig, Quantization
 from lopa_ray.model.families import family_of
 from lopa_ray.model.family import Family, published_rows
+from lopa_ray.model.folder_contents import lacking
 from lopa_ray.model.fp8_config import channel_config
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.hub import download
@@ -200,13 +201,7 @@ def find_tensors(folder: Path) -> TensorFiles:
     if (folder / WEIGHTS).exists():
         return TensorFiles.scan([folder / WEIGHTS])
     if not (folder / INDEX).exists():
-        others = sorted(
-            file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth", ".gguf")
-        )
-        got = f" (got {', '.join(others)}, which are not loaded)" if others else ""
-        raise CheckpointError(
-            f"{folder}: got neither {WEIGHTS} nor {INDEX}{got}; weights load from safetensors only"
-        )
+        raise lacking(folder, f"{WEIGHTS}, or shards and {INDEX}")
     index = folder / INDEX
     listed = read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not listed:

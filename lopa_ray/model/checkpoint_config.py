@@ -8,10 +8,11 @@ from typing import Literal, overload
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import Implementation, ModelConfig, NativeConfig
 from lopa_ray.model.families import FAMILIES, find_family
+from lopa_ray.model.folder_contents import lacking, refuse_broken_links, require_folder
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.json_file import read_json
 from lopa_ray.model.size_limits import largest
-from lopa_ray.model.stored_quantization import refuse_gguf, with_modelopt_file
+from lopa_ray.model.stored_quantization import with_modelopt_file
 from lopa_ray.model.transformers_config import parse_transformers_config
 
 CONFIG = "config.json"
@@ -59,18 +60,10 @@ def load_config(
     Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature that is not computed.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"{path}: no such folder; need a checkpoint: a folder with {CONFIG}, or a name on the Hugging Face Hub "
-            "(org/name or org/name@revision)"
-        )
-    if not (folder / CONFIG).exists() and (folder / ADAPTER_CONFIG).exists():
-        raise CheckpointError(
-            f"{path}: this is an adapter ({ADAPTER_CONFIG}); name it in model.lora (--lora), and the checkpoint it "
-            "adapts in model.path (--model)"
-        )
+    require_folder(path, f"a checkpoint: a folder with {CONFIG}")
     if not (folder / CONFIG).exists():
-        refuse_gguf(folder)
+        raise lacking(folder, CONFIG)
+    refuse_broken_links(folder)
     raw = with_modelopt_file(read_json(folder / CONFIG), folder)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
     if mask_token_id is not None and generation.get("mask_token_id") is None:

@@ -41,9 +41,14 @@ class TensorFiles:
         file_of: dict[str, Path] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         dtypes: dict[str, str] = {}
+        missing = [file for file in files if not file.is_file()]
+        if missing:
+            what = "a link to a file that is gone" if missing[0].is_symlink() else "no such file"
+            more = f", and {len(missing) - 1} more of {len(files)} are missing" if len(missing) > 1 else ""
+            raise CheckpointError(
+                f"{missing[0]}: {what}{more}; the checkpoint needs each of them: download it again"
+            )
         for file in files:
-            if not file.is_file():
-                raise CheckpointError(f"{file}: no such file; the checkpoint needs it: download it again")
             try:
                 with safe_open(file, framework="pt") as handle:
                     names = [name for name in tuple(handle.keys()) if listed.get(name, file) == file]

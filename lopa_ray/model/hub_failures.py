@@ -35,6 +35,8 @@ def _explain(repository: str, error: Exception) -> str:
     from huggingface_hub import constants, errors
 
     hub, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
+    if cache.startswith("~"):  # huggingface_hub has asked for the home folder when it was imported
+        return f"the cache {cache} has no folder, because no home is known; set HF_HOME to one that can be written"
     if isinstance(error, errors.IncompleteSnapshotError):
         return (
             f"the cache {cache} has only a part of its files, and HF_HUB_OFFLINE is set; unset it, so that the others "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.text_input import read_text
 
 LARGEST_BYTES = 2**28
 """Of a JSON file or a template."""
@@ -29,7 +30,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises `CheckpointError` if it is missing, unreadable or not an object."""
     check_file(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        # Published files are read as leniently as transformers reads them.
+        value = json.loads(read_text(path))
     except FileNotFoundError:
         raise CheckpointError(
             f"{path}: no such file; the named checkpoint or adapter needs it: name another folder or "

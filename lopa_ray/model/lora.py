@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint_config import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint_files import TensorFiles
+from lopa_ray.model.folder_contents import lacking, require_folder
 from lopa_ray.model.json_file import read_json
+from lopa_ray.model.module_patterns import first_matches
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
@@ -68,19 +70,22 @@ class LoraAdapter:
         the result and is not supported (by its name), and for a tensor that is not one half of a LoRA pair.
         """
         folder = Path(path)
-        if not folder.is_dir():
-            raise CheckpointError(
-                f"{path}: no such folder; need a PEFT adapter: a folder with {ADAPTER_CONFIG}, or a name on the "
-                "Hugging Face Hub (org/name or org/name@revision)"
-            )
+        require_folder(path, f"a PEFT adapter: a folder with {ADAPTER_CONFIG}")
         where = folder / ADAPTER_CONFIG
+        if not where.exists():
+            raise lacking(folder, ADAPTER_CONFIG)
         raw = read_json(where)
         _refuse_unsupported(raw, where)
         targets = raw.get("target_modules")
+        if not (folder / ADAPTER_WEIGHTS).exists():
+            raise lacking(folder, ADAPTER_WEIGHTS)
         tensor_files = TensorFiles.scan([folder / ADAPTER_WEIGHTS])
+        modules = _adapted_modules(tensor_files, folder / ADAPTER_WEIGHTS)
+        ranks = _matching_values(raw, "rank_pattern", modules, where, raw.get("r"))
+        alphas = _matching_values(raw, "alpha_pattern", modules, where, raw.get("lora_alpha"))
         scales = {
-            module: _scale(raw, module, tensor_files, where)
-            for module in _adapted_modules(tensor_files, folder / ADAPTER_WEIGHTS)
+            module: _scale(raw, module, rank, alpha, tensor_files, where)
+            for module, rank, alpha in zip(modules, ranks, alphas, strict=True)
         }
         # A regular expression or an exclusion says less plainly what must be there.
         plain = isinstance(targets, list) and not raw.get("exclude_modules")
@@ -173,10 +178,10 @@ def _adapted_modules(tensor_files: TensorFiles, file: Path) -> list[str]:
     return list(modules)
 
 
-def _scale(raw: Mapping[str, Any], module: str, tensor_files: TensorFiles, where: Path) -> float:
-    """alpha / r, or alpha / sqrt(r) with use_rslora, after PEFT's patterns; checks r against the tensors."""
-    rank = _matching_value(raw, "rank_pattern", module, where, raw.get("r"))
-    alpha = _matching_value(raw, "alpha_pattern", module, where, raw.get("lora_alpha"))
+def _scale(
+    raw: Mapping[str, Any], module: str, rank: Any, alpha: Any, tensor_files: TensorFiles, where: Path
+) -> float:
+    """alpha / r, or alpha / sqrt(r) with use_rslora; checks r against the tensors."""
     for key, value in (("r", rank), ("lora_alpha", alpha)):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
             raise CheckpointError(f"{where}: got {key} = {value!r} for {module}; it must be a number above 0")
@@ -191,18 +196,16 @@ def _scale(raw: Mapping[str, Any], module: str, tensor_files: TensorFiles, where
     return float(alpha / math.sqrt(rank) if raw.get("use_rslora") else alpha / rank)
 
 
-def _matching_value(raw: Mapping[str, Any], key: str, module: str, where: Path, default: Any) -> Any:
-    """PEFT's look-up: the first pattern that matches the end of the module's path wins."""
+def _matching_values(
+    raw: Mapping[str, Any], key: str, modules: Sequence[str], where: Path, default: Any
+) -> list[Any]:
+    """PEFT's look-up for each module: the first pattern that matches the end of its path wins."""
     patterns = raw.get(key) or {}
     if not isinstance(patterns, dict):
         raise CheckpointError(f"{where}: got {key} = {patterns!r}; it must be an object of module patterns")
-    for pattern, value in patterns.items():
-        try:
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                return value
-        except re.error as error:
-            raise CheckpointError(
-                f"{where}: got {key} pattern {pattern!r}, not a regular expression ({error}); correct the "
-                "file"
-            ) from None
-    return default
+    try:
+        found = first_matches(list(patterns), modules)
+    except CheckpointError as error:
+        raise CheckpointError(f"{where}: got {key} {error}; correct the file") from None
+    values = list(patterns.values())
+    return [default if at is None else values[at] for at in found]

@@ -48,6 +48,7 @@ _SUFFIX = re.compile(
 """How names of quantised checkpoints end, behind the name of the model."""
 
 _IN_CACHE = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")
+_LONGEST_NAME = 200
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -85,13 +86,6 @@ def refusal(raw: Json, where: str, *, problem: str | None = None, native: bool =
         + (f", only {_READ_ELSE}" if native else " for models that transformers runs")
         + f"; {', '.join(ways)}"
     )
-
-
-def refuse_gguf(folder: Path) -> None:
-    """Raise `CheckpointError` for a folder without a config.json that has weights as GGUF files."""
-    files = sorted(file.name for file in folder.glob("*.gguf"))
-    if files:
-        raise refusal({KEY: {"quant_method": "gguf"}}, str(folder / files[0]))
 
 
 def with_modelopt_file(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -140,6 +134,7 @@ def unquantised_name(raw: Json, where: str) -> str | None:
     stated = raw.get("_name_or_path")
     if (
         isinstance(stated, str)
+        and len(stated) <= _LONGEST_NAME
         and _HUB_NAME.fullmatch(stated)
         and stated != own
         and not _SUFFIX.search(stated)

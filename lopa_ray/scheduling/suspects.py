@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 MAX_LOSSES = 2
-"""After this many losses of workers in the same step of a request, it is run alone, and the next loss ends it. The loss
-of its group counts for as many."""
+"""After this many losses of workers in the same step of a request, it is run alone. The loss of its group counts for as
+many."""
+
+MAX_LONE_LOSSES = 2
+"""So many further ones end it. A single one is chance too often: after the loss of a group each request runs alone, and
+Ray does not tell a process that was killed from one that crashed."""
 
 
 class Suspects:
@@ -59,7 +63,8 @@ class Suspects:
         for request_id in planned:
             least = MAX_LOSSES if with_group else 0
             self._losses[request_id] = max(self.losses(request_id) + 1, least)
-        if len(planned) == 1 and self.losses(request_id := next(iter(planned))) > MAX_LOSSES:
+        most = MAX_LOSSES + MAX_LONE_LOSSES
+        if len(planned) == 1 and self.losses(request_id := next(iter(planned))) >= most:
             return request_id
         self._add(request_id for request_id in planned if self.losses(request_id) >= MAX_LOSSES)
         return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from lopa_ray.errors import PromptError, short_repr
 from lopa_ray.text.chat_template import Message
-from lopa_ray.text.client_object import MAX_DEPTH, ClientObject, first_error, is_too_deep
+from lopa_ray.text.client_object import MAX_DEPTH, TAG_MARK, ClientObject, first_error, is_too_deep
 from lopa_ray.text.tolerant_object import TolerantObject
 
 
@@ -38,6 +38,35 @@ class TextPart(TolerantObject):
 
     text: str
     """Pieces are joined with nothing between them."""
+
+
+class RefusalPart(TolerantObject):
+    """A piece of an assistant's message, in which it refuses. Templates get it as text."""
+
+    type: Literal["refusal"]
+    """Names the kind of part."""
+
+    refusal: str
+    """What the assistant said."""
+
+    @property
+    def text(self) -> str:
+        """The refusal."""
+        return self.refusal
+
+
+TEXT_TAG, REFUSAL_TAG = f"{TAG_MARK}text", f"{TAG_MARK}refusal"
+
+
+def part_tag(value: Any) -> str:
+    """The tag of a part of a message: of a refusal, or of text, whose class refuses all other types."""
+    given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return REFUSAL_TAG if given == "refusal" else TEXT_TAG
+
+
+MessagePart: TypeAlias = Annotated[
+    Annotated[TextPart, Tag(TEXT_TAG)] | Annotated[RefusalPart, Tag(REFUSAL_TAG)], Discriminator(part_tag)
+]
 
 
 class EarlierFunction(TolerantObject):
@@ -75,11 +104,25 @@ class EarlierCall(TolerantObject):
 
 
 def _as_parts(value: Any) -> Any:
-    if value is None:
-        return value
-    if not isinstance(value, str | list) or (not value and isinstance(value, list)):
+    if not isinstance(value, str | list | None):
         raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of text parts")
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+TEXTLESS_ROLES = ("assistant", "tool")
+"""Roles whose messages may have no text: an answer may be empty, or calls alone, and a tool may return nothing."""
+
+
+def check_content(role: str, parts: Sequence[Any] | None) -> None:
+    """Raises PydanticCustomError for a message that lacks content, and for a refusal that is no assistant's."""
+    if parts is None and role not in TEXTLESS_ROLES:
+        raise PydanticCustomError("missing", "missing", {"field": "content"})
+    if role != "assistant" and any(isinstance(part, RefusalPart) for part in parts or ()):
+        raise PydanticCustomError(
+            "unsupported",
+            "has a refusal, which is only for the role assistant; send text",
+            {"field": "content"},
+        )
 
 
 class ChatMessage(TolerantObject):
@@ -94,9 +137,13 @@ class ChatMessage(TolerantObject):
     """developer is another word for system; tool: what a function returned."""
 
     content: Annotated[
-        list[TextPart] | None, BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart] | None)
+        list[MessagePart] | None,
+        BeforeValidator(_as_parts, json_schema_input_type=str | list[MessagePart] | None),
     ] = None
-    """Text, or parts that are text. An assistant's message that makes calls needs none."""
+    """Text, or parts that are text. Messages of an assistant or a tool may have none."""
+
+    refusal: str | None = None
+    """The text of an assistant's message that has no other."""
 
     name: str | None = None
     """Who speaks, for templates that write it."""
@@ -118,8 +165,10 @@ class ChatMessage(TolerantObject):
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
-            raise PydanticCustomError("missing", "missing", {"field": "content"})
+        check_content(self.role, self.content)
+        if self.content == [] and self.role not in TEXTLESS_ROLES:
+            message = "got []; allowed: text, or a list of text parts"
+            raise PydanticCustomError("value_error", message, {"field": "content"})
         for name, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
             if getattr(self, name) and self.role != role:
                 raise PydanticCustomError(
@@ -131,9 +180,10 @@ class ChatMessage(TolerantObject):
 
     def template_message(self) -> dict[str, Any]:
         """What the template gets: role and content as text, and what else the message has."""
+        text = "".join(part.text for part in self.content or ())
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
-            "content": "".join(part.text for part in self.content or ()),
+            "content": text or (self.refusal if self.role == "assistant" else None) or "",
         }
         if self.tool_calls:
             message["tool_calls"] = [call.template_call() for call in self.tool_calls]

@@ -16,11 +16,7 @@ import jinja2
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.special_token_escaper import SpecialTokenEscaper
-from lopa_ray.text.template_limits import (
-    TemplateLimitError,
-    limit_templates,
-    limited_time,
-)
+from lopa_ray.text.template_process import TEMPLATE_PROCESS
 
 if TYPE_CHECKING:
     from transformers import AddedToken, PreTrainedTokenizerFast
@@ -40,7 +36,7 @@ _NO_CODE = ("whitespace", "comment_begin", "comment", "comment_end")
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A Jinja template of a checkpoint. transformers renders it in a sandbox."""
+    """A Jinja template of a checkpoint. transformers renders it in a sandbox, and that in a process of its own."""
 
     pretrained: PreTrainedTokenizerFast
     source: str
@@ -53,7 +49,7 @@ class ChatTemplate:
         try:
             return _reads_variable(self.source, "tools")
         except jinja2.TemplateSyntaxError as error:
-            raise self._invalid(error) from None
+            raise self._wrong(f"is not valid Jinja ({error})") from None
 
     def mentions(self, text: str) -> bool:
         """Whether the source of the template contains `text`."""
@@ -101,34 +97,31 @@ class ChatTemplate:
 
     def _render(self, escaper: SpecialTokenEscaper, values: Sequence[Any]) -> str:
         messages, tools, variables = values
+        # As transformers' `apply_chat_template` does: many templates do not accept null.
+        chat = [{key: value for key, value in one.items() if value is not None} for one in messages]
         options = {name: escaper.escape(value) for name, value in variables.items()}
         try:
-            limit_templates()
-            with limited_time():
-                rendered = self.pretrained.apply_chat_template(
-                    escaper.escape(messages),
-                    tools=escaper.escape(tools),
-                    chat_template=self.source,
-                    tokenize=False,
-                    **{GENERATION_PROMPT: True, **options},
-                )
-        except jinja2.TemplateSyntaxError as error:
-            raise self._invalid(error) from None
-        except TemplateLimitError as error:
-            raise CheckpointError(
-                f"{self.file}: the chat template exceeds its limits ({error}); correct it, or send plain text"
-            ) from None
-        except Exception as error:  # a template's expressions may raise any exception
+            return TEMPLATE_PROCESS.render(
+                conversations=[escaper.escape(chat)],
+                tools=escaper.escape(tools),
+                chat_template=self.source,
+                **{GENERATION_PROMPT: True, **self.pretrained.special_tokens_map, **options},
+            )
+        except CheckpointError as error:
+            raise self._wrong(str(error)) from None
+        except PromptError as error:
             raise PromptError(
                 f"the checkpoint's chat template does not accept these messages ({escaper.unescape(str(error))}); "
                 f"change their roles or order, or send plain text"
             ) from None
-        return str(rendered)
+        except (TypeError, ValueError) as error:
+            raise PromptError(
+                f"got messages, tools or variables that are no JSON ({error}); use texts, numbers, true, false, null, "
+                "lists and objects"
+            ) from None
 
-    def _invalid(self, error: jinja2.TemplateSyntaxError) -> CheckpointError:
-        return CheckpointError(
-            f"{self.file}: the chat template is not valid Jinja ({error}); correct it, or send plain text"
-        )
+    def _wrong(self, problem: str) -> CheckpointError:
+        return CheckpointError(f"{self.file}: the chat template {problem}; correct it, or send plain text")
 
 
 @lru_cache(maxsize=8)

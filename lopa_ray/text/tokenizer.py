@@ -8,13 +8,14 @@ as `<think>`, are treated as ordinary vocabulary.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lopa_ray.errors import PromptError
+from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text.chat_message import read_messages
 from lopa_ray.text.chat_template import ChatTemplate, Message
 from lopa_ray.text.rendered_chat import RenderedChat
@@ -39,6 +40,9 @@ def _byte_level_alphabet() -> dict[str, int]:
 
 _BYTE_OF = _byte_level_alphabet()
 
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+"""A byte, as tokenizers with byte fallback (such as Llama 2's) write it."""
+
 
 class Tokenizer:
     """A checkpoint's tokenizer and chat template. It has no state between calls, and it can be pickled."""
@@ -52,7 +56,8 @@ class Tokenizer:
             # SentencePiece models prepend a space to a text, but not to the later parts of the same text.
             self._later_backend = _as_text(self._backend)
             self._later_backend.pre_tokenizer.prepend_scheme = "never"
-        self.byte_level = "ByteLevel" in repr(self._backend.decoder)
+        decoder = repr(self._backend.decoder)
+        self.byte_level, self._byte_fallback = "ByteLevel" in decoder, "ByteFallback" in decoder
         added = self._backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
         self._special_tokens = {i: token for i, token in added.items() if token.special and token.content}
@@ -69,8 +74,16 @@ class Tokenizer:
         running code of the checkpoint, and the added tokens and chat templates of the folder. Raises `CheckpointError`
         for files that cannot be used.
         """
-        pretrained = read_tokenizer(Path(path))
-        return None if pretrained is None else cls(pretrained)
+        try:
+            with panics_as_errors():
+                pretrained = read_tokenizer(Path(path))
+                return None if pretrained is None else cls(pretrained)
+        except CheckpointError:
+            raise
+        except Exception as error:  # the libraries raise exceptions of many types
+            raise CheckpointError(
+                f"{path}: its tokenizer cannot be used ({' '.join(str(error).split())}); download it again"
+            ) from None
 
     @property
     def mask_token_id(self) -> int | None:
@@ -138,7 +151,7 @@ class Tokenizer:
 
     def encode_markup(self, text: str) -> list[int]:
         """Encode text that does not come from a user to ids. Special tokens are recognised in it."""
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        return self._encode_text(text, self._backend)
 
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, shown: Collection[str] = ()
@@ -146,26 +159,45 @@ class Tokenizer:
         """Decode `ids` to text. Ids beyond the vocabulary are left out. Special tokens in `shown` are never skipped."""
         shown_ids = {token for token, added in self._special_tokens.items() if added.content in shown}
         if not skip_special_tokens or shown_ids.isdisjoint(ids):
-            return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+            return self._decode(list(ids), skip_special_tokens)
         runs = (list(run) for _, run in groupby(ids, key=shown_ids.__contains__))
-        return "".join(self._backend.decode(run, skip_special_tokens=run[0] not in shown_ids) for run in runs)
+        return "".join(self._decode(run, run[0] not in shown_ids) for run in runs)
+
+    def _decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        try:
+            with panics_as_errors():
+                return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{self._pretrained.name_or_path}: its tokenizer cannot decode ids ({error}); download it again"
+            ) from None
 
     def token_text(self, token: int) -> str:
-        """The display text of one token. A special token is shown by name, and an id without text as `[id]`."""
+        """The text of one token behind another one, with the space that decoders may strip at the beginning of a text.
+
+        A special token is shown by name, and an id without text as `[id]`.
+        """
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
-        return str(self._backend.decode([token], skip_special_tokens=False))
+        if token in self._special_tokens:
+            return str(self._special_tokens[token].content)
+        alone, twice = (self._decode([token] * times, False) for times in (1, 2))
+        return alone if self.byte_level else twice.removeprefix(alone)
 
     def token_string(self, token: int) -> str:
         """One token as the vocabulary writes it (such as the byte-level `Ġpens`); `[id]` for an unknown id."""
         return self._backend.id_to_token(token) or f"[{token}]"
 
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes of one token. They may be a part of a character."""
+        """The UTF-8 bytes of `token_text`, or the part of a character that the token stands for."""
         written = self._backend.id_to_token(token)
-        if written is not None and self.byte_level and token not in self._special_tokens:
-            return bytes(_BYTE_OF[char] for char in written if char in _BYTE_OF)
-        return self.token_text(token).encode()
+        if written is None or token in self._special_tokens:
+            return self.token_text(token).encode()
+        if self.byte_level:  # a token with a character that stands for no byte is text as it is
+            in_alphabet = _BYTE_OF.keys() >= set(written)
+            return bytes(map(_BYTE_OF.__getitem__, written)) if in_alphabet else written.encode()
+        byte = _BYTE_TOKEN.fullmatch(written) if self._byte_fallback else None
+        return self.token_text(token).encode() if byte is None else bytes.fromhex(byte[1])
 
     def regular_token_bytes(self, token: int) -> bytes:
         """As `token_bytes` for the ordinary tokens of a byte-level vocabulary; empty for any other id."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.json_file import check_file, read_json
 from lopa_ray.model.transformers_package import import_transformers
-from lopa_ray.text.tokenizer_limits import check_tokenizer_json, panics_as_errors
+from lopa_ray.text.tokenizer_limits import (
+    check_added_tokens,
+    check_tokenizer,
+    check_vocabulary,
+    panics_as_errors,
+)
+from lopa_ray.text_input import BYTE_ORDER_MARK, read_text
 
 if TYPE_CHECKING:
     from transformers import AddedToken, PreTrainedTokenizerFast
@@ -37,26 +46,31 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     Qwen2's class, also if the folder names Dream's class. Any other layout is read with the class that `AutoTokenizer`
     selects. Raises `CheckpointError` for files that cannot be used.
     """
-    for file in (*folder.glob("*"), *(folder / _NAMED_TEMPLATES).glob("*")):
-        if file.suffix in _SUFFIXES:
-            check_file(file)
+    for file in _files(folder):
+        check_file(file)
     if (folder / _WHOLE).exists():
-        check_tokenizer_json(folder / _WHOLE)
+        check_tokenizer(folder / _WHOLE, read_json(folder / _WHOLE))
+    check_vocabulary(folder / _QWEN2_FILES[0], _read_optional(folder / _QWEN2_FILES[0]))
     config = _read_optional(folder / _CONFIG)
     layout = _find_layout(folder, config)
     if layout is None:
         return None
     tokens_file = folder / (_CONFIG if _LISTED in config else _ADDED_TOKENS)
     listed = _listed_tokens(tokens_file, config)
+    check_added_tokens(tokens_file, listed.values())
     _read_optional(folder / _ROLES)
     _check_templates(folder, config)
     pretrained = _load(folder, *layout)
     backend = pretrained.backend_tokenizer
+    if not (folder / _WHOLE).exists():
+        check_tokenizer(layout[1][0], json.loads(backend.to_str()))
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = False
     _check_ids(pretrained, listed, tokens_file)
     _mark_tokens(pretrained, config)
+    tokens = backend.get_added_tokens_decoder().values()
+    check_added_tokens(tokens_file, (), [token.content for token in tokens if token.special])
     return pretrained
 
 
@@ -68,6 +82,36 @@ def template_file(folder: Path, name: str = "default") -> Path:
 
 def _read_optional(file: Path) -> dict[str, Any]:
     return read_json(file) if file.exists() else {}
+
+
+def _files(folder: Path) -> list[Path]:
+    """What transformers may read for a tokenizer."""
+    files = (*folder.glob("*"), *(folder / _NAMED_TEMPLATES).glob("*"))
+    return [file for file in files if file.suffix in _SUFFIXES]
+
+
+@contextmanager
+def _without_byte_order_marks(folder: Path) -> Iterator[Path]:
+    """The folder, or one for the time being with the same files without these marks, which transformers cannot read or
+    takes for text."""
+    marked = [file for file in _files(folder) if file.is_file() and _is_marked(file)]
+    if not marked:
+        yield folder
+        return
+    with TemporaryDirectory() as name:
+        for file in _files(folder):
+            copy = Path(name, file.relative_to(folder))
+            copy.parent.mkdir(exist_ok=True)
+            if file in marked:
+                copy.write_bytes(file.read_bytes().removeprefix(BYTE_ORDER_MARK))
+            else:
+                copy.symlink_to(file.absolute())
+        yield Path(name)
+
+
+def _is_marked(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
 
 
 def _find_layout(folder: Path, config: Mapping[str, Any]) -> tuple[str, list[Path]] | None:
@@ -99,10 +143,11 @@ def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokeniz
     transformers = import_transformers()
     try:
         # Without trust_remote_code=False, AutoTokenizer asks at the terminal whether the folder's code may run.
-        with panics_as_errors():
+        with _without_byte_order_marks(folder) as readable, panics_as_errors():
             pretrained = getattr(transformers, class_name).from_pretrained(
-                folder, trust_remote_code=False, local_files_only=True
+                readable, trust_remote_code=False, local_files_only=True
             )
+            pretrained.name_or_path = str(folder)
     except Exception as error:  # the libraries raise exceptions of many types
         reason, advice = " ".join(str(error).split()), "download it again"
         if class_name == "AutoTokenizer":
@@ -184,7 +229,7 @@ def _check_templates(folder: Path, config: Mapping[str, Any]) -> None:
     ]
     for file in files:
         try:
-            file.read_text(encoding="utf-8")
+            read_text(file)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: cannot be read ({error}); download it again") from None
     template = config.get("chat_template")

@@ -1,18 +1,17 @@
-"""What a tokenizer.json may do with a text: no pattern takes much longer for a longer text, and no rule makes a text
-much longer. The library enforces neither, and nothing can interrupt it."""
+"""What tokenizer files may have: no pattern takes much longer for a longer text, no rule makes a text much longer, and
+no id or number of parts is beyond any tokenizer's. The library enforces none of these, and nothing can interrupt it."""
 
 from __future__ import annotations
 
 import base64
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lopa_ray.errors import CheckpointError
-from lopa_ray.model.json_file import read_json
+from lopa_ray.errors import CheckpointError, short_repr
 
 LARGEST_GROWTH = 256
 """So many times longer may normalising, or decoding, make a text."""
@@ -30,15 +29,38 @@ TRIAL_UNITS = ("a", "A", "1", " ", "\n", "!", "é", "aA", "a ", "1,", "a1 ")
 
 TRIAL_ENDS = ("", "\x00")
 
-_PARTS = ("normalizer", "pre_tokenizer", "decoder")
+LARGEST_VOCABULARY = 2**22
+"""Ids and merges of a tokenizer. The library allocates as much memory as its largest id says."""
+
+LARGEST_PART = 2**10
+"""Values in a part of tokenizer.json: each of its rules looks at every text."""
+
+LARGEST_TOKEN = 2**12
+"""Characters of a token. The library walks through some of them recursively, until the stack is full."""
+
+LARGEST_ADDED, LARGEST_SEARCH = 2**15, 2**26
+"""Added tokens, and the cubes of the numbers of characters of all special ones together: a chat is searched for every
+piece of each."""
+
+_PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
 
 
-def check_tokenizer_json(file: Path) -> None:
-    """Raises CheckpointError for a tokenizer.json whose patterns or replacements could explode."""
-    whole = read_json(file)
+def check_tokenizer(file: Path, whole: Mapping[str, Any]) -> None:
+    """Raises CheckpointError for a tokenizer.json, or what the library has read from another `file` as one, that the
+    library would not survive, or whose patterns, replacements or rules could explode."""
+    model = whole.get("model")
+    if isinstance(model, Mapping):
+        check_vocabulary(file, model.get("vocab"))
+        _check_number(file, "merges", model.get("merges"), LARGEST_VOCABULARY)
+        _check_lengths(file, (value for value in model.values() if isinstance(value, str)))
+    added = whole.get("added_tokens")
+    _check_number(file, "added tokens", added, LARGEST_ADDED)
+    check_added_tokens(file, [one.get("content") for one in _values(added) if isinstance(one, Mapping)])
     for part in _PARTS:
         try:
-            rules = list(_mappings(whole.get(part)))
+            values = list(_values(whole.get(part)))
+            _check_number(file, f"{part} values", values, LARGEST_PART)
+            rules = [value for value in values if isinstance(value, Mapping)]
             growth = math.prod(map(_growth, rules))
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise CheckpointError(f"{file}: cannot read its {part} ({error!r}); download it again") from None
@@ -63,13 +85,48 @@ def panics_as_errors() -> Iterator[None]:
         raise RuntimeError(str(error)) from None
 
 
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    """All objects in a JSON value."""
-    if isinstance(value, Mapping):
-        yield value
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    for each in inner:
-        yield from _mappings(each)
+def check_vocabulary(file: Path, vocabulary: Any) -> None:
+    """Raises CheckpointError for a vocabulary (token → id, or a list) with ids that are too large or not unique."""
+    _check_number(file, "vocabulary entries", vocabulary, LARGEST_VOCABULARY)
+    if not isinstance(vocabulary, Mapping):
+        _check_lengths(file, (value for value in _values(vocabulary) if isinstance(value, str)))
+        return
+    _check_lengths(file, vocabulary)
+    seen: dict[int, str] = {}
+    for token, number in vocabulary.items():
+        if type(number) is not int or not 0 <= number < LARGEST_VOCABULARY:
+            problem = f"id {short_repr(number)}; allowed: 0..{LARGEST_VOCABULARY - 1}"
+        elif (other := seen.setdefault(number, token)) != token:
+            problem = f"id {number}, which is that of {short_repr(other)}; each has its own"
+        else:
+            continue
+        raise CheckpointError(f"{file}: got token {short_repr(token)} with {problem}: download it again")
+
+
+def _check_number(file: Path, of: str, values: Any, most: int) -> None:
+    if isinstance(values, Sized) and len(values) > most:
+        raise CheckpointError(f"{file}: got {len(values)} {of}; allowed: {most}; correct the file")
+
+
+def _check_lengths(file: Path, tokens: Iterable[Any]) -> None:
+    for token in tokens:
+        _check_number(file, "characters of a token", token, LARGEST_TOKEN)
+
+
+def check_added_tokens(file: Path, contents: Iterable[Any], special: Iterable[str] = ()) -> None:
+    """Raises CheckpointError for added tokens that are too long, one of them or the `special` ones together."""
+    _check_lengths(file, contents)
+    if (search := sum(len(content) ** 3 for content in special)) > LARGEST_SEARCH:
+        raise CheckpointError(
+            f"{file}: got special tokens with {search} characters cubed; allowed: {LARGEST_SEARCH}; correct the file"
+        )
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """A JSON value and all values in it."""
+    yield value
+    for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _values(each)
 
 
 def _growth(rule: Mapping[str, Any]) -> float:

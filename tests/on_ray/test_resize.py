@@ -15,6 +15,7 @@ from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
 from actors.pending_workers import PendingWorkers
 from actors.worker_handle import WorkerHandle
+from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import SettingsError, WorkerLostError
 from support.group_under_test import TIMEOUT_S, GroupUnderTest, ReferenceResults
 from support.processes import actor_pids, send_signal
@@ -98,6 +99,8 @@ class FailingActor:
     def ping(self) -> None:
         """Returns when the actor has started."""
 
+    prepare = ping
+
     def load_model(self) -> None:
         if not self._fixed.exists():
             ray.actor.exit_actor()
@@ -122,7 +125,7 @@ def test_pending_workers_that_fail_are_tried_again_but_not_for_ever(
     async def main() -> None:
         awake = asyncio.Event()
         factory = SimpleNamespace(create=start, kill=WorkerHandle.kill, load_model=load_model)
-        pending = PendingWorkers(factory, TIMEOUT_S, awake.set)
+        pending = PendingWorkers(factory, GroupSettings(), awake.set)
         pending.set_target(1)
         await awake.wait()
         assert pending.ready and pending.take_ready() == []

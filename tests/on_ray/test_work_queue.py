@@ -11,8 +11,8 @@ import pytest
 
 import cluster.jobs.work_queue
 from cluster.batch.lines import OpenAILine, PromptLine
+from cluster.batch.source import Chunk
 from cluster.jobs.group import JobGroup
-from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError

@@ -28,6 +28,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> BranchWorker:
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(logging, "shutdown", lambda: None)
     started = BranchWorker(ModelSpec.read(tiny_config()), faulty_runner)
+    started.prepare()
     started.load_model(None)
     return started
 

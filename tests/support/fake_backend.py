@@ -270,8 +270,11 @@ def _calls(parts: Sequence[AnswerDelta]) -> tuple[ToolCall, ...]:
 def _logprobs(request: ChoicesRequest, parts: Sequence[AnswerDelta]) -> tuple[TokenLogprob, ...]:
     if not request.logprobs:
         return ()
-    top = (("Once", b"Once", -0.1), ("<x>", b"<x>", float("-inf")))[: request.settings.get("top_logprobs", 0)]
-    return tuple(TokenLogprob(_text(part), _text(part).encode(), -0.25, top) for part in parts)
+    top = ((1, "Once", b"Once", -0.1), (2, "<x>", b"<x>", float("-inf")))
+    top = top[: request.settings.get("top_logprobs", 0)]
+    texts = [_text(part) for part in parts]
+    ids = {"Once": 1, "<x>": 2} | {text: 3 + at for at, text in enumerate(texts) if text != "Once"}
+    return tuple(TokenLogprob(ids[text], text, text.encode(), -0.25, top, text.encode()) for text in texts)
 
 
 def _snapshot(choice: int, at: int, words: tuple[str, ...]) -> CanvasSnapshot:

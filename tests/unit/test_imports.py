@@ -115,6 +115,7 @@ def test_branch_workers_do_without_transformers_and_decoders() -> None:
         "import base64, pickle, sys\n"
         "from actors.branch_worker import BranchWorker\n"
         "worker = BranchWorker(pickle.loads(base64.b64decode(sys.stdin.read())))\n"
+        "worker.prepare()\n"
         "list(worker.read_weights()), worker.load_model(None)\n"
         "found = {'transformers', 'tokenizers', 'huggingface_hub', 'lopa_ray.decoding'} & set(sys.modules)\n"
         "assert not found, found"

@@ -73,6 +73,7 @@ LOPA_RAY = {
         "PromptError",
         "PromptTooLongError",
         "ProtocolError",
+        "RepeatedLossError",
         "RequestCancelledError",
         "RequestError",
         "ScoreError",

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from cluster.openai.errors import ApiError
+
 logger = logging.getLogger("lopa.http")
 
 CLIENT_CLOSED_REQUEST = 499
@@ -40,6 +42,15 @@ def log_record_of(scope: Scope) -> RequestLogRecord:
 def log_unexpected_error(record: RequestLogRecord, error: Exception) -> None:
     """Log an error that has no status of its own, with its traceback."""
     logger.error("request %s failed", record.id, exc_info=error, extra={"request_id": record.id})
+
+
+def log_error(record: RequestLogRecord, error: Exception, response: ApiError) -> None:
+    """Log what the response to an error does not say."""
+    if response.code == "internal_error":
+        log_unexpected_error(record, error)
+    elif response.status >= 500 and response.message != str(error):
+        message = f"request {record.id}: {type(error).__name__}: {error}"
+        logger.warning(message, extra={"request_id": record.id})
 
 
 def log_request(record: RequestLogRecord, seconds: float) -> None:

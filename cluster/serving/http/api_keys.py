@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.text_input import read_text
 
 API_KEYS_VARIABLE = "LOPA_API_KEYS"
 
@@ -19,9 +20,11 @@ def load_api_keys(path: str | None, environ: Mapping[str, str]) -> list[str]:
     keys: list[str] = []
     if path is not None:
         try:
-            lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = read_text(Path(path).expanduser()).splitlines()
+        except OSError as error:
             raise SettingsError(f"cannot read the file of API keys {path}: {type(error).__name__}") from None
+        except ValueError as error:
+            raise SettingsError(f"cannot read the file of API keys {path}: {error}") from None
         keys += _require_keys([line.partition("#")[0] for line in lines], f"the file of API keys {path}")
     if API_KEYS_VARIABLE in environ:
         keys += _require_keys(

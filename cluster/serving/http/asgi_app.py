@@ -9,6 +9,8 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import Scope
 
 from cluster.choices.messages import OwnedId
 from cluster.openai.errors import ApiError
@@ -20,7 +22,12 @@ from cluster.serving.http.decision_routes import decision_routes
 from cluster.serving.http.defaults_routes import defaults_routes
 from cluster.serving.http.health_routes import health_routes
 from cluster.serving.http.metrics_routes import metrics_routes
-from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
+from cluster.serving.http.middleware import (
+    ErrorMiddleware,
+    HeadMiddleware,
+    RequestLogMiddleware,
+    RequestTargetMiddleware,
+)
 from cluster.serving.http.openai_routes import openai_routes
 from cluster.serving.http.openapi import add_schemas, error_responses
 from cluster.serving.http.playground_routes import playground_routes
@@ -33,6 +40,10 @@ from lopa_ray import __version__
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'none'"
 }
+
+
+METHODS = ("GET", "POST", "DELETE")
+"""Methods of routes. HEAD is answered wherever GET is."""
 
 
 def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_id: bool = True) -> FastAPI:
@@ -56,23 +67,28 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
             allowed_hosts=settings.allowed_hosts,
             allowed_origins=settings.allowed_origins,
         )
+    app.add_middleware(RequestTargetMiddleware)
     app.add_middleware(ErrorMiddleware, retry_after_s=settings.retry_after_s)
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.allowed_origins,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=[*METHODS, "HEAD"],
             allow_headers=["*"],
             expose_headers=["X-Request-ID", "Retry-After", WARNING_HEADER],
         )
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(RequestLogMiddleware, send_id=send_id)
 
     @app.exception_handler(HTTPException)
     async def handle_http_exception(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        message = f"got {request.method} {request.url.path}: {error.detail}; /docs lists what there is"
+        message = f"got {request.method} {request.scope['path']}: {error.detail}; /docs lists what there is"
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(_allowed_methods(app, request.scope))
         # Raised to the middleware, which formats all errors.
-        raise ApiError(error.status_code, message, code, headers=error.headers)
+        raise ApiError(error.status_code, message, code, headers=headers)
 
     limits, running_ids = ClientLimits(settings), set[OwnedId]()
     app.include_router(openai_routes(backend, settings, limits, running_ids))
@@ -98,3 +114,13 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it
     return app
+
+
+def _allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
+    """The methods that a path has. The router names those of the first route with this path only."""
+    methods = [
+        method
+        for method in METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.routes)
+    ]
+    return [*methods, *(["HEAD"] if "GET" in methods else [])]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive
 
 from cluster.openai.errors import ApiError, short_repr
 from cluster.serving.http.content_encoding import decompressed
+from lopa_ray.text_input import parse_json
 
 JSON, CURL_DEFAULT = "application/json", "application/x-www-form-urlencoded"
 """Media types of bodies: the right one, and the one that curl names for any data."""
@@ -23,8 +21,6 @@ SHOWN = 40
 
 DRAIN_FACTOR = 4
 """A body up to this many times too long is read to its end, so that its sender gets to read the response."""
-
-_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class ClientDisconnectedError(Exception):
@@ -74,29 +70,11 @@ async def read_body(receive: Receive, content_length: str | None, limit: int) ->
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:
-    """JSON object → dict. Raises ApiError (400) for anything else, for what JSON cannot say (NaN, infinity, half a
-    surrogate pair), and for an object with one name twice, of which one value would be lost."""
+    """JSON object → dict. Raises ApiError (400) for anything else, and for what `parse_json` refuses."""
     try:
-        value = json.loads(
-            body.decode("utf-8"),
-            parse_constant=_reject_constant,
-            parse_float=_parse_float,
-            object_pairs_hook=_object_of,
-        )
-        if _ESCAPED_SURROGATE.search(body):
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _invalid(f"the body is not valid UTF-8 (byte {error.start})") from None
-    except UnicodeEncodeError:
-        raise _invalid(
-            "a text has half a surrogate pair (\\ud800 to \\udfff alone), which is no character"
-        ) from None
-    except json.JSONDecodeError as error:
-        raise _invalid(f"the body is not valid JSON ({error})") from None
-    except RecursionError:
-        raise _invalid("the body is nested too deeply") from None
-    except ValueError:  # Python reads no integers of more than some thousand digits
-        raise _invalid("the body has a number with too many digits") from None
+        value = parse_json(body)
+    except ValueError as error:
+        raise _invalid(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise _invalid(f"the body must be a JSON object; got {json.dumps(value)[:SHOWN]}")
     return value
@@ -117,25 +95,6 @@ def _exceeds(content_length: str | None, limit: int) -> bool:
         return False
     # Python refuses to read integers of some thousand digits.
     return len(content_length) > 18 or int(content_length) > limit
-
-
-def _parse_float(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise _invalid(f"the number {text[:40]} is too large")
-    return value
-
-
-def _reject_constant(text: str) -> NoReturn:
-    raise _invalid(f"{text} is not a JSON number")
-
-
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise _invalid(f"the name {short_repr(twice)} is twice in one object")
-    return values
 
 
 def _invalid(message: str) -> ApiError:

@@ -58,7 +58,7 @@ class CrossSiteGuard:
         if ANY in self._allowed_origins:
             return
         if origin is not None:
-            same = urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+            same = _authority_of(origin) == headers.get("host", "").lower()
             allowed = same or origin.lower() in self._allowed_origins
         else:
             # A link to a page of this server gives the other page nothing to read.
@@ -70,6 +70,14 @@ class CrossSiteGuard:
                 "pages of this server and of the origins in args.http.allowed_origins; list the page's origin"
             )
             raise ApiError(403, message, "origin_not_allowed")
+
+
+def _authority_of(origin: str) -> str | None:
+    """Host and port in an `Origin` header; None: it is not valid, or has none."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:  # brackets around what is no address
+        return None
 
 
 def _name_of(host: str) -> str:

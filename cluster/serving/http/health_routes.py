@@ -7,13 +7,12 @@ from dataclasses import asdict
 
 from fastapi import APIRouter, Request, Response
 
-from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, log_unexpected_error
 from cluster.serving.http.openapi import error_responses
 from cluster.serving.http.server_models import GroupHealth, Health, Version
 from lopa_ray import __version__
-from lopa_ray.errors import LopaError
+from lopa_ray.errors import ClusterError, LopaError
 
 
 def health_routes(backend: Callable[[], Backend]) -> APIRouter:
@@ -29,7 +28,7 @@ def health_routes(backend: Callable[[], Backend]) -> APIRouter:
         except Exception as error:
             log_unexpected_error(log_record_of(request.scope), error)
             message = "a decode group does not answer; the log has the details, with this request's id"
-            raise ApiError(503, message, "unavailable") from error
+            raise ClusterError(message) from error
         return Health(status="ok", groups=[GroupHealth(**asdict(group)) for group in groups])
 
     @router.get(

@@ -26,11 +26,18 @@ def metrics_routes(backend: Callable[[], Backend]) -> APIRouter:
     async def metrics(request: Request) -> Response:
         """Metrics of every decode group, whichever replica of the server is asked. `replica` says which group it is,
         and `lopa_replica_up` which ones have answered."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        page = encode(ServerMetrics(await backend().metrics()))
-        return Response(page, headers={"content-type": content_type})
+        served = ServerMetrics(await backend().metrics())
+        try:
+            return _page(served, request.headers.get("accept", ""))
+        except (TypeError, ValueError):  # its version or escaping is not valid
+            return _page(served, "")
 
     return router
+
+
+def _page(served: ServerMetrics, accept: str) -> Response:
+    encode, content_type = choose_encoder(accept)
+    return Response(encode(served), headers={"content-type": content_type})
 
 
 @dataclass(frozen=True, slots=True)

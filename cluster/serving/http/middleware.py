@@ -1,17 +1,22 @@
-"""What every request passes through: an id and a log line outside, errors inside. Pure ASGI."""
+"""What every request passes through, from outside to inside: an id and a log line, HEAD, errors, the bound of headers
+and the path. Pure ASGI."""
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cluster.openai.errors import api_error
-from cluster.serving.http.access_log import RequestLogRecord, log_record_of, log_request, log_unexpected_error
+from cluster.openai.errors import ApiError, api_error
+from cluster.serving.http.access_log import RequestLogRecord, log_error, log_record_of, log_request
 from cluster.serving.http.body import ClientDisconnectedError
 from cluster.serving.http.request_id import given_request_id
 from cluster.serving.http.responder import send_json
+
+MAX_HEADER_BYTES = 2**14
+"""Request line and headers together."""
 
 
 class RequestLogMiddleware:
@@ -45,6 +50,23 @@ class RequestLogMiddleware:
             log_request(record, time.perf_counter() - started)
 
 
+class HeadMiddleware:
+    """Answers HEAD as GET, without the body. FastAPI's routes know GET alone."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, send_without_body)
+
+
 class ErrorMiddleware:
     """Turns every error into a response in OpenAI's shape, and logs those that have no status of their own."""
 
@@ -63,7 +85,35 @@ class ErrorMiddleware:
         except Exception as error:
             response = api_error(error, self._retry_after_s)
             record.error = response.code
-            if response.status == 500:
-                log_unexpected_error(record, error)
+            log_error(record, error, response)
             if record.status is None:
                 await send_json(send, response.status, response.body, response.headers)
+
+
+class RequestTargetMiddleware:
+    """Bounds path and headers, and serves a path with doubled slashes, or with one at its end, as if it had none. A
+    redirect would lose the body or the key of some clients' requests.
+
+    Raises ApiError (431).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            size = len(scope.get("raw_path") or scope["path"].encode()) + len(scope["query_string"])
+            size += sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
+            if size > MAX_HEADER_BYTES:
+                message = f"got a path and headers of {size} bytes; allowed: {MAX_HEADER_BYTES}; send less"
+                raise ApiError(431, message, "headers_too_large")
+            path = single_slashes(scope["path"])
+            if path != f"{scope.get('root_path', '')}/":  # the first page, whose files lie below it
+                path = path.rstrip("/")
+            scope = {**scope, "path": path}
+        await self._app(scope, receive, send)
+
+
+def single_slashes(path: str) -> str:
+    """The path with each run of slashes as one."""
+    return re.sub("/+", "/", path)

@@ -16,7 +16,7 @@ from cluster.openai.errors import ApiError, api_error
 from cluster.openai.events import ServerSentEvent
 from cluster.openai.response_model import dumps
 from cluster.serving.backend import Backend
-from cluster.serving.http.access_log import RequestLogRecord, log_unexpected_error
+from cluster.serving.http.access_log import RequestLogRecord, log_error
 from cluster.serving.http.body import ClientDisconnectedError
 from lopa_ray.errors import RequestError
 
@@ -110,8 +110,7 @@ class Responder(Response):
                     await _send_event(send, event)
             except Exception as error:
                 failure = api_error(error, self._retry_after_s)
-                if failure.status == 500:
-                    log_unexpected_error(self._record, error)
+                log_error(self._record, error, failure)
                 self._record.error = failure.code
         if failure is not None:
             for event in self._builder.error_events(failure):

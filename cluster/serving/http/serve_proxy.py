@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 
 from cluster.serving.http.lost_ingress import LostIngressMiddleware
+from cluster.serving.http.middleware import single_slashes
 from cluster.serving.http.request_id import HEADER, given_request_id
 
 CALLBACK_VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
@@ -19,25 +20,43 @@ CALLBACK = f"{__name__}:set_up"
 """The value of that variable."""
 
 
+_SERVE_HEADERS = frozenset(
+    (
+        b"serve-multiplexed-model-id",
+        b"x-request-disconnect-disabled",
+        b"x-request-timeout-seconds",
+        b"x-session-id",
+    )
+)
+"""With these, also with underscores in them, a client would tell Serve's proxy how to treat its request, and bytes that
+are no UTF-8 would be a 500."""
+
+
 def set_up() -> list[Middleware]:
     """Bound the headers of requests in this process; returns the middleware that Serve is to put around its own.
 
-    uvicorn takes httptools where that is installed, which keeps headers of any length in memory. h11 refuses what is
-    longer than 16 KiB, with 400. Serve has no setting for it.
+    uvicorn takes httptools where that is installed, which keeps headers of any length in memory. h11 keeps no more than
+    16 KiB before they are complete, and answers 400 then. Serve has no setting for it.
     """
     HTTP_PROTOCOLS["auto"] = HTTP_PROTOCOLS["h11"]
-    return [Middleware(LostIngressMiddleware), Middleware(RequestIdFilter)]
+    return [Middleware(LostIngressMiddleware), Middleware(RequestFilter)]
 
 
-class RequestIdFilter:
-    """Takes an X-Request-ID that is not valid out of requests. Serve then makes one, and sends it with the response;
-    a header that is there it would repeat as it is. Pure ASGI."""
+class RequestFilter:
+    """Takes what Serve would misread out of requests: its own headers, doubled slashes, and an X-Request-ID that is not
+    valid. Serve then makes one, and sends it with the response; a header that is there it would repeat as it is.
+
+    Pure ASGI.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and given_request_id(scope) is None:
-            others = [(name, value) for name, value in scope["headers"] if name != HEADER]
-            scope = {**scope, "headers": others}
+        if scope["type"] == "http":
+            removed = _SERVE_HEADERS if given_request_id(scope) else _SERVE_HEADERS | {HEADER}
+            headers = [
+                (name, value) for name, value in scope["headers"] if name.replace(b"_", b"-") not in removed
+            ]
+            scope = {**scope, "headers": headers, "path": single_slashes(scope["path"])}
         await self._app(scope, receive, send)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -34,6 +35,8 @@ from cluster.serving.backend import (
 from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
+
+logger = logging.getLogger("lopa.http")
 
 DEADLINE_GRACE_S = 1.0
 """A group ends its requests at their deadline; here that is enforced where a request never reached a group."""
@@ -125,10 +128,8 @@ class Ingress:
             return True
         replicas = serve.get_replica_context()
         others = serve.get_deployment_handle(replicas.deployment, replicas.app_name)
-        answers = await others.broadcast("cancel_here", owned_id).results_async(
-            timeout_s=CANCEL_TIMEOUT_S, return_exceptions=True
-        )
-        return True in answers
+        asked = others.broadcast("cancel_here", owned_id)
+        return True in await _answers(asked, CANCEL_TIMEOUT_S, "replicas of this server")
 
     async def cancel_here(self, owned_id: OwnedId) -> bool:
         """`cancel`, for requests of this replica."""
@@ -170,7 +171,11 @@ class Ingress:
 
     async def metrics(self) -> list[ReplicaMetrics]:
         """See `Backend.metrics`."""
-        return await read_metrics({model: handle.deployment_name for model, handle in self._groups.items()})
+        deployments = {model: handle.deployment_name for model, handle in self._groups.items()}
+        try:
+            return await read_metrics(deployments)
+        except RayError as error:
+            raise _unwrap(error) from None
 
     async def status(self) -> list[GroupStatus]:
         """See `Backend.status`: how Serve's controller sees the groups.
@@ -185,9 +190,8 @@ class Ingress:
             states = cast(Mapping[str, int], deployment.replica_states)  # the values of an enumeration
             running = states.get("RUNNING", 0)
             if not running:
-                raise ClusterError(
-                    f"model {model!r} has no running replica ({deployment.status.value}): {deployment.message}"
-                )
+                logger.warning(f"model {model!r} has no running replica: {deployment.message}")
+                raise ClusterError(f"model {model!r} has no running replica ({deployment.status.value})")
             statuses.append(GroupStatus(model, deployment.status.value, running))
         return statuses
 
@@ -201,26 +205,15 @@ class Ingress:
 
     async def _broadcast(self, model: str, method: str, *arguments: Any) -> list[WorkerCounts]:
         """Call a method of every replica of the model; returns what each returned."""
-        try:
-            results = await (
-                self._groups[model]
-                .broadcast(method, *arguments)
-                .results_async(timeout_s=ADMIN_TIMEOUT_S, return_exceptions=True)
-            )
-        except TimeoutError:
-            raise ClusterError(
-                f"not all groups of model {model!r} answered in {ADMIN_TIMEOUT_S:g} s; ask again"
-            ) from None
-        except Exception as error:
-            raise _unwrap(error) from None
+        asked = self._groups[model].broadcast(method, *arguments)
+        results = await _answers(asked, ADMIN_TIMEOUT_S, f"groups of model {model!r}")
         failed = [_unwrap(result) for result in results if isinstance(result, Exception)]
         if len(failed) == len(results):
             raise failed[0]
         if failed:
-            raise ClusterError(
-                f"{len(failed)} of {len(results)} groups of model {model!r} failed: {failed[0]}"
-            )
-        return list(results)
+            logger.warning(f"groups of model {model!r} failed: {failed}")
+            raise ClusterError(f"{len(failed)} of {len(results)} groups of model {model!r} failed; ask again")
+        return results
 
     async def drain(self) -> None:
         """Refuse new requests, and return when all running ones of this replica have ended."""
@@ -232,6 +225,16 @@ class Ingress:
         """Alive as long as it answers."""
 
 
+async def _answers(asked: Any, timeout_s: float, who: str) -> list[Any]:
+    """What each replica has answered to a broadcast, or raised. Raises ClusterError if not all of them answer."""
+    try:
+        return list(await asked.results_async(timeout_s=timeout_s, return_exceptions=True))
+    except TimeoutError:
+        raise ClusterError(f"not all {who} answered in {timeout_s:g} s; ask again") from None
+    except Exception as error:
+        raise _unwrap(error) from None
+
+
 def _unwrap(error: Exception) -> Exception:
     """What the group raised, without Ray's wrapping; errors of Ray and Serve become LopaErrors."""
     if isinstance(error, BackPressureError):
@@ -241,5 +244,6 @@ def _unwrap(error: Exception) -> Exception:
     if isinstance(error, LopaError):
         return error
     if isinstance(error, RayError | RayServeException):
-        return ClusterError(f"the group was lost and is being replaced: {type(error).__name__}")
+        logger.warning(f"a call of a group failed: {type(error).__name__}: {error}")
+        return ClusterError("the group was lost and is being replaced; try again later")
     return error

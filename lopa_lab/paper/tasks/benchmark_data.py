@@ -13,6 +13,7 @@ from typing import Any
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
+from lopa_ray.text_input import decode_text
 
 DataRow = Mapping[str, Any]
 Kinds = Mapping[str, type | tuple[type, ...]]
@@ -52,9 +53,8 @@ class BenchmarkData:
         """
         try:
             content = file.read_bytes()
-            # A byte order mark is no part of the first line.
-            text = (gzip.decompress(content) if content.startswith(_GZIP) else content).decode("utf-8-sig")
-        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            text = decode_text(gzip.decompress(content) if content.startswith(_GZIP) else content)
+        except (OSError, EOFError, zlib.error, ValueError) as error:
             raise SettingsError(f"{option}: {file} cannot be read: {error}") from None
         version = f"{file.name} sha256:{hashlib.sha256(content).hexdigest()[:12]}"
         # `splitlines` would also split at characters that JSON allows in a string, such as U+2028.
@@ -124,7 +124,7 @@ class BenchmarkData:
 def _row(line: str, place: str) -> DataRow:
     """Raises SettingsError that begins with `place`."""
     try:
-        row = json.loads(line)
+        row = json.loads(line)  # EvalPlus's rows have Infinity
     # Beside JSONDecodeError: integers with too many digits, and nesting that is too deep.
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{place}: not valid JSON ({error}); allowed: JSON lines") from None

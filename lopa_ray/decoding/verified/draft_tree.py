@@ -22,8 +22,9 @@ EXPANDED_SHARE = 1.0
 """What follows on a state is looked at if its probability exceeds this ÷ the number of drafts: with more drafts also
 the children of less probable states are among the best."""
 
-MIN_DRAFT = 1e-4
-"""Less probable states are no drafts."""
+MIN_DRAFT_PER_ROW = 5e-5
+"""A state whose probability is less than this × the rows of its branch is no draft. So a step that feeds many rows and
+fills many positions at once, as where an answer has many holes, has few drafts or none."""
 
 MAX_DEPTH = 8
 """Steps of the rule that a draft may be ahead."""
@@ -102,7 +103,7 @@ class DraftTree:
         return DraftTree, (self._settings,)
 
     def drafts(
-        self, current: Draft, states: EvaluatedStates, most: int, min_probability: float = MIN_DRAFT
+        self, current: Draft, states: EvaluatedStates, most: int, min_probability: float
     ) -> list[Draft]:
         """The states that are most probably reached from the current one, at most `most`, the most probable first.
 

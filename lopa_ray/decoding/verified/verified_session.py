@@ -26,7 +26,7 @@ from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT, Draft, DraftTree
+from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT_PER_ROW, Draft, DraftTree
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey
 from lopa_ray.protocol.outcome import Decision, FinishReason, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
@@ -86,7 +86,8 @@ class VerifiedSession(DecodeSession):
 
     def _plan(self, num_branches: int) -> Plan:
         anchor = Draft.of(self._rule, frozenset(), 1.0)
-        least = BRANCH_COST if self.settings.num_branches == "auto" else MIN_DRAFT
+        cost = MIN_DRAFT_PER_ROW * anchor.plan.max_branch_rows
+        least = max(BRANCH_COST, cost) if self.settings.num_branches == "auto" else cost
         self._drafts = [anchor, *self._tree.drafts(anchor, self._states, num_branches - 1, least)]
         plan, mask = anchor.plan, self.vocabulary.mask_token_id
         length = max(draft.plan.branches[0].stop for draft in self._drafts) - plan.start

@@ -45,7 +45,7 @@ class FullCluster:
 
 def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FullCluster()
-    monkeypatch.setattr("actors.branch_pool.ray.remote", lambda _: cluster)
+    monkeypatch.setattr("actors.worker_factory.ray.remote", lambda **_: lambda _: cluster)
     pool = BranchPool(tiny_spec(group={"num_workers": 1}))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no actor"):
@@ -162,6 +162,7 @@ def test_every_value_of_the_setting_is_a_transfer() -> None:
 
 def test_a_worker_uses_what_it_is_told_to() -> None:
     worker = BranchWorker(tiny_spec())
+    worker.prepare()
     worker.use(tiny_spec(model={"dtype": "bfloat16", "attention": "reference"}))
     worker.load_model(None)
     assert worker._runner.attention == PackedAttention()
@@ -180,7 +181,9 @@ def test_a_worker_measures_with_the_threads_that_it_decodes_with(monkeypatch: py
     before = torch.get_num_threads()
     try:
         for count in (1, 3):
-            spec = BranchWorker(tiny_spec(group={"threads_per_worker": count})).resolve_auto()
+            worker = BranchWorker(tiny_spec(group={"threads_per_worker": count}))
+            worker.prepare()
+            spec = worker.resolve_auto()
             assert spec.config.model.attention == "sdpa"
     finally:
         torch.set_num_threads(before)

@@ -53,7 +53,7 @@ def test_one_that_does_not_answer() -> None:
     busy = replace(
         HEALTHY,
         stalled_s=STALL_FACTOR * STEP_TIMEOUT_S,
-        failed_steps=FAILED_STEPS_FACTOR * HEALTHY.max_num_seqs + 1,
+        failed_steps=FAILED_STEPS_FACTOR * (HEALTHY.max_num_seqs + 1),
     )
     watching, reason = watch(HEALTHY, busy)
     assert watching.status == busy
@@ -68,8 +68,8 @@ def test_one_that_does_not_answer() -> None:
             "the group has been in one step for 46 s; its limit is 45 s",
         ),
         (
-            replace(HEALTHY, failed_steps=FAILED_STEPS_FACTOR * 4 + 2),
-            "the last 10 steps of the group have failed; the requests in flight can be the cause of 9 at most",
+            replace(HEALTHY, failed_steps=FAILED_STEPS_FACTOR * 5 + 1),
+            "the last 11 steps of the group have failed; the requests in flight can be the cause of 10 at most",
         ),
         (
             replace(HEALTHY, broken=WorkerLostError("no worker is left")),

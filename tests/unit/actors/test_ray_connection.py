@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray._private import ray_constants
 
 import actors.ray_connection
 import actors.ray_node
@@ -219,10 +222,62 @@ def test_what_keeps_ray_from_starting_is_a_cluster_error(
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.delenv(ATTEMPTS_VARIABLE, raising=False)
-    expected = "/nowhere/.ray.*set RAY_AUTH_TOKEN" if local else "does not accept the token of this process"
+    expected = (
+        r"cannot start Ray on this machine \(/nowhere/.ray\)$"
+        if local
+        else "does not accept the token of this process"
+    )
     with pytest.raises(ClusterError, match=expected):
         RayConnection(tiny_config(), None if local else cluster)
     assert ATTEMPTS_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("error", "of_folder"),
+    [
+        (PermissionError(13, "Permission denied", "/tmp/ray"), True),
+        (OSError("AF_UNIX path length cannot exceed 107 bytes"), True),
+        (FileNotFoundError(2, "No such file or directory", sys.executable), False),
+        (BlockingIOError(11, "Resource temporarily unavailable"), False),
+    ],
+)
+def test_a_folder_is_advised_where_that_is_the_cause(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, error: OSError, of_folder: bool
+) -> None:
+    def init(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ClusterError) as raised:
+        RayConnection(tiny_config())
+    assert ("set RAY_TMPDIR" in str(raised.value)) is of_folder
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_local_ray_has_the_drivers_environment_and_signals(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, cluster: str, local: bool
+) -> None:
+    hooks = {"RAY_RUNTIME_ENV_HOOK": "a.hook", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
+    for name, value in hooks.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+
+    def init(address: str, **_: Any) -> None:
+        FakeRay.init(ray, address)
+        seen.append((hooks.keys() & os.environ.keys(), ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV))
+        signal.signal(signal.SIGTERM, lambda *_: pytest.fail("Ray's own handler"))
+
+    monkeypatch.setattr(ray, "init", init)
+    called: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: called.append(number))
+    try:
+        RayConnection(tiny_config(), None if local else cluster)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert called == [signal.SIGTERM]
+    assert seen == [(set(), False) if local else (hooks.keys(), True)]
+    assert hooks.items() <= os.environ.items() and ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV
 
 
 def test_an_engine_says_that_ray_has_ended_on_its_node(ray: FakeRay) -> None:

@@ -98,6 +98,40 @@ def test_the_environment_stays_as_it_is(
     assert dict(os.environ) == before
 
 
+def unusable_home(kind: str, folder: Path) -> str | None:
+    """What HOME is: a home folder in which Ray finds no token and can put none."""
+    home, loop = folder / "home", folder / "loop"
+    home.mkdir()
+    loop.symlink_to(loop)
+    if kind == ".ray is a file":
+        (home / ".ray").touch()
+    elif kind == ".ray is a loop":
+        (home / ".ray").symlink_to(loop)
+    elif kind == ".ray leads nowhere":
+        (home / ".ray").symlink_to(folder / "nowhere")
+    elif kind == "the token is a folder":
+        (home / ".ray" / "auth_token").mkdir(parents=True)
+    homes = {"not set": None, "empty": "", "a file": "/dev/null", "a loop": str(loop)}
+    return homes.get(kind, str(home))
+
+
+UNUSABLE = ["not set", "empty", "a file", "a loop", ".ray is a file", ".ray is a loop", ".ray leads nowhere"]
+
+
+@pytest.mark.parametrize("kind", [*UNUSABLE, "the token is a folder"])
+def test_without_a_usable_home_there_is_no_token_and_a_local_ray_gets_one(
+    cluster: tuple[str, bool], home: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    value = unusable_home(kind, home)
+    monkeypatch.delenv("HOME") if value is None else monkeypatch.setenv("HOME", value)
+    monkeypatch.setenv("RAY_ADDRESS", cluster[0])
+    before = dict(os.environ)
+    follow_cluster()
+    assert dict(os.environ) == before
+    make_token()
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+
+
 @pytest.fixture
 def umask() -> Iterator[None]:
     """Files are readable by everybody unless their program says otherwise."""

@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from ray.exceptions import ActorDiedError, ObjectLostError, OutOfMemoryError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnschedulableError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RuntimeEnvSetupError,
+)
 
 from actors.rpc import IN_A_STEP, MEMORY_ADVICE, cause_of, death_of_worker, unwrapped_errors
 from actors.step_connection import ConnectionLostError
-from lopa_ray.errors import CheckpointError, TransferError, WorkerLostError, WorkerMemoryError
+from lopa_ray.errors import CheckpointError, ClusterError, TransferError, WorkerLostError, WorkerMemoryError
 
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
 
@@ -68,3 +74,19 @@ def test_so_does_a_master() -> None:
         unwrapped_errors(),
     ):
         raise OutOfMemoryError("95 % used")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeEnvSetupError("Traceback ...\n  File ...\nOSError: no package"), "OSError: no package"),
+        (ActorUnschedulableError("startup failed.\nSee raylet.err"), ".*startup failed. See raylet.err"),
+    ],
+)
+def test_what_cannot_be_started_is_a_cluster_error_with_the_reason(error: Exception, reason: str) -> None:
+    with (
+        pytest.raises(ClusterError, match=f"^Ray cannot start the group's master: {reason}$"),
+        unwrapped_errors(),
+    ):
+        raise error
+    assert isinstance(cause_of("worker 0", "load the model", error), ClusterError)

@@ -47,10 +47,52 @@ AS_TEMPLATES_GET_IT: list[dict[str, Any]] = [
     {"role": "user", "content": "and 3?"},
 ]
 
+EMPTY: list[dict[str, Any]] = [{}, {"content": None}, {"content": []}, {"content": ""}]
+
+TEXTLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({"role": "assistant", **content}, {"role": "assistant", "content": ""}) for content in EMPTY),
+    *(
+        (
+            {"role": "assistant", "refusal": "no", **content},
+            {"role": "assistant", "content": "no"},
+        )
+        for content in EMPTY
+    ),
+    *(
+        (
+            {"role": "tool", "tool_call_id": "call_1", **content},
+            {"role": "tool", "content": "", "tool_call_id": "call_1"},
+        )
+        for content in EMPTY
+    ),
+    (
+        {"role": "assistant", "content": None, "reasoning_content": "why", "function_call": None},
+        {"role": "assistant", "content": "", "reasoning_content": "why"},
+    ),
+    (
+        {
+            "role": "assistant",
+            "content": [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "!"}],
+        },
+        {"role": "assistant", "content": "no!"},
+    ),
+    (
+        {"role": "assistant", "content": "yes", "refusal": "no"},
+        {"role": "assistant", "content": "yes"},
+    ),
+    ({"role": "user", "content": "hi", "refusal": "no"}, {"role": "user", "content": "hi"}),
+]
+"""Messages in which only some roles may have no text → as templates get them."""
+
 WRONG: list[tuple[list[Any], str]] = [
     ([], "messages"),
     (["hi"], "messages[0]"),
     ([{"role": "user", "content": None}], "messages[0].content"),
+    ([{"role": "system"}], "messages[0].content"),
+    ([{"role": "user", "content": []}], "messages[0].content"),
+    ([{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}], "messages[0].content"),
+    ([{"role": "assistant", "content": [{"type": "refusal"}]}], "messages[0].content[0].refusal"),
+    ([{"role": "assistant", "content": False}], "messages[0].content"),
     ([{"role": "root", "content": "hi"}], "messages[0].role"),
     ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
     ([{"role": "user", "content": "hi", "tool_calls": [CALL]}], "messages[0].tool_calls"),
@@ -105,6 +147,17 @@ def test_all_accept_it_and_decode_the_same(engine: LocalEngine, server: Server) 
     assert of_batch["choices"][0]["message"] == answer["choices"][0]["message"]
     assert of_batch["usage"] == answer["usage"]
     assert answer["usage"]["prompt_tokens"] == len(expected)
+
+
+@pytest.mark.parametrize(("message", "read"), TEXTLESS)
+def test_an_answer_or_a_result_may_have_no_text(
+    engine: LocalEngine, message: dict[str, Any], read: dict[str, Any]
+) -> None:
+    chat = [CONVERSATION[1], message, CONVERSATION[-1]]
+    expected = [AS_TEMPLATES_GET_IT[1], read, AS_TEMPLATES_GET_IT[-1]]
+    assert parse_record(1, {"messages": chat}).prompt == expected
+    assert list(ChatRequest.parse({"messages": chat}).prompts()[0]) == expected
+    assert engine.encode(chat) == engine.encode(expected)
 
 
 @pytest.mark.parametrize(("messages", "field"), WRONG, ids=[field for _, field in WRONG])

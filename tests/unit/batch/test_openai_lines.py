@@ -13,10 +13,20 @@ from typer.testing import CliRunner
 
 import cluster.jobs.group
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import CompletedLine, FailedLine, LineResult, OpenAILine, PromptLine, parse_record
+from cluster.batch.lines import (
+    CompletedLine,
+    FailedLine,
+    LineResult,
+    OpenAILine,
+    PromptLine,
+    is_failed,
+    line_of,
+    parse_record,
+)
+from cluster.batch.source import Source
 from cluster.cli import app
 from cluster.jobs.group import JobGroup
-from cluster.jobs.source import Source
+from cluster.jobs.resumable_output import JobOutput, JobResult
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
@@ -140,7 +150,7 @@ def test_lines_are_answered_as_a_server_answers_their_bodies(server: Server, eng
             assert row["response"]["status_code"] == response.status_code, response.text
             assert comparable(row["response"]["body"]) == comparable(response.json()), body
             good = number <= len(GOOD)
-            assert isinstance(result, CompletedLine if good else FailedLine)
+            assert isinstance(result, CompletedLine if good else FailedLine) and is_failed(row) != good
             assert (response.status_code == 200) == good
 
 
@@ -258,8 +268,12 @@ def test_the_command_line_and_a_job_write_the_same_rows(
     by_job = [json.loads(row) for chunk in decoded for row in chunk.rows]
     assert len(written) == len(records) + 1
     assert comparable(by_job) == comparable(written)
-    failed = [
-        row for row in written if row.get("error") or (row.get("response") or {}).get("status_code") == 400
-    ]
-    assert sum(len(chunk.failures) for chunk in decoded) == len(failed) == 4
-    assert f"{len(failed)} of {len(written)} lines failed" in result.output
+    assert sum(len(chunk.failures) for chunk in decoded) == sum(map(is_failed, written)) == 4
+    assert f"4 of {len(written)} lines failed" in result.output
+    numbers = Source(str(path)).summarize().numbers
+    assert [line_of(row) for row in written] == [*numbers]
+    output = JobOutput(str(tmp_path / "job.jsonl"), numbers)
+    output.start_or_resume({"input": {}}, 4)
+    for index, chunk in enumerate(decoded):
+        output.write_chunk(index, chunk.rows)
+    assert output.merge_parts() == JobResult(len(written), 4)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tokenizers import Tokenizer as Backend, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import CanvasSnapshot, ChoiceFinished, ChoicesRequest
@@ -12,6 +14,8 @@ from lopa_ray.decoding.result import trace_step
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.step_report import PHASES, StepTiming
+from lopa_ray.text.tokenizer import Tokenizer
+from support.tiny_model import tiny_config
 from support.verified_decode import PROBLEM, VERIFIED
 
 TIMING = StepTiming(plan=0.1, scatter=0.1, commit=0.1, forward=0.1, gather=0.1, select=0.1)
@@ -33,6 +37,29 @@ def decode() -> tuple[list[RequestStep], list[CanvasSnapshot], ChoiceFinished]:
     list(engine.run([choice.session], on_event=on_event))
     (finished,) = [output for output in outputs if isinstance(output, ChoiceFinished)]
     return steps, [output for output in outputs if isinstance(output, CanvasSnapshot)], finished
+
+
+@pytest.mark.parametrize("piece", ["\u2581w{}", "w{}", "\u2581\u2581w{}", "<0x{:02X}>", "w\u2581{}"])
+def test_places_of_tokens_are_those_of_a_text_without_its_first_space(piece: str) -> None:
+    backend = Backend(models.BPE({piece.format(at + 100): at for at in range(126)}, []))
+    steps = [
+        decoders.Replace("\u2581", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
+    backend.decoder = decoders.Sequence(steps)
+    tiny = LocalEngine.from_config(tiny_config())
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    engine = LocalEngine(tiny.config, tiny.runner, tokenizer)
+    request = ChoicesRequest("id", ((1, 2),), {"max_new_tokens": 9}, raw=True, logprobs=True)
+    (choice,) = ChoiceFactory(engine).create(request, 0.0)
+    outputs: list[object] = []
+    list(engine.run([choice.session], on_event=lambda _, event: outputs.extend(choice.add_step(event))))
+    (finished,) = outputs
+    assert isinstance(finished, ChoiceFinished) and len(finished.logprobs) > 2
+    in_text = b"".join(token.in_text for token in finished.logprobs)
+    assert len(in_text.decode(errors="replace")) == len(finished.text)
 
 
 Decode = tuple[list[RequestStep], list[CanvasSnapshot], ChoiceFinished]

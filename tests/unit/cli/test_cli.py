@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 import yaml
@@ -95,6 +98,8 @@ def test_bad_lines_are_reported_at_their_place_and_do_not_stop_the_rest(tmp_path
         {"token_ids": [4000]},
         {"messages": [{"role": "user"}]},
         {"prompt": "text"},
+        b'{"token_ids": [1], "id": NaN}',
+        b'{"token_ids": [1], "settings": {"seed": 1, "seed": 2}}',
         {"token_ids": [1], "settings": {"num_branches": 0}},
         {"token_ids": [1], "settings": {"nonsense": 0}},
         {"token_ids": [1], "settings": {"max_new_tokens": 10**6}},
@@ -103,8 +108,8 @@ def test_bad_lines_are_reported_at_their_place_and_do_not_stop_the_rest(tmp_path
         {"prompt": [1, 2, 3]},
     )
     assert result.exit_code == 1
-    assert [line["line"] for line in lines] == [1, 2, *range(4, 20)]
-    assert [line["line"] for line in lines if "error" not in line] == [1, 19]
+    assert [line["line"] for line in lines] == [1, 2, *range(4, 22)]
+    assert [line["line"] for line in lines if "error" not in line] == [1, 21]
     assert lines[0]["token_ids"] == lines[-1]["token_ids"]
     assert next(line for line in lines if line["line"] == 6)["id"] == 7
     for line in lines:
@@ -153,6 +158,17 @@ def test_streams_from_stdin_to_stdout() -> None:
     good, bad = objects(result.stdout)
     assert good["tokens"] > 0
     assert bad["line"] == 3
+
+
+def test_files_are_read_and_written_as_jobs_do(tmp_path: Path) -> None:
+    gzipped, parquet, output = (tmp_path / name for name in ("in.jsonl.gz", "in.parquet", "out.jsonl.gz"))
+    gzipped.write_bytes(gzip.compress(b"\xef\xbb\xbf[1, 2]\n\n{}\n"))
+    pyarrow.parquet.write_table(pyarrow.table({"token_ids": [[1, 2]], "id": ["a"]}), parquet)
+    assert lopa("generate", *SMALL, "-i", str(gzipped), "-o", str(output)).exit_code == 1
+    good, bad = objects(gzip.decompress(output.read_bytes()).decode())
+    assert good["tokens"] > 0 and bad["line"] == 3
+    (row,) = objects(lopa("generate", *SMALL, "-i", str(parquet)).stdout)
+    assert (row["id"], row["token_ids"]) == ("a", good["token_ids"])
 
 
 def test_an_interrupted_run_leaves_no_file_that_looks_complete(

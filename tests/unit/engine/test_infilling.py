@@ -93,6 +93,16 @@ def test_requests_with_given_tokens_are_the_same_alone_and_together(engine: Loca
         assert (other.token_ids, other.steps) == (result.token_ids, result.steps)
 
 
+def test_of_many_holes_few_drafts_are_scored(engine: LocalEngine) -> None:
+    """A step fills many holes at once, and a draft that has all of them right is improbable."""
+    parts = [{"hole": 1, "token_ids": [20 + at % 50]} for at in range(100)]
+    values = {"given_parts": parts, "max_new_tokens": 200}
+    result = engine.generate(PROBLEM, values, num_branches=16, lookahead="verified")
+    alone = engine.generate(PROBLEM, values, num_branches=1)
+    assert result.token_ids == alone.token_ids and result.steps < alone.steps
+    assert result.forwards < 9 * result.steps
+
+
 def test_a_pattern_covers_the_given_text(engine: LocalEngine) -> None:
     regex = r'\{"name": "[a-z]{1,8}", "count": [0-9]{1,3}\}'
     parts = [{"text": '{"name": "'}, {"hole": 8, "text": '", "count": '}, {"hole": 4, "text": "}"}]

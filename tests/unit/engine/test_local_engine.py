@@ -21,7 +21,7 @@ from lopa_ray.engine.base import Prompt
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CapacityError, LopaError, PromptError, SettingsError
-from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.events import RequestFailure, RequestStep
 from support.paths import MODELS
 
 EOS, MASK = 126, 127
@@ -267,8 +267,10 @@ def test_a_finished_session_among_others_is_refused_and_leaves_nothing(engine):
 
 def test_a_step_that_fails_leaves_the_engine_usable(engine):
     long = new_session([1] * 90, FAST, engine.vocabulary)  # past the engine's own check
+    (failure,) = engine.events([long])
+    assert isinstance(failure, RequestFailure)
     with pytest.raises(CapacityError, match="slot of 96"):
-        list(engine.events([long]))
+        raise failure.error
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,12 +18,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
 from cluster.batch.lines import DecisionLine, FailedLine, PromptLine
+from cluster.batch.source import InputSummary, Source
 from cluster.jobs.__main__ import app
 from cluster.jobs.group import ChunkResult
-from cluster.jobs.job import job_spec
+from cluster.jobs.job import SPEED_SETTINGS, job_spec
 from cluster.jobs.progress import JobProgress
 from cluster.jobs.resumable_output import JobOutput, JobResult, JobSpec
-from cluster.jobs.source import InputSummary, Source
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import resolve_config
 from lopa_ray.errors import SettingsError
@@ -35,8 +38,8 @@ def rows(*indices: int) -> list[str]:
 
 
 def spec(**changes: Any) -> JobSpec:
-    values = {"input_sha256": "a", "lines": 5, "raw": False, "model": {"path": "demo"}, "decode": {"seed": 0}}
-    return JobSpec(**{**values, **changes})
+    values = {"input": {"sha256": "a"}, "raw": False, "model": {"path": "demo"}, "decode": {"seed": 0}}
+    return {**values, **changes}
 
 
 class Bucket(MemoryFileSystem):
@@ -80,7 +83,7 @@ def write_compressed(folder: str) -> str:
 @pytest.mark.parametrize("write", [write_plain, write_compressed])
 def test_lines_keep_their_numbers_and_bad_ones_their_places(folder: str, write: Callable[[str], str]) -> None:
     source = Source(write(folder))
-    assert source.summarize().lines == 4
+    assert source.summarize().numbers.tolist() == [1, 3, 4, 5]
     first, second = source.chunks(3)
     assert (first.index, second.index) == (0, 1)
     assert first.lines[0] == PromptLine(1, "one", 7)
@@ -97,7 +100,7 @@ def test_parquet_rows_are_lines(folder: str) -> None:
     with fsspec.open(f"{folder}/prompts.parquet", "wb") as file:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), file)
     source = Source(f"{folder}/prompts.parquet")
-    assert source.summarize().lines == 3
+    assert source.summarize().numbers == range(1, 4)
     # The first record says which columns there are: messages is none of them.
     (chunk,) = source.chunks(10)
     assert chunk.lines[0] == PromptLine(1, "one", 1, {"seed": 3})
@@ -131,7 +134,7 @@ def test_parquet_rows_may_ask_questions(tmp_path: Path) -> None:
         {"prompt": "Mia has 6 pens."},
     ]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path)
-    assert Source(str(path)).summarize().lines == 2
+    assert Source(str(path)).summarize().numbers == range(1, 3)
     decision, prompt = next(Source(str(path)).chunks(2)).lines
     assert decision == DecisionLine(1, {"input": "Tom pays.", "questions": questions}, "a")
     assert prompt == PromptLine(2, "Mia has 6 pens.")
@@ -148,6 +151,23 @@ def test_parquet_may_give_parts_of_answers(tmp_path: Path) -> None:
     assert settings == [{"given_parts": [{"text": "a"}, {"text": "b", "hole": 3}]}, {"suffix": "end"}]
 
 
+def test_parquet_rows_that_json_cannot_say_have_no_result(tmp_path: Path) -> None:
+    """Their ids would be in the results, which are JSON."""
+    path = tmp_path / "prompts.parquet"
+    for ids, said in ([math.nan, math.inf], "is not a JSON number"), ([datetime.now()] * 2, "datetime"):
+        pyarrow.parquet.write_table(pyarrow.table({"prompt": ["one", "two"], "id": ids}), path)
+        lines = list(Source(str(path)).lines())
+        assert all(isinstance(line, FailedLine) and said in line.error for line in lines) and len(lines) == 2
+
+
+@pytest.mark.parametrize("cut", [slice(0, -9), slice(0, 30)])
+def test_a_compressed_file_that_is_cut_is_named(tmp_path: Path, cut: slice) -> None:
+    path = tmp_path / "prompts.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(LINES).encode())[cut])
+    with pytest.raises(SettingsError, match=r"--input: cannot use .*prompts.jsonl.gz: EOFError"):
+        Source(str(path)).summarize()
+
+
 def test_a_changed_byte_is_another_input(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(LINES))
@@ -155,6 +175,15 @@ def test_a_changed_byte_is_another_input(tmp_path: Path) -> None:
     assert Source(str(path)).summarize() == before
     path.write_text("\n".join(LINES).replace("five", "Five"))
     assert Source(str(path)).summarize() != before
+
+
+def test_the_same_bytes_under_another_name_are_another_input(tmp_path: Path) -> None:
+    """What is read depends on the name, too."""
+    plain, compressed = (tmp_path / name for name in ("prompts.txt", "prompts.txt.gz"))
+    for path in (plain, compressed):
+        path.write_bytes(gzip.compress(b"1"))
+    first, second = (Source(str(path)).summarize() for path in (plain, compressed))
+    assert (first.format, second.format) == ("plain", "gzip") and first.sha256 == second.sha256
 
 
 @pytest.mark.parametrize(
@@ -185,74 +214,172 @@ def test_unknown_protocols_are_named() -> None:
 
 def test_a_job_that_begins_again_keeps_what_is_done_and_ends_in_order(folder: str) -> None:
     path = f"{folder}/results.jsonl"
-    first = JobOutput(path)
+    first = JobOutput(path, range(5))
     assert first.start_or_resume(spec(), 2) is None
     first.write_chunk(2, rows(4))
     first.write_chunk(0, rows(0, 1))
-    second = JobOutput(path)
+    second = JobOutput(path, range(5))
     # Another run may want chunks of another size; those that are there decide.
     assert second.start_or_resume(spec(), 3) is None
     assert (sorted(second.chunk_files), second.chunk_size) == ([0, 2], 2)
     second.write_chunk(1, ['{"line": 2}', '{"line": 3, "error": "no"}'])
-    assert second.merge_parts(5) == JobResult(5, 1)
+    assert second.merge_parts() == JobResult(5, 1)
     with fsspec.open(path, "rt") as file:
         assert [json.loads(line)["line"] for line in file] == [0, 1, 2, 3, 4]
     file_system, base = fsspec.core.url_to_fs(path)
     assert not file_system.exists(f"{base}.parts") and not file_system.exists(f"{base}.tmp")
-    assert JobOutput(path).start_or_resume(spec(), 2) == JobResult(5, 1)
+    assert JobOutput(path, range(5)).start_or_resume(spec(), 2) == JobResult(5, 1)
 
 
 def test_what_was_cut_off_while_it_was_written_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    output = JobOutput(str(path))
-    output.start_or_resume(spec(lines=2), 1)
+    output = JobOutput(str(path), range(2))
+    output.start_or_resume(spec(), 1)
     output.write_chunk(0, rows(0))
     (tmp_path / "results.jsonl.parts" / "part-000001.jsonl.tmp").write_text('{"li')
     (tmp_path / "results.jsonl.tmp").write_text('{"li')
-    again = JobOutput(str(path))
-    again.start_or_resume(spec(lines=2), 1)
+    again = JobOutput(str(path), range(2))
+    again.start_or_resume(spec(), 1)
     assert list(again.chunk_files) == [0]
     again.write_chunk(1, rows(1))
-    assert again.merge_parts(2) == JobResult(2, 0)
+    assert again.merge_parts() == JobResult(2, 0)
 
 
 def test_a_kill_between_the_last_two_steps_of_the_end_is_made_good(tmp_path: Path) -> None:
     """The result is there, but nothing says so yet: it is joined again, from parts that are still there."""
     path = tmp_path / "results.jsonl"
-    output = JobOutput(str(path))
-    output.start_or_resume(spec(lines=1), 1)
+    output = JobOutput(str(path), range(1))
+    output.start_or_resume(spec(), 1)
     output.write_chunk(0, rows(0))
     path.write_text("from before")
-    again = JobOutput(str(path))
-    assert again.start_or_resume(spec(lines=1), 1) is None
-    assert again.merge_parts(1) == JobResult(1, 0)
+    again = JobOutput(str(path), range(1))
+    assert again.start_or_resume(spec(), 1) is None
+    assert again.merge_parts() == JobResult(1, 0)
     assert path.read_text() == '{"line": 0}\n'
 
 
 @pytest.mark.parametrize("content", ['{"line": 0}\n', '{"line": 0}\n{"line"'])
 def test_a_damaged_part_is_decoded_again(tmp_path: Path, content: str) -> None:
-    output = JobOutput(str(tmp_path / "results.jsonl"))
-    output.start_or_resume(spec(lines=2), 2)
+    output = JobOutput(str(tmp_path / "results.jsonl"), range(2))
+    output.start_or_resume(spec(), 2)
     output.write_chunk(0, rows(0, 1))
     part = tmp_path / "results.jsonl.parts" / "part-000000.jsonl"
     part.write_text(content)
     with pytest.raises(SettingsError, match=r"part-000000.*submit the job again"):
-        output.merge_parts(2)
+        output.merge_parts()
     assert not part.exists() and not (tmp_path / "results.jsonl").exists()
+
+
+def finished(path: Path, count: int) -> JobResult | None:
+    """The result that a job of 2 lines per chunk finds at its beginning."""
+    return JobOutput(str(path), range(count)).start_or_resume(spec(), 2)
+
+
+def openai_row(line: int) -> str:
+    row = {"id": f"batch_req_{line}", "custom_id": "x", "response": {"status_code": 200}, "error": None}
+    return json.dumps(row)
+
+
+def finish(path: Path) -> list[str]:
+    """A finished output with 5 rows, the last of which is one of OpenAI's."""
+    output = JobOutput(str(path), range(5))
+    assert output.start_or_resume(spec(), 2) is None
+    written = [*rows(0, 1, 2), '{"line": 3, "error": "no"}', openai_row(4)]
+    for index in range(3):
+        output.write_chunk(index, written[2 * index : 2 * index + 2])
+    assert output.merge_parts() == JobResult(5, 1)
+    return written
+
+
+@pytest.mark.parametrize(
+    ("damage", "left"),
+    [
+        (lambda rows: rows[:4], [0, 1]),
+        (lambda rows: [*rows[:4], rows[4][:-3]], [0, 1]),
+        (lambda rows: rows[1:], [1, 2]),
+        (lambda rows: [*rows[:2], rows[3], rows[2], rows[4]], [0, 2]),
+        (lambda rows: [rows[0], "\0" * 20, *rows[2:]], [1, 2]),
+        (lambda rows: [*rows[:3], "[3]", rows[4]], [0, 2]),
+        (lambda rows: [*rows, rows[0]], [0, 1, 2]),
+        (lambda rows: [*rows, "{}"], [0, 1, 2]),
+        (lambda rows: [], []),
+    ],
+)
+def test_what_a_finished_output_lacks_is_decoded_again(
+    tmp_path: Path, damage: Callable[[list[str]], list[str]], left: list[int]
+) -> None:
+    path = tmp_path / "results.jsonl"
+    written = finish(path)
+    whole = path.read_text()
+    assert finished(path, 5) == JobResult(5, 1)
+    path.write_text("\n".join(damage(written)) + "\n")
+    again = JobOutput(str(path), range(5))
+    assert again.start_or_resume(spec(), 2) is None
+    assert again.damaged == [str(path)] and sorted(again.chunk_files) == left
+    for index in {0, 1, 2} - {*left}:
+        again.write_chunk(index, written[2 * index : 2 * index + 2])
+    assert again.merge_parts() == JobResult(5, 1)
+    assert path.read_text() == whole and finished(path, 5) == JobResult(5, 1)
+
+
+def test_a_compressed_output_that_is_cut_is_completed(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl.gz"
+    written = finish(path)
+    assert gzip.decompress(path.read_bytes()).decode().splitlines() == written
+    assert finished(path, 5) == JobResult(5, 1)
+    path.write_bytes(gzip.compress("\n".join(written).encode() + b"\n")[:-8])
+    again = JobOutput(str(path), range(5))
+    assert again.start_or_resume(spec(), 2) is None and sorted(again.chunk_files) == [0, 1, 2]
+    assert again.merge_parts() == JobResult(5, 1)
+
+
+@pytest.mark.parametrize("content", [b"text", gzip.compress(b"{}", mtime=0)[:-8] + b"\0" * 8])
+def test_a_compressed_output_with_other_bytes_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "results.jsonl.gz"
+    finish(path)
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"--output: .*results.jsonl.gz is damaged .*remove it"):
+        finished(path, 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "whole"),
+    [
+        ('{"line": 0}\n{"line": 1}', True),  # only the end of its last line is missing
+        ('{"line": 0}\n{"line": 1', False),
+        ('{"line": 0}\n', False),
+        ('{"line": 0}\n{"line": 0}\n', False),
+        ('{"line": 2}\n{"line": 3}\n', False),
+    ],
+)
+def test_parts_are_checked_before_a_job_goes_on(tmp_path: Path, content: str, whole: bool) -> None:
+    path = tmp_path / "results.jsonl"
+    JobOutput(str(path), range(4)).start_or_resume(spec(), 2)
+    part = tmp_path / "results.jsonl.parts" / "part-000000.jsonl"
+    part.write_text(content)
+    output = JobOutput(str(path), range(4))
+    assert output.start_or_resume(spec(), 2) is None
+    assert (0 in output.chunk_files, output.damaged) == (whole, [] if whole else [str(part)])
+    output.write_chunk(1, rows(2, 3))
+    if not whole:
+        output.write_chunk(0, rows(0, 1))
+    assert output.merge_parts() == JobResult(4, 0)
+    assert path.read_text().splitlines() == rows(0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"input_sha256": "b", "lines": 6}, "another input .input_sha256: a, now b"),
-        ({"decode": {"seed": 1}}, "another decode .seed: 0, now 1"),
-        ({"raw": True}, "another raw"),
+        ({"input": {"sha256": "b"}}, "another input.sha256 .'a', now 'b'"),
+        ({"decode": {"seed": 1}}, "another decode.seed .0, now 1"),
+        ({"decisions": {"rotations": 2}}, "another decisions .null, now"),
+        ({"raw": True}, "another raw .false, now true"),
     ],
 )
 def test_another_job_does_not_mix_its_results_in(folder: str, changes: dict[str, Any], message: str) -> None:
-    JobOutput(f"{folder}/results.jsonl").start_or_resume(spec(), 2)
+    JobOutput(f"{folder}/results.jsonl", range(5)).start_or_resume(spec(), 2)
     with pytest.raises(SettingsError, match=message):
-        JobOutput(f"{folder}/results.jsonl").start_or_resume(spec(**changes), 2)
+        JobOutput(f"{folder}/results.jsonl", range(5)).start_or_resume(spec(**changes), 2)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +400,7 @@ def test_a_state_file_that_is_old_or_damaged_is_named(folder: str, content: str)
     with pytest.raises(
         SettingsError, match=r"results\.jsonl\.job\.json is damaged.*choose another --output, or remove"
     ):
-        JobOutput(path).start_or_resume(spec(), 2)
+        JobOutput(path, range(2)).start_or_resume(spec(), 2)
     with fsspec.open(f"{path}.job.json", "rb") as file:
         assert file.read() == content.encode("latin-1"), "the file was changed"
 
@@ -281,7 +408,33 @@ def test_a_state_file_that_is_old_or_damaged_is_named(folder: str, content: str)
 def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("mine")
     with pytest.raises(SettingsError, match="exists, and no job"):
-        JobOutput(str(tmp_path / "results.jsonl")).start_or_resume(spec(), 2)
+        JobOutput(str(tmp_path / "results.jsonl"), range(2)).start_or_resume(spec(), 2)
+
+
+RECORDED = {
+    "group": {
+        "tensor_parallel_size",
+        "expert_parallel",
+        "shared_branches",
+        "threads_per_worker",
+        "compile_timeout_s",
+    },
+    "model": {*ModelSettings.model_fields} - {"max_num_seqs", "prefix_cache_positions"},
+}
+"""Settings on which results depend, of the sections that have others, too."""
+
+
+def test_all_that_results_depend_on_is_in_the_record() -> None:
+    """A new setting has to be in one of the two lists."""
+    config = Config.load("demo", {"decisions": {"rotations": 3}})
+    record = job_spec(config, InputSummary("sum", "plain", [1, 3]), raw=True)
+    assert (record["input"], record["raw"]) == ({"sha256": "sum", "format": "plain", "lines": 2}, True)
+    for section, settings in config:
+        recorded = RECORDED.get(section, {*type(settings).model_fields})
+        assert {*record[section]} == recorded
+        assert {*type(settings).model_fields} == recorded | SPEED_SETTINGS.get(section, set())
+        assert not recorded & SPEED_SETTINGS.get(section, set())
+    assert record["decisions"]["rotations"] == 3
 
 
 def test_a_job_that_goes_on_has_the_same_sampling() -> None:
@@ -290,8 +443,8 @@ def test_a_job_that_goes_on_has_the_same_sampling() -> None:
         resolve_config(Config.parse({"model": {"path": str(MODELS / "sdar-tiny-3l")}, "decode": decode}))
         for decode in ({}, {"temperature": 0.0, "top_p": None, "top_k": None})
     )
-    specs = [job_spec(config, InputSummary("", 1), raw=False) for config in (open_, said)]
-    assert specs[0].decode["temperature"] == 0.6 and specs[1].decode["temperature"] == 0.0
+    specs = [job_spec(config, InputSummary("", "plain", [1]), raw=False) for config in (open_, said)]
+    assert specs[0]["decode"]["temperature"] == 0.6 and specs[1]["decode"]["temperature"] == 0.0
 
 
 # Logging

@@ -139,6 +139,66 @@ def test_rules_of_tokenizers_that_explode(tmp_path: Path, part: str, value: Any,
     refused(folder, "tokenizer.json", part, said)
 
 
+def shifted(vocab: dict[str, int]) -> dict[str, int]:
+    return {token: number + 2**31 for token, number in vocab.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (shifted, "with id 21474"),
+        (lambda vocab: {**vocab, "!": 2**31}, "with id 2147483648; allowed: 0.."),
+        (lambda vocab: {**vocab, "!": -1}, "with id -1; allowed: 0.."),
+        (lambda vocab: {**vocab, "!": True}, "with id true"),
+        (lambda vocab: dict.fromkeys(vocab, 7), "with id 7, which is that of"),
+        (lambda vocab: {**vocab, "new": 0}, "with id 0, which is that of"),
+    ],
+    ids=["shifted", "large", "negative", "no number", "equal", "twice"],
+)
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json"])
+def test_ids_of_a_vocabulary_are_unique_and_not_large(
+    tmp_path: Path, name: str, change: Any, said: str
+) -> None:
+    folder = demo_copy(tmp_path)
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    vocab = change(model["vocab"])
+    if name == "tokenizer.json":
+        edit_json(folder / name, model={**model, "vocab": vocab})
+    else:
+        (folder / "tokenizer.json").unlink()
+        (folder / name).write_text(json.dumps(vocab))
+        (folder / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
+    refused(folder, name, said)
+
+
+MANY = 20_000
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "NFC"}] * MANY}),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "Digits"}] * MANY}),
+        ("decoder", {"type": "Sequence", "decoders": [{"type": "Fuse"}] * MANY}),
+        ("post_processor", {"type": "Sequence", "processors": [{"type": "ByteLevel"}] * MANY}),
+        ("post_processor", {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}] * MANY}),
+        ("model", {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["x" * 10**6, -1.0]]}),
+        ("characters of a token", [{"id": 0, "content": "x" * 10**6, "special": False}]),
+        ("special tokens", [{"id": i, "content": f"{i:0900}", "special": True} for i in range(4)]),
+    ],
+)
+def test_parts_of_tokenizers_have_limits(tmp_path: Path, part: str, value: Any) -> None:
+    folder = demo_copy(tmp_path)
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    if isinstance(value, list):
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        new = [{**flags, **token, "id": 1792 + token["id"]} for token in value]
+        edit_json(folder / "tokenizer.json", added_tokens=[*whole["added_tokens"], *new])
+    else:
+        edit_json(folder / "tokenizer.json", **{part: value})
+    refused(folder, "json", part if part != "model" else "characters of a token", "allowed")
+
+
 def test_a_nested_rule_is_refused(tmp_path: Path) -> None:
     folder = demo_copy(tmp_path)
     whole = json.loads((folder / "tokenizer.json").read_text())

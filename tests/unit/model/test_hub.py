@@ -292,5 +292,5 @@ def test_pickled_weights_are_left_to_the_loader(hub: HubStandIn, published: Path
     hub.repository("org/pickled", published)
     folder = download("org/pickled", weights=True)
     assert json.loads((folder / "config.json").read_text())["architectures"]
-    with pytest.raises(CheckpointError, match="weights load from safetensors only"):
+    with pytest.raises(CheckpointError, match="weights are read from safetensors alone"):
         load_model(folder, dtype=torch.float32, device="cpu")

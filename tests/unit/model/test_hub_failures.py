@@ -185,3 +185,14 @@ def test_a_repository_with_nothing_to_load(hub: HubStandIn, tmp_path: Path) -> N
     (tmp_path / "text" / "README.md").write_text("nothing else")
     hub.repository("org/text", tmp_path / "text")
     refused(fetch, pin("org/text"), "no .json or .safetensors file", "name another repository")
+
+
+def test_a_cache_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", "~/.cache/huggingface/hub")
+    monkeypatch.setattr(file_download, "hf_hub_download", raise_no_home)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", raise_no_home)
+    refused(fetch, f"org/name@{COMMIT}", "no home is known; set HF_HOME")
+
+
+def raise_no_home(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("Could not determine home directory.")

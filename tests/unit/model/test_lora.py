@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model import module_patterns
 from lopa_ray.model.checkpoint import load_model, save_model
 from support.paths import GOLDEN
 
@@ -127,6 +128,16 @@ def test_bad_numbers_are_refused(adapter: Path, key: str, value: object) -> None
     refused(adapter, "adapter_config.json", key)
 
 
+@pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern"])
+@pytest.mark.parametrize("pattern", ["(.*)*x(.*)*y$", "([a-z._0-9]+)+!"])
+def test_a_pattern_has_a_limit_of_time(
+    adapter: Path, monkeypatch: pytest.MonkeyPatch, key: str, pattern: str
+) -> None:
+    monkeypatch.setattr(module_patterns, "MATCH_S", 0.3)
+    configure(adapter, **{key: {pattern: 1}})
+    refused(adapter, "adapter_config.json", f"{key} patterns that take too long")
+
+
 def test_a_pattern_must_be_a_regular_expression(adapter: Path) -> None:
     configure(adapter, alpha_pattern={"(": 1})
     refused(adapter, "adapter_config.json", "alpha_pattern", "'('")
@@ -168,7 +179,7 @@ def test_broken_or_missing_files_are_named(adapter: Path, tmp_path: Path) -> Non
     weights.write_bytes(whole[:-10])
     refused(adapter, str(weights), "truncated, damaged")
     weights.unlink()
-    refused(adapter, str(weights), "no such file")
+    refused(adapter, f"{adapter}: got adapter_config.json; need {weights.name}")
     (adapter / "adapter_config.json").write_text("{")
     refused(adapter, "adapter_config.json", "cannot be read as JSON")
     (adapter / "adapter_config.json").write_text("{}")

@@ -84,13 +84,6 @@ def test_a_file_of_model_optimizer_counts_where_the_configuration_says_nothing(c
     assert refused(checkpoint).startswith(f"{file}: cannot be read as JSON")
 
 
-def test_a_folder_of_gguf_files_is_named(tmp_path: Path) -> None:
-    (tmp_path / "dream-7b-q4_k_m.gguf").write_bytes(b"GGUF")
-    message = refused(tmp_path)
-    assert "dream-7b-q4_k_m.gguf: got quantization_config of quant_method 'gguf' (GGUF)" in message
-    assert "use the unquantised (bfloat16) checkpoint" in message
-
-
 @pytest.mark.parametrize(
     ("where", "stated", "name"),
     [

@@ -16,15 +16,19 @@ from cluster.openai.completions import CompletionBuilder, CompletionRequest
 from cluster.openai.error_object import ErrorObject
 from lopa_ray.errors import (
     CheckpointError,
+    ClusterError,
     DeadlineError,
     OverloadedError,
     PromptError,
     PromptTooLongError,
+    RepeatedLossError,
     RequestCancelledError,
     ScoreError,
     SettingsError,
+    TransferError,
     WorkerError,
     WorkerLostError,
+    WorkerMemoryError,
 )
 from support.fake_backend import CHAT, MODEL, TEXT, WORDS, FakeBackend
 from support.waiting import wait_until
@@ -114,7 +118,8 @@ PLAIN_REQUEST = CompletionRequest.parse({"model": MODEL, "prompt": "a"})
 def test_a_character_in_several_tokens_has_one_place() -> None:
     request = ChoicesRequest("id", ("a",), {}, logprobs=True)
     builder = CompletionBuilder(MODEL, PLAIN_REQUEST, request)
-    tokens = tuple(TokenLogprob("\ufffd", part, -1.0, ()) for part in (b"a\xf0", b"\x9f\x99", b"\x82", b"b"))
+    parts = (b"a\xf0", b"\x9f\x99", b"\x82", b"b")
+    tokens = tuple(TokenLogprob(at, "\ufffd", part, -1.0, (), part) for at, part in enumerate(parts))
     deltas = [TextDelta(0, "a", tokens[:1]), TextDelta(0, "🙂b", tokens[1:])]
     logprobs = [builder.delta_chunk_choice(delta).logprobs for delta in deltas]
     assert [place for part in logprobs if part for place in part.text_offset] == [0, 1, 1, 2]
@@ -122,10 +127,28 @@ def test_a_character_in_several_tokens_has_one_place() -> None:
 
 def test_a_token_that_the_text_leaves_out_has_no_width() -> None:
     builder = CompletionBuilder(MODEL, PLAIN_REQUEST, ChoicesRequest("id", ("a",), {}, logprobs=True))
-    end = TokenLogprob("<end>", b"<end>", -1.0, (), in_text=False)
-    a, b = (TokenLogprob(text, text.encode(), -1.0, ()) for text in "ab")
+    end = TokenLogprob(0, "<end>", b"<end>", -1.0, (), in_text=b"")
+    a, b = (TokenLogprob(ord(text), text, text.encode(), -1.0, (), text.encode()) for text in "ab")
     logprobs = builder.delta_chunk_choice(TextDelta(0, "ab", (end, a, end, b))).logprobs
     assert logprobs is not None and logprobs.text_offset == [0, 0, 1, 1]
+
+
+def test_different_tokens_of_a_place_have_different_names() -> None:
+    builder = CompletionBuilder(MODEL, PLAIN_REQUEST, ChoicesRequest("id", ("a",), {}, logprobs=True))
+    top = (
+        *(
+            (1, "\ufffd", b"\xc3", -1.0),
+            (2, "\ufffd", b"\xe2\x82", -2.0),
+            (3, "\ufffd", "\ufffd".encode(), -2.5),
+        ),
+        *((4, "A", b"A", -3.0), (5, "A", b"A", -4.0), (6, "\ufffd", b"\xc3", -5.0)),
+    )
+    drawn = TokenLogprob(7, "A", b"A", -6.0, top, b"A")
+    logprobs = builder.delta_chunk_choice(TextDelta(0, "A", (drawn,))).logprobs
+    assert logprobs is not None and logprobs.tokens == ["token_id:7"]
+    (of_place,) = logprobs.top_logprobs
+    names = ["bytes:\\xc3", "bytes:\\xe2\\x82", "\ufffd", "A", "token_id:5", "token_id:6", "token_id:7"]
+    assert of_place == dict(zip(names, [-1.0, -2.0, -2.5, -3.0, -4.0, -5.0, -6.0], strict=True))
 
 
 def test_a_chat_stream(client: httpx.Client) -> None:
@@ -185,6 +208,9 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
     assert len(snapshots) == 2
 
 
+DEATH = "workers were lost: The actor died.\n\tclass_name: BranchWorker\n\tactor_id: secret\n\tpid: 17"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("error", "status", "code"),
@@ -194,9 +220,13 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
         (SettingsError("block_size: got 0"), 400, "invalid_value"),
         (OverloadedError("the queue is full"), 429, "queue_full"),
         (RequestCancelledError("cancelled"), 499, "request_cancelled"),
-        (WorkerLostError("gone"), 503, "unavailable"),
+        (ClusterError("the server is shutting down"), 503, "unavailable"),
+        (WorkerLostError(DEATH), 503, "unavailable"),
+        (WorkerError(DEATH), 500, "step_failed"),
+        (RepeatedLossError(DEATH), 503, "unavailable"),
+        (TransferError(DEATH), 503, "unavailable"),
         (DeadlineError("too late"), 504, "deadline_exceeded"),
-        (WorkerError("worker 0 failed: out of memory"), 500, "step_failed"),
+        (WorkerMemoryError(DEATH), 500, "step_failed"),
         (ScoreError("NaN"), 500, "step_failed"),
         (CheckpointError("/secret/folder: a template is wrong"), 500, "internal_error"),
         (KeyError("secret"), 500, "internal_error"),
@@ -219,11 +249,12 @@ def test_a_refusal_is_an_http_error(
     assert response.headers.get("x-should-retry") == (
         "false" if code in ("deadline_exceeded", "step_failed") else None
     )
-    if code != "internal_error":
+    if "secret" not in str(error):
         assert detail.message == str(error)
     else:
         assert "secret" not in response.text
-        assert any(record.exc_info for record in caplog.records)
+        assert code != "internal_error" or any(record.exc_info for record in caplog.records)
+        assert "secret" in caplog.text
 
 
 def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: httpx.Client) -> None:
@@ -233,7 +264,12 @@ def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: htt
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(WorkerLostError("x"), "unavailable"), (OSError("secret"), "internal_error")]
+    ("error", "code"),
+    [
+        (WorkerLostError(DEATH), "unavailable"),
+        (RepeatedLossError(DEATH), "unavailable"),
+        (OSError("secret"), "internal_error"),
+    ],
 )
 def test_a_failure_on_the_way(
     backend: FakeBackend, client: httpx.Client, error: Exception, code: str

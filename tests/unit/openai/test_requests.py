@@ -182,7 +182,7 @@ def test_a_field_that_asks_for_nothing_is_taken_beside_others(
     assert (request.settings, request.logprobs) == ({}, False)
 
 
-OTHERS_FIELDS = {"id": "msg_1", "cache_control": {"type": "ephemeral"}, "refusal": "no", "annotations": [{}]}
+OTHERS_FIELDS = {"id": "msg_1", "cache_control": {"type": "ephemeral"}, "annotations": [{}]}
 
 
 def test_unknown_fields_of_messages_are_ignored(server: Server, client: httpx.Client) -> None:

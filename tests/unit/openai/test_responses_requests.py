@@ -186,6 +186,29 @@ def test_items_become_messages(backend: FakeBackend, client: httpx.Client) -> No
     )
 
 
+@pytest.mark.parametrize("absent", [{}, {"content": None}, {"content": []}, {"content": ""}])
+def test_answers_and_results_may_have_no_text(
+    backend: FakeBackend, client: httpx.Client, absent: dict[str, Any]
+) -> None:
+    refusal = [{"type": "refusal", "refusal": "no"}, {"type": "output_text", "text": "!"}]
+    output = {"output": absent["content"]} if absent else {}
+    items = [
+        {"role": "user", "content": "hi"},
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", **absent},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": refusal},
+        {"type": "function_call", "call_id": "c1", "name": "stop", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", **output},
+    ]
+    assert sent(backend, client, input=items).prompts[0] == (
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "no!", "tool_calls": [call("c1", "stop", {})]},
+        {"role": "tool", "content": "", "tool_call_id": "c1"},
+    )
+
+
 OTHER_TOOLS: list[Any] = [
     {"type": "web_search", "external_web_access": False},
     {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}},
@@ -218,6 +241,33 @@ def test_tools_that_are_no_functions_are_left_out(
     assert sent(backend, client, tools=OTHER_TOOLS).tools == ()
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    return {
+        "type": "allowed_tools",
+        "mode": mode,
+        "tools": [{"type": "function", "name": name} for name in names],
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "offered", "forced"),
+    [
+        (allowed("auto", "add"), 1, ()),
+        (allowed("required", "add"), 1, ("add",)),
+        (allowed("required", "stop", "add"), 2, ("add", "stop")),
+    ],
+)
+def test_a_choice_among_some_of_the_functions(
+    backend: FakeBackend, client: httpx.Client, choice: Any, offered: int, forced: tuple[str, ...]
+) -> None:
+    request = sent(backend, client, tools=TOOLS, tool_choice=choice)
+    assert (request.tools, request.forced_tools) == (OFFERED[:offered], forced)
+    response = whole(client, tools=TOOLS, tool_choice=choice)
+    assert (response["tool_choice"], len(response["tools"])) == (choice, len(TOOLS))
+    others = {**choice, "tools": [*choice["tools"], {"type": "mcp", "server_label": "a"}]}
+    assert sent(backend, client, tools=TOOLS, tool_choice=others).tools == request.tools
+
+
 def test_unknown_fields_of_items_are_ignored(backend: FakeBackend, client: httpx.Client) -> None:
     part = {"type": "input_text", "text": "hi", "cache_control": {"type": "ephemeral"}}
     items = [{"role": "user", "content": [part], "end_turn": True}]
@@ -232,6 +282,12 @@ def test_unknown_fields_of_items_are_ignored(backend: FakeBackend, client: httpx
         ({"input": [1]}, "input[0]", "invalid_value"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role", "invalid_value"),
         ({"input": [{"role": "user"}]}, "input[0].content", "missing_parameter"),
+        ({"input": [{"role": "system", "content": None}]}, "input[0].content", "missing_parameter"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}]},
+            "input[0].content",
+            "unsupported_parameter",
+        ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0].type",
@@ -273,7 +329,18 @@ def test_unknown_fields_of_items_are_ignored(backend: FakeBackend, client: httpx
         ),
         ({"client_metadata": "codex"}, "client_metadata", "invalid_value"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "g"}}, "tool_choice", "invalid_value"),
-        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "invalid_value"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.mode", "missing_parameter"),
+        ({"tools": TOOLS, "tool_choice": allowed("auto", "add", "sub")}, "tool_choice", "invalid_value"),
+        (
+            {"tools": TOOLS, "tool_choice": {**allowed("required"), "tools": [{"type": "mcp"}]}},
+            "tool_choice",
+            "invalid_value",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": {**allowed("auto"), "tools": [{"type": "function"}]}},
+            "tool_choice.tools[0].name",
+            "missing_parameter",
+        ),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format", "invalid_value"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type", "invalid_value"),
         ({"text": {"verbosity": "low"}}, "text.verbosity", "unsupported_parameter"),

@@ -54,6 +54,11 @@ def chunks(client: httpx.Client, **fields: Any) -> list[ChatChunk]:
 # Requests
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}}
+
+
 @pytest.mark.parametrize(
     ("fields", "offered", "forced"),
     [
@@ -63,6 +68,11 @@ def chunks(client: httpx.Client, **fields: Any) -> list[ChatChunk]:
         ({"tool_choice": "none"}, 0, ()),
         ({"tool_choice": "required"}, 2, ("add", "stop")),
         ({"tool_choice": {"type": "function", "function": {"name": "stop"}}}, 2, ("stop",)),
+        (allowed("auto", "add"), 1, ()),
+        (allowed("auto", "stop", "add", "add"), 2, ()),
+        (allowed("auto"), 0, ()),
+        (allowed("required", "add"), 1, ("add",)),
+        (allowed("required", "stop", "add"), 2, ("add", "stop")),
     ],
 )
 def test_functions_are_offered_and_forced(
@@ -155,7 +165,19 @@ def test_messages_of_calls_become_those_that_templates_know(
             "invalid_value",
         ),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function", "missing_parameter"),
-        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "invalid_value"),
+        ({"tools": TOOLS, **allowed("auto", "add", "sub")}, "tool_choice", "invalid_value"),
+        (allowed("auto", "add"), "tool_choice", "invalid_value"),
+        ({"tools": TOOLS, **allowed("required")}, "tool_choice", "invalid_value"),
+        (
+            {"tools": TOOLS, **allowed("none", "add")},
+            "tool_choice.allowed_tools.mode",
+            "invalid_value",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+            "tool_choice.allowed_tools",
+            "missing_parameter",
+        ),
         ({"tools": TOOLS, "tool_choice": ["add"]}, "tool_choice", "invalid_value"),
         ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice", "invalid_value"),
         ({"tools": TOOLS, "parallel_tool_calls": 0}, "parallel_tool_calls", "invalid_value"),
@@ -173,7 +195,6 @@ def test_messages_of_calls_become_those_that_templates_know(
             "guided_regex",
             "invalid_value",
         ),
-        ({"messages": [{"role": "tool", "content": None}]}, "messages[0].content", "missing_parameter"),
         (
             {"messages": [{**HI[0], "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
             "messages[0].tool_calls",

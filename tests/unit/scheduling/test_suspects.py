@@ -38,21 +38,24 @@ def test_one_loss_of_workers_makes_no_suspect(planned: list[int]):
     assert suspects.next_of(planned) is None
 
 
-def test_a_request_that_loses_workers_twice_runs_alone_and_the_next_loss_ends_it():
+def test_a_request_that_loses_workers_twice_runs_alone_and_two_more_losses_end_it():
     suspects = Suspects()
     assert suspects.record_loss([1, 2]) is None
     suspects.clear([2])  # it has ended or made the step elsewhere
     assert suspects.record_loss([1, 2]) is None
     assert suspects.next_of([1, 2]) == 1
+    assert suspects.record_loss([1]) is None  # it may have been chance
+    assert suspects.next_of([1, 2]) == 1
     assert suspects.record_loss([1]) == 1
     assert suspects.next_of([2]) is None
 
 
-def test_the_loss_of_a_group_makes_suspects_and_the_next_loss_alone_ends_one():
+def test_the_loss_of_a_group_makes_suspects_and_two_more_alone_end_one():
     suspects = Suspects()
     assert suspects.record_loss([1, 2], with_group=True) is None
     assert suspects.all_losses() == {1: 2, 2: 2}
     assert suspects.next_of([1, 2]) == 1
+    assert suspects.record_loss([1], with_group=True) is None
     assert suspects.record_loss([1], with_group=True) == 1
 
 
@@ -69,7 +72,7 @@ def test_losses_in_another_group_count():
     suspects.add_losses(1, 1)
     suspects.add_losses(2, 2)
     assert alone(suspects, [1, 2]) == [2]
-    suspects.add_losses(2, 2)
+    suspects.add_losses(2, 3)
     assert suspects.record_loss([2]) == 2
 
 

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 import ray
 import yaml
+from ray.exceptions import RayTaskError
 from typer.testing import CliRunner
 
 from cluster.cli import app
+from cluster.serving import launch
 from cluster.serving.launch import _with_dtype
 from cluster.serving.settings import ModelEntry
 from lopa_ray.config.yaml_files import serve_config
+from lopa_ray.errors import ClusterError
 
 # Ray Serve's own, when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments")
@@ -129,11 +132,46 @@ def test_keys_that_would_not_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) ->
     assert "does not reach the cluster" in line and "sesame" not in line
 
 
-def test_a_port_that_is_taken() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "::1"])
+def test_a_port_that_is_taken_is_said_before_weights_are_downloaded(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(launch, "download_weights", lambda _: pytest.fail("the port comes first"))
+    family = socket.AF_INET6 if host == "::1" else socket.AF_INET
+    with socket.create_server(("::1" if host == "::1" else "127.0.0.1", 0), family=family) as listener:
         port = listener.getsockname()[1]
-        line = refused("--port", str(port), status=1)
-    assert line.startswith(f"cannot listen on 127.0.0.1:{port} (Address already in use); stop the")
+        line = refused("--host", host, "--port", str(port), status=1)
+    named = "[::1]" if host == "::1" else host
+    assert line.startswith(f"cannot listen on {named}:{port} (Address already in use); stop the")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            RuntimeError("Failed to bind to address '127.0.0.1:8000'."),
+            "Failed to bind to address '127.0.0.1:8000'",
+        ),
+        (TimeoutError("HTTP proxies not available after 60s."), "HTTP proxies not available after 60s"),
+    ],
+)
+def test_a_serve_that_does_not_start_on_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    raised = (
+        error
+        if isinstance(error, TimeoutError)
+        else RayTaskError("ready", "...", error).as_instanceof_cause()
+    )
+
+    def start(**_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(launch.serve, "start", start)
+    with pytest.raises(
+        ClusterError, match=re.escape(f"did not start on port 8000 ({reason}); if another program")
+    ):
+        launch.ServeLauncher(None)._start_serve()
 
 
 def test_serve_can_build_the_application() -> None:

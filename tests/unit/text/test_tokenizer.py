@@ -6,11 +6,13 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, normalizers, pre_tokenizers
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from lopa_ray.config.model_settings import DEMO_MODEL
@@ -142,7 +144,78 @@ def test_text_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
         opened(tmp_path).apply_chat_template(user("\ud800"))
 
 
-def test_bytes_of_tokens_make_up_the_bytes_of_the_text():
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+PIECES = ["<unk>", "\u2581", "\u2581Tom", *"Tomhas3.", *BYTES]
+PREPENDED = pre_tokenizers.Metaspace(prepend_scheme="always")
+
+
+def llama() -> Backend:
+    pieces = {piece: at for at, piece in enumerate(dict.fromkeys([*PIECES, "To", "\u2581T", "\u2581To"]))}
+    merges = [("\u2581", "T"), ("\u2581T", "o"), ("\u2581To", "m")]
+    return LlamaTokenizer(vocab=pieces, merges=merges).backend_tokenizer
+
+
+def unigram() -> Backend:
+    pieces = [(piece, -1.0) for piece in dict.fromkeys(PIECES)]
+    backend = Backend(models.Unigram(pieces, unk_id=0, byte_fallback=True))
+    backend.pre_tokenizer = PREPENDED
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return backend
+
+
+def gemma() -> Backend:
+    backend = unigram()
+    backend.pre_tokenizer, backend.normalizer = None, normalizers.Replace(" ", "\u2581")
+    replaced = decoders.Replace("\u2581", " ")
+    backend.decoder = decoders.Sequence([replaced, decoders.ByteFallback(), decoders.Fuse()])
+    return backend
+
+
+def wordpiece() -> Backend:
+    words = ["[UNK]", "Tom", "has", "3", ".", "##my", "caf", "##\u00e9", "\U0001f642"]
+    backend = Backend(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    return backend
+
+
+def byte_level() -> Backend:
+    backend = Backend(
+        models.BPE({char: at for at, char in enumerate(pre_tokenizers.ByteLevel.alphabet())}, [])
+    )
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+@pytest.mark.parametrize("backend", [llama, unigram, gemma, wordpiece, byte_level])
+@pytest.mark.parametrize(
+    "text", ["Tom has 3.", "Tommy caf\u00e9 \U0001f642", "  Tom   Tom", "Tom <think>Tom <end>"]
+)
+def test_bytes_of_tokens_make_up_the_bytes_of_the_text(backend: Callable[[], Backend], text: str) -> None:
+    made = backend()
+    made.add_tokens([AddedToken("<think>", lstrip=True, rstrip=True), "two words"])
+    made.add_special_tokens(["<end>"])
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=made))
+    ids = [*tokenizer.encode(text), *made.encode("two words", add_special_tokens=False).ids]
+    decoded, of_tokens = tokenizer.decode(ids).encode(), b"".join(map(tokenizer.token_bytes, ids))
+    assert decoded.endswith(b"two words") and of_tokens in (decoded, b" " + decoded)
+    for token in ids:
+        whole = tokenizer.token_bytes(token).decode(errors="replace")
+        assert whole == tokenizer.token_text(token) or len(tokenizer.token_bytes(token)) == 1
+    end = made.token_to_id("<end>")
+    assert (tokenizer.token_text(end), tokenizer.token_bytes(end)) == ("<end>", b"<end>")
+
+
+def test_bytes_of_single_tokens() -> None:
+    made = llama()
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=made))
+    bytes_of = {
+        piece: tokenizer.token_bytes(made.token_to_id(piece)) for piece in (*PIECES[1:4], "<0xC3>", "<0x0A>")
+    }
+    assert list(bytes_of.values()) == [b" ", b" Tom", b"T", b"\xc3", b"\n"]
+
+
+def test_bytes_of_the_demo_model() -> None:
     tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
     text = "Mia's 12 €-coins 🙂\n\tné"
     assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()

@@ -13,7 +13,7 @@ import schemathesis
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.server_models import ModelWorkers
 from cluster.serving.settings import HttpSettings
-from lopa_ray.errors import WorkerLostError
+from lopa_ray.errors import ClusterError
 from support.fake_backend import MAX_WORKERS, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
 
 KEY = "an-admin-key"
@@ -80,7 +80,7 @@ def test_other_refusals(server: Server, client: httpx.Client) -> None:
     for method in ("GET", "POST"):
         unknown = client.request(method, "/admin/models/nothing/workers", json={"num_workers": 1})
         assert error_of(unknown, 404).code == "model_not_found"
-    server.backend.status_error = WorkerLostError("the group is gone")
+    server.backend.status_error = ClusterError("the group is gone")
     assert error_of(client.get(PATH), 503).message == "the group is gone"
 
 

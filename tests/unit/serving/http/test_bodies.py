@@ -28,7 +28,9 @@ def client(module_server: Server) -> Iterator[httpx.Client]:
         (b"{", "not valid JSON"),
         (b'{"criteria": {"a": 1, "b": 2, "a": 3}}', "the name 'a' is twice in one object"),
         (b'"\xff"', "not valid UTF-8"),
-        (b"\xef\xbb\xbf{}", "not valid JSON"),
+        (b"\xef\xbb\xbf[1]", "must be a JSON object"),
+        ("{}".encode("utf-16"), "its encoding is UTF-16"),
+        ("{}".encode("utf-32-le"), "its encoding is UTF-32"),
         (b"[1]", "must be a JSON object; got [1]"),
         (b"null", "must be a JSON object; got null"),
         (b'{"temperature": NaN}', "NaN"),
@@ -53,6 +55,11 @@ def test_what_is_nested_as_deeply_as_json_can_be_is_refused(client: httpx.Client
             value = front * depth + "1" + back * depth
             content = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "a"}}], "{field}": {value}}}'
             error_of(client.post(CHAT, content=content), 400)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_body(client: httpx.Client) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "hi"}).encode()
+    assert client.post(TEXT, content=b"\xef\xbb\xbf" + body).status_code == 200
 
 
 def test_a_surrogate_pair_is_a_character(server: Server, client: httpx.Client) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from cluster.serving.http.server_models import ModelDefaults
 from lopa_ray.decoding.decoders import DECODERS
-from lopa_ray.errors import WorkerLostError
+from lopa_ray.errors import ClusterError
 from support.fake_backend import MAX_MODEL_LEN, MODEL, OTHER_MODEL, Server, error_of
 
 
@@ -28,5 +28,5 @@ def test_names_may_have_slashes(client: httpx.Client, name: str) -> None:
 
 def test_what_is_refused(server: Server, client: httpx.Client) -> None:
     assert error_of(client.get("/models/nothing/defaults"), 404).code == "model_not_found"
-    server.backend.status_error = WorkerLostError("no worker is left")
+    server.backend.status_error = ClusterError("no worker is left")
     assert error_of(client.get(f"/models/{MODEL}/defaults"), 503).message == "no worker is left"

@@ -20,7 +20,7 @@ from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.server_models import Health
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
-from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
+from lopa_ray.errors import ClusterError, LopaError, SettingsError
 from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
 from support.waiting import wait_until
 
@@ -42,7 +42,7 @@ def test_health_and_version(server: Server, client: httpx.Client) -> None:
     health = Health.model_validate(client.get("/health").json())
     assert (health.status, health.groups[0].model) == ("ok", MODEL)
     assert client.get("/version").json() == {"version": __version__}
-    server.backend.status_error = WorkerLostError("no worker is left")
+    server.backend.status_error = ClusterError("no worker is left")
     assert error_of(client.get("/health"), 503).message == "no worker is left"
     server.backend.status_error = KeyError("secret")
     assert "secret" not in error_of(client.get("/health"), 503).message
@@ -52,7 +52,7 @@ def test_health_and_version(server: Server, client: httpx.Client) -> None:
 def test_ping(server: Server, client: httpx.Client, method: str) -> None:
     answer = client.request(method, "/ping")
     assert (answer.status_code, answer.content) == (200, b"")
-    server.backend.status_error = WorkerLostError("no worker is left")
+    server.backend.status_error = ClusterError("no worker is left")
     assert error_of(client.request(method, "/ping"), 503).message == "no worker is left"
 
 

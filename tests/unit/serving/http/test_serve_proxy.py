@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from uvicorn.config import HTTP_PROTOCOLS
 
 from cluster.serving.http.lost_ingress import LostIngressMiddleware
-from cluster.serving.http.serve_proxy import CALLBACK, RequestIdFilter, set_up
+from cluster.serving.http.serve_proxy import CALLBACK, RequestFilter, set_up
 from support.fake_backend import serving
 
 TOO_MUCH = 2**15
@@ -28,7 +28,7 @@ def proxy_setup(monkeypatch: pytest.MonkeyPatch) -> list[Middleware]:
 
 
 def test_a_lost_ingress_is_seen_around_all_else(proxy_setup: list[Middleware]) -> None:
-    assert [middleware.cls for middleware in proxy_setup] == [LostIngressMiddleware, RequestIdFilter]
+    assert [middleware.cls for middleware in proxy_setup] == [LostIngressMiddleware, RequestFilter]
 
 
 def answer_to(url: str, unfinished: bytes) -> bytes:
@@ -82,7 +82,7 @@ def test_an_id_that_is_not_valid_is_not_repeated(ids: list[str], used: str | Non
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    app = RequestIdFilter(RequestIdMiddleware(application))
+    app = RequestFilter(RequestIdMiddleware(application))
 
     async def ask() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
@@ -91,3 +91,25 @@ def test_an_id_that_is_not_valid_is_not_repeated(ids: list[str], used: str | Non
     (said,) = asyncio.run(ask()).headers.get_list("x-request-id")
     assert inside == [said]
     assert said == used if used is not None else said not in ids
+
+
+def test_serve_gets_neither_its_own_headers_nor_doubled_slashes() -> None:
+    inside: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        inside.append((scope["path"], [name for name, _ in scope["headers"]]))
+
+    scope = {
+        "type": "http",
+        "path": "//llm//v1/models/",
+        "headers": [
+            (b"host", b"a"),
+            (b"serve_multiplexed_model_id", b"\xff"),
+            (b"serve-multiplexed-model-id", b"a"),
+            (b"x-session-id", b"\xff"),
+            (b"x-request-timeout-seconds", b"0.001"),
+            (b"x-request-disconnect-disabled", b"?1"),
+        ],
+    }
+    asyncio.run(RequestFilter(application)(scope, None, None))
+    assert inside == [("/llm/v1/models/", [b"host"])]

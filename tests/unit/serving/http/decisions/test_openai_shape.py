@@ -98,6 +98,8 @@ def test_messages_calls_and_json(server: Server, client: httpx.Client) -> None:
             "role": "assistant",
             "content": [{"type": "output_text", "text": "I"}, {"type": "refusal", "refusal": " see"}],
         },
+        {"type": "function_call_output", "call_id": "1", "output": None},
+        {"role": "assistant", "content": None},
     ]
     question = {"type": "predicate", "instructions": [{"type": "input_json", "data": [{"q": 1}]}]}
     response = decide(client, question, input=items, prompt_cache_key="k", safety_identifier="u")
@@ -112,6 +114,8 @@ def test_messages_calls_and_json(server: Server, client: httpx.Client) -> None:
         ("assistant", ""),
         ("tool", "blue"),
         ("assistant", "I see"),
+        ("tool", ""),
+        ("assistant", ""),
     ]
     assert message.input[2]["tool_calls"][0]["function"] == {"name": "look", "arguments": {"a": 1}}
     assert message.questions == (PredicateQuestion('[{"q": 1}]'),)
