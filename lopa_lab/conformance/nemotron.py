@@ -76,7 +76,8 @@ def _windows(run: ReplayedRun) -> list[list[object]]:
     for plan, _ in run.rounds:
         staged = plan.branches[0].to_stage
         stop = staged[-1].stop if staged else plan.start + len(plan.canvas)
-        windows.append([plan.start, stop - plan.start, "c" if plan.causal else "b", int(bool(staged))])
+        kind = "c" if plan.branches[0].causal_stop else "b"
+        windows.append([plan.start, stop - plan.start, kind, int(bool(staged))])
     return windows
 
 
@@ -146,7 +147,7 @@ def _compare_speculation(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     yield from check("tokens", 0, tokens, [decision.token for _, decision in decided])
     yield from check("fill_step", 0, row["fill_step"], [step for step, _ in decided])
     yield from check_close("fill_conf", 0, row["fill_conf"], [d.probability for _, d in decided])
-    verified = [outcome for plan, outcome in rounds[1:] if plan.causal]
+    verified = [outcome for plan, outcome in rounds[1:] if plan.branches[0].causal_stop]
     accepted = [len(outcome.filled) for outcome in verified]
     if ended and accepted:
         # What is taken behind EOS is counted there, and cut.

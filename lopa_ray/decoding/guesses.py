@@ -71,27 +71,28 @@ def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain
             shared = max(main.chosen, default=0)
             new = ratio * (sums[length] - sums[at]) + max(0.0, sums[at] - sums[shared])
         shorter = [n for n in path.chosen if n <= length] + [n for n in main.chosen if n <= at]
-        behind = [ratio * probable[n] for n in path.chosen if n > length][:1]
+        longer = min((n for n in path.chosen if n > length), default=len(drafts) + 1)
+        continued = ratio * probable[longer] if longer <= len(drafts) else 0.0
         if path is main:
-            longer = min((n for n in path.chosen if n > length), default=len(drafts) + 1)
-            behind = [probable[n] for n in path.chosen if n == longer]
-            behind += [
+            continued += sum(
                 other.ratio * probable[min(other.chosen)]
                 for other in paths[1:]
                 if other.chosen and length <= other.at < longer
-            ]
-        elif path.chosen:
-            longer = min((n for n in path.chosen if n > length), default=0)
-            behind = [ratio * probable[longer]] if longer else []
-        fresh = (length - max(shorter, default=-age)) * (ratio * probable[length] - sum(behind))
+            )
+        fresh = (length - max(shorter, default=-age)) * (ratio * probable[length] - continued)
         return (1 - STALE_SHARE) * new + STALE_SHARE * fresh
 
-    heap = [(-gain(main, length), 0, length) for length in range(len(drafts) + 1)]
-    for index, path in enumerate(paths[1:], 1):
-        for length in range(path.at + 1, len(drafts) + 1):
-            if path.ratio * probable[length] < MIN_REPLACED:
+    # While nothing is chosen a gain is short to say. There are a few hundred candidates, of which few are looked at again.
+    heap = []
+    for index, path in enumerate(paths):
+        at, ratio = path.at, path.ratio
+        for length in range(0 if path is main else at + 1, len(drafts) + 1):
+            right = ratio * probable[length]
+            if path is not main and right < MIN_REPLACED:
                 break
-            heap.append((-gain(path, length), index, length))
+            accepted = sums[length] if path is main else sums[at] + ratio * (sums[length] - sums[at])
+            first_gain = (1 - STALE_SHARE) * accepted + STALE_SHARE * (length + age) * right
+            heap.append((-first_gain, index, length))
     heapq.heapify(heap)
     guesses: list[Guess] = []
     while heap and len(guesses) < most:

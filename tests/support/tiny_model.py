@@ -115,6 +115,9 @@ SETTINGS: dict[str, GenerationSettings] = {
     "self_speculation": SelfSpeculationSettings(
         max_new_tokens=24, block_size=8, confidence_threshold=0.4, temperature=0.8, seed=2
     ),
+    "joint_speculation": SelfSpeculationSettings(
+        max_new_tokens=40, block_size=8, drafting="joint", num_branches=4, temperature=0.5, seed=2
+    ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
     "verified": LopaSettings(
         max_new_tokens=64, num_branches=6, block_size=16, lookahead="verified", stop_at_eos=False

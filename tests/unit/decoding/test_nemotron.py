@@ -32,8 +32,11 @@ def test_self_speculation_gives_the_tokens_of_autoregressive_decoding(
     for seed in range(3):
         plain = NemotronSettings(max_new_tokens=24, block_size=1, seed=seed, **sampling)
         drafted = SelfSpeculationSettings(max_new_tokens=24, block_size=block_size, seed=seed, **sampling)
-        expected, got = ([r.token_ids for r in engine.generate(PROMPTS, s)] for s in (plain, drafted))
-        assert got == expected
+        joint = drafted.replace(drafting="joint", num_branches=[1, 4, "auto"][seed])
+        expected, *others = (
+            [r.token_ids for r in engine.generate(PROMPTS, s)] for s in (plain, drafted, joint)
+        )
+        assert others == [expected, expected]
         if sampling:
             other_seed = engine.generate(PROMPTS, plain.replace(seed=seed + 9))
             assert [r.token_ids for r in other_seed] != expected

@@ -149,6 +149,6 @@ def test_a_threshold_drafts_in_several_calls_and_the_block_is_cut() -> None:
     assert [plan.draft_adapter for plan in calls] == [False, True, True]
     last = session.plan()
     # Three positions are left: two drafts, and the token behind them.
-    assert (last.canvas, last.branches[0].scored, last.causal) == ((10, 11, 13, M), range(2, 5), True)
+    assert (last.canvas, last.branches[0].scored) == ((10, 11, 13, M), range(2, 5))
     assert answered(session, {2: (11, 0.5), 3: (13, 0.5), 4: (14, 0.5)}).finish_reason == "length"
     assert session.generated == [10, 11, 13, 14]
