@@ -23,7 +23,7 @@ from ray.exceptions import (
 from actors.step_connection import ConnectionLostError
 from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import (
-    ClusterError,
+    ActorStartError,
     LopaError,
     TransferError,
     WorkerError,
@@ -183,11 +183,11 @@ def unwrapped_errors() -> Iterator[None]:
         raise _cannot_start("the group's master", error) from None
 
 
-def _cannot_start(actor: str, error: Exception) -> ClusterError:
+def _cannot_start(actor: str, error: Exception) -> ActorStartError:
     # A failed runtime environment comes as a traceback, whose last line has the reason.
     lines = str(error).strip().splitlines()
     said = lines[-1:] if isinstance(error, RuntimeEnvSetupError) else lines
-    return ClusterError(f"Ray cannot start {actor}: {' '.join(said)}")
+    return ActorStartError(f"Ray cannot start {actor}: {' '.join(said)}")
 
 
 async def is_answered(asked: asyncio.Future[Any], timeout_s: float) -> bool:

@@ -42,6 +42,7 @@ from .engine.generation_chunk import GenerationChunk as GenerationChunk
 from .engine.local import LocalEngine as LocalEngine
 from .engine.session_factory import Prompt as Prompt, RequestSettings as RequestSettings
 from .errors import (
+    ActorStartError as ActorStartError,
     CapacityError as CapacityError,
     CheckpointError as CheckpointError,
     ClusterError as ClusterError,

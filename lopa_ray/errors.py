@@ -91,6 +91,10 @@ class ClusterError(LopaError):
     """Ray cannot be reached or was shut down, or the engine on it is closed."""
 
 
+class ActorStartError(ClusterError):
+    """Ray cannot start an actor; the message has Ray's reason."""
+
+
 class WorkerError(LopaError):
     """A request makes workers fail: one raised an exception that is not a `LopaError`. The group continues to run."""
 

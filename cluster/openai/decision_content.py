@@ -9,7 +9,14 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import invalid_value, short_repr
-from lopa_ray.text.chat_message import REFUSAL_TAG, EarlierCall, EarlierFunction, RefusalPart, check_content
+from lopa_ray.text.chat_message import (
+    REFUSAL_TAG,
+    EarlierCall,
+    EarlierFunction,
+    RefusalPart,
+    check_content,
+    or_refusal,
+)
 from lopa_ray.text.client_object import TAG_MARK, type_tag
 from lopa_ray.text.json_content import check_json, json_text
 from lopa_ray.text.tolerant_object import TolerantObject
@@ -115,6 +122,9 @@ class DecisionMessageItem(DecisionItem):
 
     content: Content | None = None
     """Text, or parts. A message of the assistant may have none."""
+
+    refusal: str | None = None
+    """The text of a message of the assistant that has no other."""
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
@@ -222,7 +232,7 @@ def _messages(items: Sequence[Item]) -> Iterator[dict[str, Any]]:
     for index, item in enumerate(items):
         if isinstance(item, DecisionMessageItem):
             role = "system" if item.role == "developer" else item.role
-            yield {"role": role, "content": content_text(item.content)}
+            yield {"role": role, "content": or_refusal(content_text(item.content), role, item.refusal)}
         elif isinstance(item, DecisionOutput):
             if item.call_id not in calls:
                 raise invalid_value(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lopa_ray.errors import (
+    ActorStartError,
     CheckpointError,
     ClusterError,
     DeadlineError,
@@ -44,6 +45,7 @@ _RESPONSES: tuple[tuple[type[LopaError], int, str, str | None], ...] = (
     (WorkerMemoryError, 500, "step_failed", _TOO_LARGE),
     (ScoreError, 500, "step_failed", None),
     (StepLimitError, 500, "step_failed", None),
+    (ActorStartError, 503, "unavailable", _LOST),
     (ClusterError, 503, "unavailable", None),
     (RepeatedLossError, 503, "unavailable", _LOST),
     (WorkerError, 500, "step_failed", _FAILED),

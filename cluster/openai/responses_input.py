@@ -15,6 +15,7 @@ from lopa_ray.text.chat_message import (
     EarlierFunction,
     RefusalPart,
     check_content,
+    or_refusal,
     part_tag,
 )
 from lopa_ray.text.client_object import TAG_MARK, type_tag
@@ -88,6 +89,9 @@ class MessageItem(InputItem):
 
     content: MessageParts | None = None
     """Text, or parts that are text. A message of the assistant may have none."""
+
+    refusal: str | None = None
+    """The text of a message of the assistant that has no other."""
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
@@ -203,7 +207,7 @@ def _add_to_answer(messages: list[dict[str, Any]], item: Item) -> None:
         last = {"role": "assistant", "content": ""}
         messages.append(last)
     if isinstance(item, MessageItem):
-        last["content"] = _text(item.content)
+        last["content"] = or_refusal(_text(item.content), item.role, item.refusal)
     elif isinstance(item, FunctionCallItem):
         function = EarlierFunction(name=item.name, arguments=item.arguments)
         call = EarlierCall(id=item.call_id, function=function)

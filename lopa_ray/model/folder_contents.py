@@ -6,9 +6,11 @@ from pathlib import Path
 
 from lopa_ray.errors import CheckpointError
 
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _OTHER_FORMATS = (".bin", ".ckpt", ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".pt", ".pth")
 _WEIGHTS = (".safetensors", ".gguf", *_OTHER_FORMATS)
+_OF_TRAINING = ("optimizer*", "scheduler*", "rng_state*", "training_args.bin")
+"""Files in other formats that hold no weights."""
 _SETTINGS = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 _MOST_NAMES = 6
 _HUB = "a name on the Hugging Face Hub (org/name or org/name@revision)"
@@ -22,7 +24,7 @@ def require_folder(path: str | Path, need: str) -> None:
     got = "this is a file" if place.is_file() else "no such folder"
     if _is_broken(place):
         got = f"this is {_broken(place)}"
-    elif place.suffix == ".gguf":
+    elif place.suffix.lower() == ".gguf":
         got += "; GGUF is not read, only safetensors"
     elif place.is_file() and (place.parent / "config.json").is_file():
         got += f"; name the folder that it is in, {place.parent}"
@@ -39,7 +41,7 @@ def refuse_broken_links(folder: Path) -> None:
 
 def lacking(folder: Path, need: str) -> CheckpointError:
     """The error for a folder that has none of the files `need`, with what it has, and what to do."""
-    entries = sorted(folder.iterdir(), key=lambda entry: (entry.suffix not in _WEIGHTS, entry.name))
+    entries = sorted(folder.iterdir(), key=lambda entry: (entry.suffix.lower() not in _WEIGHTS, entry.name))
     names = [entry.name + "/" * entry.is_dir() + " (a broken link)" * _is_broken(entry) for entry in entries]
     if len(names) > _MOST_NAMES:
         names[_MOST_NAMES - 1 :] = [f"{len(names) - _MOST_NAMES + 1} more"]
@@ -57,21 +59,25 @@ def _advice(entries: list[Path], need: str) -> str:
                 f"this is an adapter ({entry.name}): name it in model.lora (--lora), and the checkpoint it adapts in "
                 "model.path (--model)"
             )
-    for entry in entries:
-        if entry.suffix == ".gguf":
+    weights = [entry for entry in entries if not any(map(entry.match, _OF_TRAINING))]
+    safetensors = [entry for entry in weights if entry.suffix.lower() == ".safetensors"]
+    if safetensors and ".safetensors" in need:
+        return (
+            f"{safetensors[0].name} is not read by that name: add the files that belong to it, or rename it"
+        )
+    for entry in weights if not safetensors else ():
+        if entry.suffix.lower() == ".gguf":
             return f"GGUF is not read: name a folder, or {_HUB}, with safetensors"
-    for entry in entries:
-        if entry.suffix in _OTHER_FORMATS:
+        if entry.suffix.lower() in _OTHER_FORMATS:
             return (
                 f"weights are read from safetensors alone, not from {entry.name}: save the model with transformers' "
                 "save_pretrained, or name a folder or repository with safetensors"
             )
     for entry in entries:
-        if entry.suffix == ".safetensors" and ".safetensors" in need:
-            return f"{entry.name} is not read by that name: add the files that belong to it, or rename it"
-    for entry in entries:
-        if (entry / need).is_file():
-            return f"name the folder in it, {entry}"
+        # The cache of the Hub has a repository's files in snapshots/COMMIT.
+        for folder in (entry, *(sorted(entry.glob("*")) if entry.name == "snapshots" else ())):
+            if (folder / need).is_file():
+                return f"name the folder in it, {folder}"
     alone = "weights are read from safetensors alone: " if ".safetensors" in need else ""
     return f"{alone}add what is missing, or name another folder or repository"
 

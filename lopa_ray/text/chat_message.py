@@ -113,6 +113,11 @@ TEXTLESS_ROLES = ("assistant", "tool")
 """Roles whose messages may have no text: an answer may be empty, or calls alone, and a tool may return nothing."""
 
 
+def or_refusal(text: str, role: str, refusal: str | None) -> str:
+    """The text of a message: an assistant's without text has its refusal."""
+    return text or (refusal if role == "assistant" else None) or ""
+
+
 def check_content(role: str, parts: Sequence[Any] | None) -> None:
     """Raises PydanticCustomError for a message that lacks content, and for a refusal that is no assistant's."""
     if parts is None and role not in TEXTLESS_ROLES:
@@ -183,7 +188,7 @@ class ChatMessage(TolerantObject):
         text = "".join(part.text for part in self.content or ())
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
-            "content": text or (self.refusal if self.role == "assistant" else None) or "",
+            "content": or_refusal(text, self.role, self.refusal),
         }
         if self.tool_calls:
             message["tool_calls"] = [call.template_call() for call in self.tool_calls]

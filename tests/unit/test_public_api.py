@@ -68,7 +68,15 @@ LOPA_RAY = {
         "RequestStep",
         "StepOutcome",
     ),
-    *("CapacityError", "CheckpointError", "ClusterError", "DeadlineError", "LopaError", "OverloadedError"),
+    *(
+        "ActorStartError",
+        "CapacityError",
+        "CheckpointError",
+        "ClusterError",
+        "DeadlineError",
+        "LopaError",
+        "OverloadedError",
+    ),
     *(
         "PromptError",
         "PromptTooLongError",

@@ -27,6 +27,8 @@ def message_of(path: Path) -> str:
             for name in ("pytorch_model.bin", "consolidated.00.pth")
         ),
         ("model-q4.gguf", "GGUF is not read: name a folder, or a name on the Hugging Face Hub"),
+        ("M.Q4.GGUF", "GGUF is not read"),
+        ("adapter_model.bin", "model.lora (--lora)"),
         ("diffusion_pytorch_model.safetensors", "is not read by that name"),
         ("model-00001-of-00002.safetensors", "add the files that belong to it"),
         ("adapter_model.safetensors", "model.lora (--lora)"),
@@ -53,6 +55,20 @@ def test_folders_without_files(checkpoint: Path, tmp_path: Path) -> None:
     assert "got an empty folder; need config.json" in message_of(empty)
     above = checkpoint.rename(empty / "inner").parent
     assert f"got inner/; need config.json; name the folder in it, {empty / 'inner'}" in message_of(above)
+
+
+def test_leftovers_of_a_training_are_no_weights(checkpoint: Path) -> None:
+    for name in ("optimizer.pt", "training_args.bin"):
+        (checkpoint / name).touch()
+    (checkpoint / WEIGHTS).rename(checkpoint / "model-00001-of-00002.safetensors")
+    assert "model-00001-of-00002.safetensors is not read by that name" in message_of(checkpoint)
+
+
+def test_a_repository_in_the_cache_of_the_hub(checkpoint: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models--org--name"
+    (repository / "snapshots").mkdir(parents=True)
+    commit = checkpoint.rename(repository / "snapshots" / "0123")
+    assert f"name the folder in it, {commit}" in message_of(repository)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "config.json", "generation_config.json", "tokenizer.json"])

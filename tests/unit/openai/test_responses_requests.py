@@ -199,6 +199,8 @@ def test_answers_and_results_may_have_no_text(
         {"role": "assistant", "content": refusal},
         {"type": "function_call", "call_id": "c1", "name": "stop", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", **output},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "refusal": "never", **absent},
     ]
     assert sent(backend, client, input=items).prompts[0] == (
         {"role": "user", "content": "hi"},
@@ -206,6 +208,8 @@ def test_answers_and_results_may_have_no_text(
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "no!", "tool_calls": [call("c1", "stop", {})]},
         {"role": "tool", "content": "", "tool_call_id": "c1"},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "never"},
     )
 
 
