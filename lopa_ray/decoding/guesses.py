@@ -82,8 +82,8 @@ def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain
         fresh = (length - max(shorter, default=-age)) * (ratio * probable[length] - continued)
         return (1 - STALE_SHARE) * new + STALE_SHARE * fresh
 
-    # While nothing is chosen a gain is short to say. There are a few hundred candidates, of which few are looked at again.
-    heap = []
+    # While nothing is chosen a gain has a short formula. Of a few hundred candidates few are looked at again.
+    heap: list[tuple[float, int, int]] = []
     for index, path in enumerate(paths):
         at, ratio = path.at, path.ratio
         for length in range(0 if path is main else at + 1, len(drafts) + 1):
