@@ -226,7 +226,7 @@ def test_special_tokens_may_swallow_the_space_beside_them(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ["a{}b", "{}a", "a{}", "{}"])
-@pytest.mark.parametrize("token", ["<|mask|>", " " * 60 + "<x>", "<x>" + " " * 60, "< >", " " * 60])
+@pytest.mark.parametrize("token", ["<x>", " " * 60 + "<x>", "<x>" + " " * 60, "< >", " " * 60])
 def test_a_chat_takes_time_as_it_is_long(tmp_path: Path, token: str, content: str) -> None:
     content = content.format(" " * 200_000)
     added = {"content": token, "lstrip": True, "rstrip": True}
