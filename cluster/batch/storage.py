@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from zipfile import BadZipFile
 
 from fsspec.core import OpenFile, get_compression, url_to_fs
 
 from lopa_ray.errors import SettingsError
+
+
+class DamagedFileError(ValueError):
+    """A compressed file has other bytes than its compression writes."""
 
 
 @contextmanager
@@ -30,7 +36,7 @@ def storage_errors(option: str, url: str) -> Iterator[None]:
             f"{option}: {url} needs a package that is not installed: {error}; name it in the job's "
             "--runtime-env-json '{\"pip\": [...]}', or install it on all nodes"
         ) from None
-    except (OSError, ValueError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise SettingsError(f"{option}: cannot use {url}: {type(error).__name__}: {error}") from None
 
 
@@ -54,9 +60,33 @@ def write_atomically(file_system: Any, path: str, contents: Iterator[bytes]) -> 
     file_system.mv(unfinished, path)
 
 
-def open_compressed(file_system: Any, path: str) -> OpenFile:
-    """A file to read, compressed if its name says so."""
-    return OpenFile(file_system, path, compression=compression_of(path))
+@contextmanager
+def open_compressed(file_system: Any, path: str) -> Iterator[IO[bytes]]:
+    """A file to read, compressed if its name says so.
+
+    Raises EOFError, also in the reading, where it was cut, and DamagedFileError for other damage.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(OpenFile(file_system, path, compression=compression_of(path)))
+        except BadZipFile as error:  # the directory of a zip stands at its end
+            raise EOFError(str(error)) from None
+        except (IndexError, RuntimeError) as error:  # a zip without files, or with a password
+            raise DamagedFileError(str(error)) from None
+        try:
+            yield file
+        except Exception as error:
+            if not _is_of_decompressor(error):
+                raise
+            raise DamagedFileError(str(error)) from None
+
+
+def _is_of_decompressor(error: Exception) -> bool:
+    return (
+        isinstance(error, (gzip.BadGzipFile, lzma.LZMAError, zlib.error, BadZipFile))
+        or type(error).__name__ == "ZstdError"  # a class of a module that may be missing
+        or error.args == ("Invalid data stream",)  # bz2 has no class of its own
+    )
 
 
 def compression_of(path: str) -> str | None:

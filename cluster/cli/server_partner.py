@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from cluster.cli.chat_partner import Message, note_of
 from cluster.cli.server_request import open_response
-from lopa_ray.errors import ClusterError, SettingsError
+from cluster.command_line.options import check_url
+from lopa_ray.errors import ClusterError
 
 READ_TIMEOUT_S = 600.0
 """How long a server may send nothing of an answer."""
@@ -27,11 +28,9 @@ class ServerPartner:
         """`url`: its address, or that of its API (`http://host:port/v1`). `model`: None for the first one that it
         lists. `parameters`: further ones of each request, such as `temperature`. Raises SettingsError for what is no
         address."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise SettingsError(f"--url: got {url!r}; allowed: an address like http://127.0.0.1:8000")
+        check_url(url, with_path=True)
         self.note = ""
-        self._api = f"{url.rstrip('/')}/v1" if parts.path in ("", "/") else url
+        self._api = f"{url.rstrip('/')}/v1" if urlsplit(url).path in ("", "/") else url
         self._api_key, self._model, self._parameters = api_key, model, parameters
 
     def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:

@@ -18,6 +18,7 @@ from cluster.jobs.work_queue import WorkQueue
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import resolve_config
 from lopa_ray.errors import SettingsError
+from lopa_ray.execution.model_files import local_fingerprint
 
 MAX_CHUNK_MULTIPLE = 16
 """Largest chunk, in multiples of `model.max_num_seqs`."""
@@ -87,7 +88,8 @@ def _run_locked(
 
 
 def job_spec(config: Config, summary: InputSummary, *, raw: bool) -> JobSpec:
-    """What determines the results of a job: its input, and all settings but those that are known not to."""
+    """What determines the results of a job: its input, all settings but those that are known not to, and the files of
+    a local checkpoint, which others may replace. `config` has pinned names. Raises CheckpointError."""
     sections = {
         section: {
             name: value for name, value in values.items() if name not in SPEED_SETTINGS.get(section, ())
@@ -95,7 +97,7 @@ def job_spec(config: Config, summary: InputSummary, *, raw: bool) -> JobSpec:
         for section, values in config.as_dict().items()
     }
     given = {"sha256": summary.sha256, "format": summary.format, "lines": len(summary.numbers)}
-    return {"input": given, "raw": raw, **sections}
+    return {"input": given, "raw": raw, **sections, "checkpoint": local_fingerprint(config.model)}
 
 
 def _decode_chunks(

@@ -6,11 +6,8 @@ OUTPUT.parts with the results of each chunk. Every file has its name only once i
 
 from __future__ import annotations
 
-import gzip
 import json
-import lzma
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +15,13 @@ from itertools import groupby, zip_longest
 from typing import Any, TypeAlias
 
 from cluster.batch.lines import is_failed, line_of
-from cluster.batch.storage import open_compressed, resolve_url, storage_errors, write_atomically
+from cluster.batch.storage import (
+    DamagedFileError,
+    open_compressed,
+    resolve_url,
+    storage_errors,
+    write_atomically,
+)
 from lopa_ray.errors import SettingsError, short_repr
 
 PART = re.compile(r"part-(\d{6,})\.jsonl$")
@@ -129,13 +132,15 @@ class JobOutput:
                 self.write_chunk(chunks - 1, [row.content.decode() for row in of_chunk])
 
     def _output_rows(self) -> Iterator[_Row | None]:
-        """The lines of the output; None for one that is no whole row, and where a compressed file was cut."""
+        """The lines of the output; None for one that is no whole row with its end, and where a compressed file was
+        cut."""
         try:
             with open_compressed(self._file_system, self._path) as file:
-                yield from map(_Row.read, file)
+                for line in file:
+                    yield _Row.read(line) if line.endswith(b"\n") else None
         except EOFError:
             yield None
-        except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        except DamagedFileError as error:
             raise SettingsError(
                 f"--output: {self._url} is damaged ({error}); remove it to decode all of it again"
             ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -279,17 +280,26 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+_PORT_ADVICE = {
+    errno.EADDRINUSE: "stop the program that listens there, or choose another --port",
+    errno.EACCES: "choose a --port of 1024 or more",
+}
+"""What to do about an error that is not the host's."""
+
+
 def _check_port(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.create_server((host, port), family=family):
+        # As Serve's proxies listen: :: takes the port of IPv4 as well.
+        dualstack = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        with socket.create_server((host, port), family=family, dualstack_ipv6=dualstack):
             pass
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]
-        raise ClusterError(
-            f"cannot listen on {_in_url(host)}:{port} ({reason}); stop the program that listens there, or choose "
-            "another --port"
-        ) from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name with a part that is too long
+        advice = _PORT_ADVICE.get(
+            getattr(error, "errno", 0), "choose a --host that is a name or an address of this machine"
+        )
+        reason = str(getattr(error, "strerror", error)).partition(" (while")[0]
+        raise ClusterError(f"cannot listen on {_in_url(host)}:{port} ({reason}); {advice}") from None
 
 
 def _metrics_url() -> str:

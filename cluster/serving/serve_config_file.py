@@ -55,6 +55,9 @@ def _check_values(path: Path, values: Mapping[str, Any]) -> None:
         raise SettingsError(f"{path}: {where}: got {detail['input']!r}; {detail['msg']}") from None
     except (TypeError, ValueError) as error:
         raise SettingsError(f"{path} is not a Serve config: {error}") from None
+    port = schema.http_options.port
+    if not 1 <= port <= 65535:
+        raise SettingsError(f"{path}: http_options.port: got {port}; allowed: 1 to 65535")
     import_paths = [application.import_path for application in schema.applications]
     if import_paths != [IMPORT_PATH]:
         raise SettingsError(

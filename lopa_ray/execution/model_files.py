@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.model_settings import DEMO_MODEL, ModelSettings
+from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint_config import DRAFT_FOLDER
+from lopa_ray.model.folder_contents import SETTINGS_FILES
 from lopa_ray.model.hub import HubName, download, pin
 
 DEMO = "demo"
+
+EDGE_BYTES = 1 << 20
+"""Read from the beginning and from the end of a file of weights: it may have many gigabytes."""
 
 ConfigT = TypeVar("ConfigT", bound=ExecutionConfig)
 
@@ -57,6 +64,40 @@ def is_on_hub(model: ModelSettings) -> bool:
     """Whether the checkpoint or an adapter comes from the Hub. `model` has pinned names."""
     sources = (model.path, model.lora, model.draft_adapter)
     return any(source is not None and _is_pinned(source) for source in sources)
+
+
+def local_fingerprint(model: ModelSettings) -> str | None:
+    """`fingerprint` of weights, configuration and tokenizer in the folders of checkpoint and adapters; None if all are
+    on the Hub, where commits pin them. `model` has pinned names. Raises CheckpointError for a file that cannot be read.
+    """
+    sources = (str(DEMO_MODEL) if model.path == DEMO else model.path, model.lora, model.draft_adapter)
+    folders = [
+        Path(source).expanduser() for source in sources if source is not None and not _is_pinned(source)
+    ]
+    patterns = ("*.safetensors", *SETTINGS_FILES)
+    try:
+        files = [
+            file
+            for folder in folders
+            for file in sorted(folder.iterdir())
+            if file.is_file() and any(map(file.match, patterns))
+        ]
+        return fingerprint(files) if folders else None
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror})") from None
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """A hash of names and sizes, of the edges of weights (safetensors), and of the bytes of all other files."""
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(EDGE_BYTES if path.suffix == ".safetensors" else -1))
+            file.seek(max(0, size - EDGE_BYTES))
+            digest.update(file.read(EDGE_BYTES))
+    return digest.hexdigest()[:16]
 
 
 def download_weights(model: ModelSettings) -> None:

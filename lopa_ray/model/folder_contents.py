@@ -11,7 +11,7 @@ _OTHER_FORMATS = (".bin", ".ckpt", ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".
 _WEIGHTS = (".safetensors", ".gguf", *_OTHER_FORMATS)
 _OF_TRAINING = ("optimizer*", "scheduler*", "rng_state*", "training_args.bin")
 """Files in other formats that hold no weights."""
-_SETTINGS = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+SETTINGS_FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 _MOST_NAMES = 6
 _HUB = "a name on the Hugging Face Hub (org/name or org/name@revision)"
 
@@ -35,7 +35,7 @@ def refuse_broken_links(folder: Path) -> None:
     """Raise CheckpointError for a file of settings or of a tokenizer that is a link to nothing, as in a cache of the
     Hub that has lost files: without it the model would not be the same."""
     for entry in sorted(folder.iterdir()):
-        if _is_broken(entry) and any(map(entry.match, _SETTINGS)):
+        if _is_broken(entry) and any(map(entry.match, SETTINGS_FILES)):
             raise CheckpointError(f"{entry}: this is {_broken(entry)}")
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
@@ -16,10 +15,11 @@ import jinja2
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.special_token_escaper import SpecialTokenEscaper
+from lopa_ray.text.special_tokens import SpecialTokens
 from lopa_ray.text.template_process import TEMPLATE_PROCESS
 
 if TYPE_CHECKING:
-    from transformers import AddedToken, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 Message: TypeAlias = Mapping[str, Any]
 """A chat message in the shape of OpenAI's chat API; see `lopa_ray.text.chat_message.ChatMessage`."""
@@ -58,7 +58,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
-        special: Sequence[AddedToken],
+        special: SpecialTokens,
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
@@ -71,18 +71,13 @@ class ChatTemplate:
         """
         values = [list(messages), list(tools) or None, self._own_variables(variables or {})]
         try:
-            escaper = SpecialTokenEscaper((token.content for token in special), [self.source, *values])
+            escaper = SpecialTokenEscaper(special, [self.source, *values])
             rendered = self._render(escaper, values)
         except RecursionError:
             raise PromptError(
                 "got messages, tools or variables that are nested too deeply; flatten them"
             ) from None
-        runs: list[tuple[str, str | None]] = []
-        end = 0
-        for match in _special_token_pattern(special).finditer(rendered):
-            runs.append((escaper.unescape(rendered[end : match.start()]), match[match.lastindex or 0]))
-            end = match.end()
-        return RenderedChat((*runs, (escaper.unescape(rendered[end:]), None)))
+        return RenderedChat(tuple((escaper.unescape(run), token) for run, token in special.split(rendered)))
 
     def _own_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """`variables` without the names of chat variables, of special tokens and of transformers' own parameters."""
@@ -134,13 +129,3 @@ def _reads_variable(source: str, name: str) -> bool:
     before = (first for first, then in pairwise(tokens) if then == ("name", name))
     first_use = next((token for token in before if token != ("operator", ".")), ("name", "set"))
     return first_use not in (("name", "set"), ("name", "for"))
-
-
-def _special_token_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
-    """A pattern that matches special tokens in rendered text, with the space that `lstrip` and `rstrip` remove."""
-    ordered = sorted(tokens, key=lambda token: len(token.content), reverse=True)
-    space = {True: r"\s*", False: ""}
-    patterns = (
-        f"{space[token.lstrip]}({re.escape(token.content)}){space[token.rstrip]}" for token in ordered
-    )
-    return re.compile("|".join(patterns) or r"(?!)")

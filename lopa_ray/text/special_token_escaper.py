@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from lopa_ray.text.special_tokens import SpecialTokens
 
 # Private-use characters that replace characters of user text while a template renders it.
 _PLACEHOLDERS = range(0xF0000, 0xFFFFE)
@@ -20,15 +21,9 @@ class SpecialTokenEscaper:
     by changing letters, or by removing the middle of a text, are not prevented.
     """
 
-    def __init__(self, special: Iterable[str], values: Any) -> None:
-        """`special` are the special tokens. `values` is a JSON value with all texts that may appear when rendered."""
-        tokens = tuple(special)
-        prefixes = {token[:i] for token in tokens for i in range(1, len(token))}
-        suffixes = {token[i:] for token in tokens for i in range(1, len(token))}
-        infixes = {suffix[:i] for suffix in suffixes for i in range(1, len(suffix))}
-        self._token, self._prefix, self._suffix, self._infix = (
-            _alternation(strings) for strings in (tokens, prefixes, suffixes, infixes)
-        )
+    def __init__(self, special: SpecialTokens, values: Any) -> None:
+        """`values` is a JSON value with all texts that may appear when rendered."""
+        self._special = special
         used = set("".join(_texts(values)))
         self._unused = (chr(code) for code in _PLACEHOLDERS if chr(code) not in used)
         self._placeholders: dict[str, str] = {}
@@ -53,33 +48,37 @@ class SpecialTokenEscaper:
         # Templates compare the values of role and type. Both are checked elsewhere.
         if not isinstance(value, str) or key in ("role", "type"):
             return escaped
-        return re.sub(
-            rf"\A(\s*)({self._infix})(?=\s*\Z)",
-            lambda m: m[1] + self._placeholder_of(m[2][0]) + m[2][1:],
-            escaped,
-        )
+        body = escaped.strip()
+        if not body:
+            return self._hide(escaped, self._special.infixes)
+        return escaped.replace(body, self._hide_first(body)) if body in self._special.infixes else escaped
 
     def _escape_text(self, text: str) -> str:
-        before = None
+        special, before = self._special, None
         while before != text:  # the rest of an escaped token may contain a shorter one
-            before, text = text, re.sub(self._token, lambda m: self._placeholder_of(m[0][0]) + m[0][1:], text)
-        text = re.sub(
-            rf"\A(\s*)({self._suffix})", lambda m: m[1] + self._placeholder_of(m[2][0]) + m[2][1:], text
-        )
-        return re.sub(
-            rf"({self._prefix})(\s*)\Z", lambda m: m[1][:-1] + self._placeholder_of(m[1][-1]) + m[2], text
-        )
+            before, text = text, special.pattern.sub(lambda m: self._hide_first(m[0]), text)
+        # Templates strip white space. Where that is itself a part of a token, no other way is left than to keep it.
+        rest = text.lstrip()
+        space = self._hide(text[: len(text) - len(rest)], special.suffixes)
+        text = space + (self._hide_first(rest) if special.end_at_beginning_of(rest) else rest)
+        rest = text.rstrip()
+        space = self._hide(text[len(rest) :], special.prefixes)
+        if special.begin_at_end_of(rest):
+            rest = rest[:-1] + self._placeholder_of(rest[-1])
+        return rest + space
+
+    def _hide(self, text: str, chars: frozenset[str]) -> str:
+        for char in chars.intersection(text):
+            text = text.replace(char, self._placeholder_of(char))
+        return text
+
+    def _hide_first(self, text: str) -> str:
+        return self._placeholder_of(text[0]) + text[1:]
 
     def _placeholder_of(self, char: str) -> str:
         if char not in self._placeholders:
             self._placeholders[char] = next(self._unused)
         return self._placeholders[char]
-
-
-def _alternation(strings: Iterable[str]) -> str:
-    """A pattern that matches the longest of `strings`. It never matches if there are none."""
-    ordered = sorted(strings, key=lambda string: (-len(string), string))
-    return "|".join(map(re.escape, ordered)) or r"(?!)"
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text.chat_message import read_messages
 from lopa_ray.text.chat_template import ChatTemplate, Message
 from lopa_ray.text.rendered_chat import RenderedChat
+from lopa_ray.text.special_tokens import SpecialTokens
 from lopa_ray.text.tokenizer_files import read_tokenizer, template_file
 from lopa_ray.text.tokenizer_limits import panics_as_errors
 from lopa_ray.text.tool_format import tool_format, without_tool_messages
@@ -139,7 +141,7 @@ class Tokenizer:
         as these tokens, the mask token among them.
 
         With `add_special_tokens`, the result includes the special tokens that the tokenizer adds to every text. Raises
-        `PromptError` for text that cannot be encoded.
+        `PromptError` for text that cannot be encoded, and `CheckpointError` for a tokenizer that fails.
         """
         backend = self._backend if parse_special else self._text_backend
         return self._encode_text(text, backend, add_special_tokens=add_special_tokens)
@@ -168,9 +170,11 @@ class Tokenizer:
             with panics_as_errors():
                 return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
         except RuntimeError as error:
-            raise CheckpointError(
-                f"{self._pretrained.name_or_path}: its tokenizer cannot decode ids ({error}); download it again"
-            ) from None
+            raise self._failed("decode ids", error) from None
+
+    def _failed(self, at: str, error: RuntimeError) -> CheckpointError:
+        folder = self._pretrained.name_or_path
+        return CheckpointError(f"{folder}: its tokenizer cannot {at} ({error}); download it again")
 
     def token_text(self, token: int) -> str:
         """The text of one token behind another one, with the space that decoders may strip at the beginning of a text.
@@ -239,9 +243,11 @@ class Tokenizer:
         messages = read_messages(messages)
         if not template.knows_tools:
             messages, tools = without_tool_messages(messages, tools, tool_format(template)), ()
-        return template.render(
-            messages, list(self._special_tokens.values()), tools=tools, variables=variables
-        )
+        return template.render(messages, self._special_texts, tools=tools, variables=variables)
+
+    @cached_property
+    def _special_texts(self) -> SpecialTokens:
+        return SpecialTokens(self._special_tokens.values())
 
     def encode_chat(self, chat: RenderedChat, *, continues: bool = False) -> list[int]:
         """Encode a rendered chat to ids. Special tokens are recognised only where the template wrote them.
@@ -264,6 +270,8 @@ class Tokenizer:
         try:
             with panics_as_errors():
                 encoding = backend.encode(text, add_special_tokens=add_special_tokens)
+        except RuntimeError as error:
+            raise self._failed("encode text", error) from None
         except Exception as error:  # the library raises plain Exception, for example for lone surrogates
             raise PromptError(
                 f"got text that cannot be encoded ({error}); it must be valid Unicode"

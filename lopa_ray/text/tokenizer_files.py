@@ -15,6 +15,7 @@ from lopa_ray.model.json_file import check_file, read_json
 from lopa_ray.model.transformers_package import import_transformers
 from lopa_ray.text.tokenizer_limits import (
     check_added_tokens,
+    check_encoding,
     check_tokenizer,
     check_vocabulary,
     panics_as_errors,
@@ -69,8 +70,10 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     backend.encode_special_tokens = False
     _check_ids(pretrained, listed, tokens_file)
     _mark_tokens(pretrained, config)
-    tokens = backend.get_added_tokens_decoder().values()
-    check_added_tokens(tokens_file, (), [token.content for token in tokens if token.special])
+    added = backend.get_added_tokens_decoder().values()
+    special = [token.content for token in added if token.special]
+    check_added_tokens(folder, [token.content for token in added], special)
+    check_encoding(folder, backend)
     return pretrained
 
 

@@ -6,12 +6,15 @@ from __future__ import annotations
 import base64
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lopa_ray.errors import CheckpointError, short_repr
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 LARGEST_GROWTH = 256
 """So many times longer may normalising, or decoding, make a text."""
@@ -28,6 +31,9 @@ TRIAL_UNITS = ("a", "A", "1", " ", "\n", "!", "é", "aA", "a ", "1,", "a1 ")
 """What these texts repeat."""
 
 TRIAL_ENDS = ("", "\x00")
+
+TRIAL_TEXTS = ("", "a", "Hello, world 12\n\t", "\u00e9 \u4e2d\U0001f642\u200d", "\U00012345", "\ue000\uffff")
+"""What every tokenizer must encode. The last ones are characters that are no tokens."""
 
 LARGEST_VOCABULARY = 2**22
 """Ids and merges of a tokenizer. The library allocates as much memory as its largest id says."""
@@ -54,16 +60,15 @@ def check_tokenizer(file: Path, whole: Mapping[str, Any]) -> None:
         _check_number(file, "merges", model.get("merges"), LARGEST_VOCABULARY)
         _check_lengths(file, (value for value in model.values() if isinstance(value, str)))
     added = whole.get("added_tokens")
-    _check_number(file, "added tokens", added, LARGEST_ADDED)
     check_added_tokens(file, [one.get("content") for one in _values(added) if isinstance(one, Mapping)])
     for part in _PARTS:
         try:
             values = list(_values(whole.get(part)))
-            _check_number(file, f"{part} values", values, LARGEST_PART)
             rules = [value for value in values if isinstance(value, Mapping)]
             growth = math.prod(map(_growth, rules))
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise CheckpointError(f"{file}: cannot read its {part} ({error!r}); download it again") from None
+        _check_number(file, f"{part} values", values, LARGEST_PART)
         if growth > LARGEST_GROWTH:
             raise CheckpointError(
                 f"{file}: got a {part} that can make a text {growth:.3g} times longer; allowed: {LARGEST_GROWTH} "
@@ -83,6 +88,24 @@ def panics_as_errors() -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise RuntimeError(str(error)) from None
+
+
+def check_encoding(folder: Path, backend: Tokenizer) -> None:
+    """Raises CheckpointError for a tokenizer that cannot encode a text, or encodes it to ids that it does not have."""
+    for text in TRIAL_TEXTS:
+        for add_special_tokens in (False, True):
+            try:
+                with panics_as_errors():
+                    ids = backend.encode(text, add_special_tokens=add_special_tokens).ids
+            except Exception as error:  # the library raises plain Exception
+                raise CheckpointError(
+                    f"{folder}: its tokenizer cannot encode {text!a} ({error}); correct its files"
+                ) from None
+            if (wrong := next((i for i in ids if backend.id_to_token(i) is None), None)) is not None:
+                raise CheckpointError(
+                    f"{folder}: its tokenizer encodes {text!a} with id {wrong}, which its vocabulary does not have; "
+                    "correct its files"
+                )
 
 
 def check_vocabulary(file: Path, vocabulary: Any) -> None:
@@ -113,8 +136,9 @@ def _check_lengths(file: Path, tokens: Iterable[Any]) -> None:
         _check_number(file, "characters of a token", token, LARGEST_TOKEN)
 
 
-def check_added_tokens(file: Path, contents: Iterable[Any], special: Iterable[str] = ()) -> None:
-    """Raises CheckpointError for added tokens that are too long, one of them or the `special` ones together."""
+def check_added_tokens(file: Path, contents: Collection[Any], special: Iterable[str] = ()) -> None:
+    """Raises CheckpointError for added tokens that are too many, or too long, one or the `special` ones together."""
+    _check_number(file, "added tokens", contents, LARGEST_ADDED)
     _check_lengths(file, contents)
     if (search := sum(len(content) ** 3 for content in special)) > LARGEST_SEARCH:
         raise CheckpointError(
@@ -141,7 +165,7 @@ def _growth(rule: Mapping[str, Any]) -> float:
         # sentencepiece: the size of a trie in 4 bytes, the trie, and the replacements with zeros between.
         table = base64.b64decode(rule["precompiled_charsmap"] or "")
         replacements = table[4 + int.from_bytes(table[:4], "little") :]
-        return max(1, *map(len, replacements.split(b"\x00")))
+        return float(max(1, *map(len, replacements.split(b"\x00"))))
     return 1.0
 
 

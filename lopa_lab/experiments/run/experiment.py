@@ -34,7 +34,7 @@ class Setup(BaseModel):
     model: str
     """Folder, or name on the Hub with its commit."""
     weights: str | None
-    """Fingerprint of the files of a folder (`fingerprint`); None for a model on the Hub, which its commit pins."""
+    """`weights_fingerprint` of the files of a folder; None for a model on the Hub, which its commit pins."""
     settings: dict[str, dict[str, Any]]
     """By section, as the configuration and the command line give them."""
     timed_on: str | None = None

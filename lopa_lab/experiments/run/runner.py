@@ -18,9 +18,6 @@ from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.engine.config import Config
 
-EDGE_BYTES = 1 << 20
-"""Read from the beginning and from the end of each file: weights may have many gigabytes."""
-
 
 def run_experiment(
     name: str,
@@ -49,7 +46,7 @@ def run_experiment(
         seed=seed,
         problem_texts=text_fingerprint(held_out_problems(seed, problems)),
         model=config.model.path,
-        weights=fingerprint(config.model),
+        weights=weights_fingerprint(config.model),
         settings=config.given(),
         timed_on=machine.hardware if experiment.timed else None,
     )
@@ -80,25 +77,17 @@ def run_experiment(
     return record
 
 
-def fingerprint(model: ModelSettings) -> str | None:
+def weights_fingerprint(model: ModelSettings) -> str | None:
     """A name for the weights of a folder that no others have; None for a name on the Hub.
 
-    It is a hash of names, sizes and edges of the weight files and of the configuration.
+    It is a `fingerprint` of the weight files and of the configuration.
     """
-    from lopa_ray.execution.model_files import checkpoint_folder
+    from lopa_ray.execution.model_files import checkpoint_folder, fingerprint
 
     if not (model.path == "demo" or Path(model.path).is_dir()):
         return None
-    digest = hashlib.sha256()
     folder = checkpoint_folder(model)
-    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("config.json")]):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}\n".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(EDGE_BYTES))
-            file.seek(max(0, size - EDGE_BYTES))
-            digest.update(file.read(EDGE_BYTES))
-    return digest.hexdigest()[:16]
+    return fingerprint(sorted([*folder.glob("*.safetensors"), *folder.glob("config.json")]))
 
 
 def text_fingerprint(problems: Iterable[Problem]) -> str:

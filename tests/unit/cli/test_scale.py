@@ -48,10 +48,13 @@ def test_no_proxy_is_asked_for_this_machine(server: Server, host: str, variable:
 
 
 LOOPBACK = "127.0.0.1 127.9.9.9 localhost LocalHost. app.localhost [::1] [::ffff:127.0.0.1] 0.0.0.0 [::]"
-OTHERS = "10.0.0.1 example.org localhost.org notlocalhost [2001:db8::1] 127.0.0.1.example.org"
+NUMBERS_AND_NAMES = "127.1 0 2130706433 0x7f.1 ip6-localhost localhost.localdomain"
+OTHERS = "10.0.0.1 example.org localhost.org notlocalhost [2001:db8::1] 127.0.0.1.example.org 10.1 1"
 
 
-@pytest.mark.parametrize(("hosts", "expected"), [(LOOPBACK, True), (OTHERS, False)])
+@pytest.mark.parametrize(
+    ("hosts", "expected"), [(LOOPBACK, True), (NUMBERS_AND_NAMES, True), (OTHERS, False)]
+)
 def test_addresses_of_this_machine(hosts: str, expected: bool) -> None:
     for host in hosts.split():
         assert is_loopback(f"http://{host}:8000") is is_loopback(f"https://{host}/v1") is expected, host
@@ -70,6 +73,8 @@ def test_the_command_says_why_not(server: Server) -> None:
         (("--url", server.url, "--model", "no", "3"), with_key, 2, "served: fake, team/fake-2"),
         (("--url", server.url, "--model", MODEL, "0"), with_key, 2, "num_workers: got 0"),
         (("--url", "file:///etc/passwd", "--model", MODEL), with_key, 2, "got 'file:///etc/passwd'"),
+        (("--url", "http://[::1", "--model", MODEL), with_key, 2, "--url: got 'http://[::1'"),
+        (("--url", "http://x:99999", "--model", MODEL), with_key, 2, "--url: got 'http://x:99999'"),
         (("--url", "http://127.0.0.1:1", "--model", MODEL), with_key, 1, "cannot reach http://127.0.0.1:1"),
         (("--url", f"{server.url}/docs", "--model", MODEL), with_key, 2, "allowed: an address like"),
     ):

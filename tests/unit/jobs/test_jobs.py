@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
 import math
+import shutil
+import zipfile
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +28,7 @@ from cluster.jobs.group import ChunkResult
 from cluster.jobs.job import SPEED_SETTINGS, job_spec
 from cluster.jobs.progress import JobProgress
 from cluster.jobs.resumable_output import JobOutput, JobResult, JobSpec
-from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.config.model_settings import DEMO_MODEL, ModelSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import resolve_config
 from lopa_ray.errors import SettingsError
@@ -333,13 +337,67 @@ def test_a_compressed_output_that_is_cut_is_completed(tmp_path: Path) -> None:
     assert again.merge_parts() == JobResult(5, 1)
 
 
-@pytest.mark.parametrize("content", [b"text", gzip.compress(b"{}", mtime=0)[:-8] + b"\0" * 8])
-def test_a_compressed_output_with_other_bytes_is_named(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "results.jsonl.gz"
+def test_an_output_without_the_end_of_its_last_line_is_completed(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    written = finish(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    again = JobOutput(str(path), range(5))
+    assert again.start_or_resume(spec(), 2) is None and sorted(again.chunk_files) == [0, 1]
+    again.write_chunk(2, written[4:])
+    assert again.merge_parts() == JobResult(5, 1) and path.read_bytes() == whole
+
+
+def test_a_zip_that_is_cut_is_decoded_again(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl.zip"
+    finish(path)
+    assert finished(path, 5) == JobResult(5, 1)
+    path.write_bytes(path.read_bytes()[:-1])
+    again = JobOutput(str(path), range(5))
+    assert again.start_or_resume(spec(), 2) is None and again.damaged == [str(path)]
+    path.rename(tmp_path / "prompts.jsonl.zip")
+    with pytest.raises(SettingsError, match=r"--input: cannot use .*prompts.jsonl.zip: EOFError"):
+        Source(str(tmp_path / "prompts.jsonl.zip")).summarize()
+
+
+def zipped(change: Callable[[bytearray], Any], name: str = "a.jsonl") -> bytes:
+    """A zip of one file, with other bytes than it was written with."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        if name:
+            file.writestr(name, "12345")
+    content = bytearray(buffer.getvalue())
+    change(content)
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        ("gz", b"text"),
+        ("gz", gzip.compress(b"{}", mtime=0)[:-8] + b"\0" * 8),
+        ("bz2", b"text"),
+        ("bz2", bz2.compress(b"{}")[:12] + b"\0" * 30),
+        ("xz", b"text"),
+        ("zst", b"text"),
+        ("zip", zipped(lambda content: content.__setitem__(38, 0))),  # a byte of the file
+        (
+            "zip",
+            zipped(lambda content: content.__setitem__(content.rindex(b"PK\1\2") + 8, 1)),
+        ),  # has a password
+        ("zip", zipped(lambda _: None, "")),  # has no file
+    ],
+)
+def test_a_compressed_file_with_other_bytes_is_named(tmp_path: Path, ending: str, content: bytes) -> None:
+    path = tmp_path / f"results.jsonl.{ending}"
     finish(path)
     path.write_bytes(content)
-    with pytest.raises(SettingsError, match=r"--output: .*results.jsonl.gz is damaged .*remove it"):
+    with pytest.raises(SettingsError, match=rf"--output: .*results.jsonl.{ending} is damaged .*remove it"):
         finished(path, 5)
+    with pytest.raises(
+        SettingsError, match=rf"--input: cannot use .*results.jsonl.{ending}: DamagedFileError"
+    ):
+        Source(str(path)).summarize()
 
 
 @pytest.mark.parametrize(
@@ -445,6 +503,30 @@ def test_a_job_that_goes_on_has_the_same_sampling() -> None:
     )
     specs = [job_spec(config, InputSummary("", "plain", [1]), raw=False) for config in (open_, said)]
     assert specs[0]["decode"]["temperature"] == 0.6 and specs[1]["decode"]["temperature"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])
+@pytest.mark.parametrize("setting", ["path", "lora"])
+def test_a_job_knows_a_checkpoint_by_its_files(tmp_path: Path, name: str, setting: str) -> None:
+    here, copy = (shutil.copytree(DEMO_MODEL, tmp_path / folder) for folder in ("here", "copy"))
+
+    def record(folder: Path) -> JobSpec:
+        config = Config.load("demo", {"model": {setting: str(folder)}})
+        return job_spec(config, InputSummary("", "plain", [1]), raw=False)
+
+    before = record(here)["checkpoint"]
+    assert record(copy)["checkpoint"] == before
+    content = (here / name).read_bytes()
+    (here / name).write_bytes(content[:-1] + b" ")
+    (here / "README.md").write_text("says nothing of results")
+    assert record(here)["checkpoint"] != before
+    (here / name).write_bytes(content)
+    assert record(here)["checkpoint"] == before
+
+
+def test_a_commit_on_the_hub_stands_for_its_files() -> None:
+    config = Config.load("demo", {"model": {"path": f"org/name@{'0' * 40}"}})
+    assert job_spec(config, InputSummary("", "plain", [1]), raw=False)["checkpoint"] is None
 
 
 # Logging

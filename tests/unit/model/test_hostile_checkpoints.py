@@ -30,6 +30,7 @@ def refused(folder: Path, *parts: str, implementation: str = "auto") -> None:
         open_model(config)
     for part in parts:
         assert part in str(caught.value)
+    assert "CheckpointError" not in str(caught.value)  # one error, and none about another
 
 
 SIZES = [
@@ -196,7 +197,7 @@ def test_parts_of_tokenizers_have_limits(tmp_path: Path, part: str, value: Any) 
         edit_json(folder / "tokenizer.json", added_tokens=[*whole["added_tokens"], *new])
     else:
         edit_json(folder / "tokenizer.json", **{part: value})
-    refused(folder, "json", part if part != "model" else "characters of a token", "allowed")
+    refused(folder, str(folder), part if part != "model" else "characters of a token", "allowed")
 
 
 def test_a_nested_rule_is_refused(tmp_path: Path) -> None:
@@ -206,3 +207,39 @@ def test_a_nested_rule_is_refused(tmp_path: Path) -> None:
     text = json.dumps({**whole, "normalizer": "HERE"}).replace('"HERE"', nested)
     (folder / "tokenizer.json").write_text(text)
     refused(folder, "tokenizer.json")
+
+
+FIRST = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+WORDS = {"vocab": {"a": 0, "hello": 1}, "unk_token": "<none>"}
+
+
+def begin_with(*ids: int) -> dict[str, Any]:
+    """A post-processor whose template begins with these ids, or with a token that it does not list."""
+    special = {"[CLS]": {"id": "[CLS]", "ids": ids, "tokens": ["[CLS]"]}} if ids else {}
+    return {"type": "TemplateProcessing", "single": FIRST, "pair": FIRST, "special_tokens": special}
+
+
+def of_model(**model: Any) -> dict[str, Any]:
+    return {"model": model, "added_tokens": []}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"post_processor": begin_with()}, "cannot encode"),
+        ({"post_processor": begin_with(99_999)}, "with id 99999"),
+        ({"post_processor": begin_with(2**31)}, "with id 2147483648"),
+        ({"post_processor": {"type": "BertProcessing", "sep": ["a", 9999], "cls": ["b", 0]}}, "with id 9999"),
+        ({"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}}, "cannot encode"),
+        (of_model(type="WordLevel", **WORDS), "cannot encode"),
+        (
+            of_model(type="WordPiece", **WORDS, continuing_subword_prefix="##", max_input_chars_per_word=100),
+            "cannot encode",
+        ),
+        (of_model(type="Unigram", unk_id=None, vocab=[["a", -1.0], ["b", -1.0]]), "cannot encode"),
+    ],
+)
+def test_a_tokenizer_that_cannot_encode_is_refused(tmp_path: Path, changes: Any, said: str) -> None:
+    folder = demo_copy(tmp_path)
+    edit_json(folder / "tokenizer.json", **changes)
+    refused(folder, str(folder), said)

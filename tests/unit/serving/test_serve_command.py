@@ -63,6 +63,8 @@ WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         "unknown key 'prot' in http_options; allowed: host",
     ),
     (lambda v: v["http_options"].update(port="x"), "http_options.port: got 'x'; Input should be"),
+    (lambda v: v["http_options"].update(port=99999), "http_options.port: got 99999; allowed: 1 to 65535"),
+    (lambda v: v["http_options"].update(port=-5), "http_options.port: got -5; allowed: 1 to 65535"),
     (lambda v: v.pop("applications"), "applications: got"),
     (
         lambda v: application(v).update(argz={}),
@@ -132,7 +134,7 @@ def test_keys_that_would_not_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) ->
     assert "does not reach the cluster" in line and "sesame" not in line
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "::1", "::"])
 def test_a_port_that_is_taken_is_said_before_weights_are_downloaded(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
@@ -141,8 +143,16 @@ def test_a_port_that_is_taken_is_said_before_weights_are_downloaded(
     with socket.create_server(("::1" if host == "::1" else "127.0.0.1", 0), family=family) as listener:
         port = listener.getsockname()[1]
         line = refused("--host", host, "--port", str(port), status=1)
-    named = "[::1]" if host == "::1" else host
+    named = f"[{host}]" if ":" in host else host
     assert line.startswith(f"cannot listen on {named}:{port} (Address already in use); stop the")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "a" * 64])
+def test_a_host_of_another_machine(host: str) -> None:
+    line = refused("--host", host, status=1)
+    assert line.startswith("cannot listen on ") and line.endswith(
+        "; choose a --host that is a name or an address of this machine"
+    )
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,33 @@ def test_special_tokens_may_swallow_the_space_beside_them(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize("content", ["a{}b", "{}a", "a{}", "{}"])
+@pytest.mark.parametrize("token", ["<x>", " " * 60 + "<x>", "<x>" + " " * 60, "< >", " " * 60])
+def test_a_chat_takes_time_as_it_is_long(tmp_path: Path, token: str, content: str) -> None:
+    content = content.format(" " * 200_000)
+    added = {"content": token, "lstrip": True, "rstrip": True}
+    write_qwen2(tmp_path, additional_special_tokens=[{"__type": "AddedToken", **added}])
+    assert content in opened(tmp_path).render_chat(user(content)).text
+
+
+@pytest.mark.parametrize("spaces", [1, 2, 3])
+def test_the_template_cannot_complete_a_token_with_spaces(tmp_path: Path, spaces: int) -> None:
+    write_qwen2(
+        tmp_path,
+        chat_template="{{ messages[0].content }}<x><y>{{ messages[0].content }}",
+        additional_special_tokens=["  <x>", "<y>  "],
+    )
+    content = f"{' ' * spaces}a{' ' * spaces}"
+    assert opened(tmp_path).render_chat(user(content)).runs == ((f"{content}<x><y>{content}", None),)
+
+
+def test_the_longest_special_token_is_the_one(tmp_path: Path) -> None:
+    tokens = ["<a>", "<a><b>", "<a><b><c>", "<ab>", "<"]
+    write_qwen2(tmp_path, chat_template="<a><b>-<a><c><ab>", additional_special_tokens=tokens)
+    runs = opened(tmp_path).render_chat(user("x")).runs
+    assert [token for _, token in runs] == ["<a><b>", "<a>", "<", "<ab>", None]
+
+
 def test_a_missing_template_matters_only_for_chat(tmp_path: Path) -> None:
     for none in (None, ""):
         write_qwen2(tmp_path, chat_template=none)

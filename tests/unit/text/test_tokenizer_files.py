@@ -14,6 +14,7 @@ from transformers import BertTokenizer, GPT2Tokenizer
 
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, PromptError
+from lopa_ray.text import tokenizer_limits
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 from lopa_ray.text_input import BYTE_ORDER_MARK
 from support.paths import ROOT
@@ -141,6 +142,17 @@ def test_importing_brings_no_transformers_and_loading_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_all_files_together_may_not_add_too_many_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_limits, "LARGEST_ADDED", 20)
+    write_whole(tmp_path, additional_special_tokens=[f"<unused{i}>" for i in range(15)])
+    assert len(opened(tmp_path).added_tokens) == 20
+    write_whole(tmp_path, additional_special_tokens=[f"<unused{i}>" for i in range(16)])
+    with pytest.raises(CheckpointError, match="got 21 added tokens; allowed: 20"):
+        opened(tmp_path)
 
 
 def test_a_token_with_a_role_is_special_even_if_not_marked(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from lopa_lab.experiments.branches import aup, pareto_front
 from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.runner import fingerprint, text_fingerprint
+from lopa_lab.experiments.run.runner import text_fingerprint, weights_fingerprint
 from lopa_lab.records.intervals import Estimate, Resamples, estimate, percent_of
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
 from lopa_lab.word_problems import held_out_problems
@@ -168,12 +168,12 @@ def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"a": 1}))
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"1" * 100)
-    before = fingerprint(ModelSettings(path=str(tmp_path)))
-    assert fingerprint(ModelSettings(path=str(tmp_path))) == before
+    before = weights_fingerprint(ModelSettings(path=str(tmp_path)))
+    assert weights_fingerprint(ModelSettings(path=str(tmp_path))) == before
     weights.write_bytes(b"1" * 99 + b"2")
-    assert fingerprint(ModelSettings(path=str(tmp_path))) != before
-    assert fingerprint(ModelSettings(path="demo")) is not None
-    assert fingerprint(ModelSettings(path="org/name@0123456")) is None
+    assert weights_fingerprint(ModelSettings(path=str(tmp_path))) != before
+    assert weights_fingerprint(ModelSettings(path="demo")) is not None
+    assert weights_fingerprint(ModelSettings(path="org/name@0123456")) is None
 
 
 def test_other_problems_have_another_fingerprint() -> None:
