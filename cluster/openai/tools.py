@@ -117,11 +117,10 @@ class AllowedToolChoice(RequestModel):
 
 def check_choice(value: Any) -> Any:
     """The value, if a `tool_choice` can be of its type. Raises ValueError with what is allowed."""
-    known = isinstance(value, dict) and value.get("type", "function") in ("function", "allowed_tools")
-    if known or value is None or value in ("none", "auto", "required"):
+    if isinstance(value, dict | None) or value in ("none", "auto", "required"):
         return value
     raise ValueError(
-        f"got {short_repr(value)}; allowed: none, auto, required, or an object of type function or allowed_tools"
+        f"got {short_repr(value)}; allowed: none, auto, required, or an object that names functions"
     )
 
 

@@ -69,6 +69,7 @@ def _filling(plan: Plan) -> Plan:
             for branch in plan.branches
         ),
         sampling_params=SamplingParams(),
+        logit_changes=None,
         token_bitmasks=(),
         targets=(),
     )

@@ -63,6 +63,9 @@ def demanding(document: dict[str, Any]) -> dict[str, Any]:
 
     def message(roles: list[str], *names: str) -> dict[str, Any]:
         properties = {name: without_null(fields[name]) for name in names} | {"role": {"enum": roles}}
+        if roles != ["assistant"]:  # no other role refuses
+            parts = {"type": "array", "items": {"$ref": "#/components/schemas/TextPart"}, "minItems": 1}
+            properties["content"] = parts
         return {
             "type": "object",
             "properties": properties,
@@ -102,6 +105,7 @@ def without_null(field: dict[str, Any]) -> dict[str, Any]:
 DEMANDED = {
     "ChatRequest": ("tools", "messages"),
     "ResponsesRequest": ("tools", "input", "text", "reasoning"),
+    "MessageItem": ("content",),
     "TokenizeRequest": ("tools", "messages"),
 }
 
