@@ -65,7 +65,7 @@ def _filling(plan: Plan) -> Plan:
     return replace(
         plan,
         branches=tuple(
-            Branch(branch.segments, range(0), branch.fills, branch.fill_weights, branch.to_stage)
+            replace(branch, scored=range(0), bitmask_ids=(), draw_key=0)
             for branch in plan.branches
         ),
         sampling_params=SamplingParams(),
