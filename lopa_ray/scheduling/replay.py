@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lopa_ray.protocol.outcome import StepOutcome
-from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
+from lopa_ray.protocol.plan import Commit, Plan, ScheduledRequest
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
@@ -65,8 +65,7 @@ def _filling(plan: Plan) -> Plan:
     return replace(
         plan,
         branches=tuple(
-            replace(branch, scored=range(0), bitmask_ids=(), draw_key=0)
-            for branch in plan.branches
+            replace(branch, scored=range(0), bitmask_ids=(), draw_key=0) for branch in plan.branches
         ),
         sampling_params=SamplingParams(),
         logit_changes=None,
