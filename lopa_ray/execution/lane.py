@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -104,26 +104,17 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
     canvas = np.array(plan.canvas, np.int64)[scheduled.start - plan.start :]
     lanes: list[Lane] = []
 
-    def add(
-        index: int, branch: Branch, segments: tuple[Segment, ...], fills: tuple[Fill, ...], to_stage: Spans
-    ) -> None:
-        segments = tuple(segment for segment in segments if segment[0] > scheduled.start)
+    def add(index: int, branch: Branch) -> None:
+        segments = tuple(segment for segment in branch.segments if segment[0] > scheduled.start)
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
-        where = scheduled.slot, scheduled.start
-        how = branch.causal_stop, plan.draft_adapter
-        lanes.append(Lane(*where, ids, segments, fills, to_stage, scheduled, index, *how))
+        where, how = (scheduled.slot, scheduled.start), (branch.causal_stop, plan.draft_adapter)
+        lanes.append(Lane(*where, ids, segments, branch.fills, branch.to_stage, scheduled, index, *how))
 
     for index in scheduled.branch_indices:
         branch = plan.branches[index]
-        add(
-            index,
-            branch,
-            branch.segments,
-            branch.fills,
-            () if plan.stage_shared and lanes else branch.to_stage,
-        )
+        add(index, replace(branch, to_stage=()) if plan.stage_shared and lanes else branch)
     first = plan.branches[0]
     if first.to_stage and plan.stage_shared and not lanes:
-        stop = first.to_stage[-1].stop
-        add(-1, first, tuple(s for s in first.segments if s[0] <= stop), (), first.to_stage)
+        staged = tuple(segment for segment in first.segments if segment[0] <= first.to_stage[-1].stop)
+        add(-1, replace(first, segments=staged, fills=()))
     return lanes
