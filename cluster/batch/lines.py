@@ -1,4 +1,4 @@
-"""The lines of a file of requests, and the rows of its results: this project's, and those of OpenAI's batch files."""
+"""The lines of a file of requests, and the rows of its results: in this project's format and in OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def identity(line: int, request_id: object) -> dict[str, Any]:
 
 
 def response_id(line: int) -> str:
-    """What the row of a line of OpenAI's batch files has as its `id`."""
+    """The `id` of a result row in OpenAI's batch format."""
     return f"{_RESPONSE_ID}{line}"
 
 
