@@ -1,4 +1,4 @@
-"""The lines of a file of requests, and the rows of its results: in this project's format and in OpenAI's batch format."""
+"""The lines of a file of requests and the rows of its results, in this project's format and OpenAI's batch format."""
 
 from __future__ import annotations
 
