@@ -54,6 +54,7 @@ class PackingOptions:
     """Whether `row_scores` scores greedy rows. It needs logits over the whole vocabulary."""
     bucket: Callable[[int], int]
     """A function from a number of rows to the padded number of rows of the forward."""
+    has_draft_adapter: bool = False
     canvas_length: int = 0
     """See `Vocabulary.canvas_length`."""
 
@@ -189,7 +190,7 @@ class Packing:
 
     def _draft_rows(self) -> npt.NDArray[np.float64]:
         """See `StepColumns.draft_rows`."""
-        if not any(lane.draft_rows for lane in self.lanes):
+        if not self._options.has_draft_adapter or not any(lane.draft_rows for lane in self.lanes):
             return NO_WEIGHTS
         draft_rows = np.zeros(self.rows_bucket)
         for lane, end in zip(self.lanes, self.first_rows[1:], strict=False):

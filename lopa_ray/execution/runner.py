@@ -33,6 +33,7 @@ from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.canvas_model import CanvasModel
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
@@ -92,6 +93,7 @@ class BranchRunner:
             shift=int(config.shifted),
             fuse_greedy=model.tp_group.size == 1,
             bucket=self.attention.bucket,
+            has_draft_adapter=isinstance(config, NativeConfig) and config.draft_rank > 0,
             canvas_length=config.canvas_length,
         )
         self._probe = torch.zeros(1, device=self.device)  # there before memory can be short

@@ -33,7 +33,7 @@ rows to stage."""
 OUTSIDE = ("commit_rows", "commit_boundaries", "stage_rows", "stage_boundaries")
 """These columns."""
 
-RARE = ("parts", "input_weights", "draft_rows", "signal_rows")
+RARE = ("parts", "input_weights", "signal_rows")
 """Columns of which captured steps have nothing."""
 
 PLAIN = np.array(row_numbers(SamplingParams()))
@@ -94,12 +94,13 @@ class BucketInputs:
             "score_rows": (rows,),
             "score_numbers": (rows, len(COLUMN)),
             "ending_ids": (rows, MAX_ENDING_IDS),
+            "draft_rows": (rows if options.has_draft_adapter else 0,),
         }
         self._buffer = buffer
         self._inside: dict[str, Column] = {}
         at = 0
         for name, shape in shapes.items():
-            dtype = torch.float64 if name == "score_numbers" else torch.int64
+            dtype = torch.float64 if name in ("score_numbers", "draft_rows") else torch.int64
             self._inside[name] = buffer.column(at, shape, dtype)
             at = aligned(at + math.prod(shape))
         self._end = at
@@ -110,7 +111,7 @@ class BucketInputs:
     def words(rows: int, options: PackingOptions) -> int:
         """The words of a buffer that is enough for buckets of up to `rows` rows."""
         tiles = most_tiles(rows, options)
-        of_row = 4 + len(COLUMN) + MAX_ENDING_IDS
+        of_row = 5 + len(COLUMN) + MAX_ENDING_IDS
         gaps = (len(StepColumns.__slots__)) * ALIGN_BYTES // WORD_BYTES
         return of_row * rows + TILE_COLUMNS * tiles + 3 * (tiles + 1) + gaps + OUTSIDE_WORDS
 
@@ -154,6 +155,7 @@ class BucketInputs:
         inside["score_numbers"].host[:scored] = columns.score_numbers
         inside["ending_ids"].host[:scored, ids:] = -1
         inside["ending_ids"].host[:scored, :ids] = columns.ending_ids
+        inside["draft_rows"].host[...] = columns.draft_rows if len(columns.draft_rows) else 0
         at, outside = self._end, {}
         for name in OUTSIDE:
             array = getattr(columns, name)

@@ -142,7 +142,8 @@ class StepGraphs:
 
         def step() -> None:
             attention = self._attention.bind_rows(self._cache, rows, columns)
-            forwarded = self._model(columns.ids, columns.positions, attention, kv)
+            draft_rows = columns.draft_rows if len(columns.draft_rows) else None
+            forwarded = self._model(columns.ids, columns.positions, attention, kv, None, draft_rows)
             torch.cat((forwarded, self._cache.last_rows), out=packed)
             scores.copy_(self._lm_head.score([group], columns, packed))
 

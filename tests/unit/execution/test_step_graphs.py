@@ -104,6 +104,26 @@ def test_recorded_decodes_in_graphs(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert RecordedGraph.replays > 10
 
 
+def test_drafts_through_an_adapter_are_in_graphs() -> None:
+    """Calls that draft, that verify, and that do both."""
+    model = MODELS / "nemotron-tiny-2l-spec"
+    given = {
+        "max_model_len": 256,
+        "max_num_seqs": 3,
+        "attention": "reference",
+        "draft_adapter": str(model / "linear_spec_lora"),
+    }
+    separate = SETTINGS["joint_speculation"].replace(temperature=0, drafting="separate", num_branches=1)
+    for settings in (separate, separate.replace(drafting="joint")):
+        with LocalEngine.from_pretrained(model, **given) as engine:
+            wanted = engine.generate(PROMPTS, settings)
+        before = RecordedGraph.replays
+        with recorded_graphs(), LocalEngine.from_pretrained(model, **given, cuda_graphs="auto") as engine:
+            results = engine.generate(PROMPTS, settings)
+        assert [(r.token_ids, r.steps) for r in results] == [(r.token_ids, r.steps) for r in wanted]
+        assert RecordedGraph.replays - before > max(r.steps for r in results) / 2
+
+
 @pytest.mark.parametrize("name", [*OFTEN, *also_long(*(name for name in SETTINGS if name not in OFTEN))])
 def test_every_decoder_has_the_same_results_with_and_without_graphs(name: str) -> None:
     """Several requests at once, so steps have from a few rows to more than a graph has."""
