@@ -57,6 +57,7 @@ def speculation_settings(recorded: RowSettings) -> tuple[type[GenerationSettings
     """Rows of `linear_spec_generate`, with room for the tokens that are returned beyond the requested number."""
     block = recorded.pop("block_length", int)
     return SelfSpeculationSettings, {
+        "drafting": "separate",
         "max_new_tokens": recorded.pop("max_new_tokens", int) + 2 * block,
         "block_size": block,
         "confidence_threshold": recorded.pop_threshold("threshold", default=0.0),

@@ -47,10 +47,15 @@ KINDS: dict[str, GenerationSettings] = {
     "nemotron": NemotronSettings(**FULL | {"block_size": 8}, num_branches=3),
     "nemotron_full_context": NemotronSettings(**FULL, causal_context=False, num_branches=3),
     "self_speculation": SelfSpeculationSettings(
-        max_new_tokens=16, block_size=4, confidence_threshold=0.3, temperature=0.9, seed=4
+        drafting="separate",
+        max_new_tokens=16,
+        block_size=4,
+        confidence_threshold=0.3,
+        temperature=0.9,
+        seed=4,
     ),
     "joint_speculation": SelfSpeculationSettings(
-        max_new_tokens=20, block_size=6, drafting="joint", num_branches=4, stop_at_eos=False
+        max_new_tokens=20, block_size=6, num_branches=4, stop_at_eos=False
     ),
     "sub_blocks": BlockDiffusionSettings(
         max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3

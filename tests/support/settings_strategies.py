@@ -204,10 +204,12 @@ def any_nemotron(draw: st.DrawFn) -> NemotronSettings:
 def any_self_speculation(draw: st.DrawFn) -> SelfSpeculationSettings:
     """Drafts of one call and of several, and guesses that are verified while others are drafted."""
     common = draw(common_settings())
-    common["confidence_threshold"] = draw(st.one_of(st.just(0.0), PROBABILITIES))
     if draw(st.booleans()):
+        threshold = draw(st.one_of(st.just(0.0), PROBABILITIES))
+        common |= {"confidence_threshold": threshold, "drafting": "separate"}
+    else:
         branches = draw(st.sampled_from([1, 3, 8, "auto"]))
-        common |= {"confidence_threshold": 0.0, "drafting": "joint", "num_branches": branches}
+        common |= {"confidence_threshold": 0.0, "num_branches": branches}
     return SelfSpeculationSettings(
         **{name: value for name, value in common.items() if name not in REFUSED_PENALTIES}
     )

@@ -113,10 +113,15 @@ SETTINGS: dict[str, GenerationSettings] = {
         max_new_tokens=40, block_size=8, confidence_threshold=0.5, num_branches=3, stop_at_eos=False
     ),
     "self_speculation": SelfSpeculationSettings(
-        max_new_tokens=24, block_size=8, confidence_threshold=0.4, temperature=0.8, seed=2
+        drafting="separate",
+        max_new_tokens=24,
+        block_size=8,
+        confidence_threshold=0.4,
+        temperature=0.8,
+        seed=2,
     ),
     "joint_speculation": SelfSpeculationSettings(
-        max_new_tokens=40, block_size=8, drafting="joint", num_branches=4, temperature=0.5, seed=2
+        max_new_tokens=40, block_size=8, num_branches=4, temperature=0.5, seed=2
     ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
     "verified": LopaSettings(

@@ -38,16 +38,16 @@ class SelfSpeculationSettings(BranchSettings):
 
     decoder: Literal["self_speculation"] = "self_speculation"
 
-    block_size: int = Field(default=32, ge=1)
+    block_size: int = Field(default=16, ge=1)
     """Most tokens that a verifying pass takes: drafts of all but one of them, and the one that follows."""
 
     confidence_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
     """A drafting pass drafts masked positions with at least this probability, and the best-ranked one in any case.
     0: all in one pass."""
 
-    drafting: Literal["separate", "joint"] = "separate"
-    """separate: a call drafts a block, and another one verifies it, as published. joint: one call verifies
-    `num_branches` guesses of what follows, and drafts behind each of them. The tokens are the same."""
+    drafting: Literal["joint", "separate"] = "joint"
+    """joint: one call verifies `num_branches` guesses of what follows, and drafts behind each of them. separate: a call
+    drafts a block, and another one verifies it, as published. The tokens are the same."""
 
     @property
     def prompt_attention(self) -> PromptAttention:

@@ -31,8 +31,14 @@ def test_self_speculation_gives_the_tokens_of_autoregressive_decoding(
 ) -> None:
     for seed in range(3):
         plain = NemotronSettings(max_new_tokens=24, block_size=1, seed=seed, **sampling)
-        drafted = SelfSpeculationSettings(max_new_tokens=24, block_size=block_size, seed=seed, **sampling)
-        joint = drafted.replace(drafting="joint", num_branches=[1, 4, "auto"][seed])
+        joint = SelfSpeculationSettings(
+            max_new_tokens=24,
+            block_size=block_size,
+            num_branches=[1, 4, "auto"][seed],
+            seed=seed,
+            **sampling,
+        )
+        drafted = joint.replace(drafting="separate", num_branches=1)
         expected, *others = (
             [r.token_ids for r in engine.generate(PROMPTS, s)] for s in (plain, drafted, joint)
         )

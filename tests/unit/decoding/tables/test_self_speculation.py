@@ -19,7 +19,7 @@ def answered(session: SelfSpeculationSession, scores: Scores) -> StepOutcome:
 
 def test_drafts_are_taken_up_to_the_first_that_differs() -> None:
     """The first draft is right and the second wrong; of the next block an end token ends the answer."""
-    settings = SelfSpeculationSettings(max_new_tokens=6, block_size=3)
+    settings = SelfSpeculationSettings(drafting="separate", max_new_tokens=6, block_size=3)
     steps = [
         Step(
             Plan(
@@ -140,7 +140,9 @@ def test_drafts_are_taken_up_to_the_first_that_differs() -> None:
 
 
 def test_a_threshold_drafts_in_several_calls_and_the_block_is_cut() -> None:
-    settings = SelfSpeculationSettings(max_new_tokens=4, block_size=8, confidence_threshold=0.5)
+    settings = SelfSpeculationSettings(
+        drafting="separate", max_new_tokens=4, block_size=8, confidence_threshold=0.5
+    )
     session = SelfSpeculationSession([1], settings, VOCABULARY)
     calls = []
     for scores in ({1: (10, 0.25)}, {2: (11, 0.5), 3: (12, 0.25)}, {3: (13, 0.125)}):

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from lopa_lab.conformance.cases import Case, Verdict
+from lopa_lab.conformance.recorded import recorded_settings
 from lopa_lab.conformance.replay import replay
+from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 
@@ -23,10 +25,13 @@ def rows(name: str, kind: str) -> list[Row]:
     return [row for row in map(json.loads, lines) if row["kind"] == kind]
 
 
+def case_of(row: Row) -> Case:
+    return Case(Path("cases.jsonl"), 1, row["id"], row["kind"], row, row["model"], row.get("lora"))
+
+
 def verdict_of(row: Row) -> Verdict:
     torch.set_num_threads(1)
-    case = Case(Path("cases.jsonl"), 1, row["id"], row["kind"], row, row["model"], row.get("lora"))
-    (verdict,) = replay([case], GOLDEN / "models", LocalEngine.from_config)
+    (verdict,) = replay([case_of(row)], GOLDEN / "models", LocalEngine.from_config)
     return verdict
 
 
@@ -57,6 +62,24 @@ def in_blocks_of_one(row: Row) -> Row:
     start, length, *_ = row["windows"][-1]
     row["windows"] = [*row["windows"], [start + length, 1, "c", 1]]
     return row
+
+
+@pytest.mark.parametrize("kind", ["nld_spec", "nld_spec_lora", "nld_ar"])
+def test_joint_drafting_gives_the_recorded_tokens(kind: str) -> None:
+    for row in rows("spec", kind):
+        model = GOLDEN / "models" / row["model"]
+        adapter = str(model / row["lora"]) if row.get("lora") else None
+        ends = recorded_settings(case_of(row))
+        with LocalEngine.from_pretrained(model, max_model_len=256, draft_adapter=adapter) as engine:
+            for num_branches in (1, 2, 4, 8):
+                settings = SelfSpeculationSettings(
+                    max_new_tokens=ends.max_new_tokens,
+                    num_branches=num_branches,
+                    ignore_eos=ends.ignore_eos,
+                    stop_token_ids=ends.stop_token_ids,
+                )
+                (result,) = engine.generate([row["prompt"]], settings)
+                assert result.token_ids[: len(row["tokens"])] == row["tokens"], (row["id"], num_branches)
 
 
 @pytest.mark.parametrize("row", rows("spec", "nld_ar"), ids=lambda row: row["id"])
