@@ -26,6 +26,10 @@ LONGER_PROBLEM = (
 )
 """What verified lookahead is shown on: the answer has more steps."""
 DECODERS = ("vanilla", "d2f", "lopa")
+ROUND = 2
+"""The round of self-speculation that is drawn."""
+COLUMNS = 16
+"""Positions that are drawn of it."""
 
 
 def decodes() -> dict[str, Any]:
@@ -34,7 +38,7 @@ def decodes() -> dict[str, Any]:
     Of verified lookahead, the positions that the steps of each forward decided, and those of one branch.
     """
     from lopa_lab.bench.decoding import steps_of
-    from lopa_ray import D2FSettings, LocalEngine, LopaSettings, VanillaSettings
+    from lopa_ray import D2FSettings, LocalEngine, LopaSettings, SelfSpeculationSettings, VanillaSettings
 
     engine = LocalEngine.from_pretrained("demo")
     settings = {
@@ -72,6 +76,17 @@ def decodes() -> dict[str, Any]:
         "tokens": one_branch.tokens,
         "one branch": [positions(step.decided) for step in one_branch.trace],
         "forwards": [[positions(rule_step.filled) for rule_step in rule_steps] for rule_steps in forwards],
+    }
+    speculation = SelfSpeculationSettings(max_new_tokens=64, num_branches=4)
+    session = engine.create_session(LONGER_PROBLEM, speculation)
+    round_ = [*steps_of(engine, [session])][ROUND - 1]
+    recorded["speculation"] = {
+        "last": engine.tokenizer.decode([round_.plan.canvas[0]]),
+        "guesses": [
+            [engine.tokenizer.decode([token]) for _, token in branch.fills] for branch in round_.plan.branches
+        ],
+        "masks": speculation.block_size - 1,
+        "taken": [engine.tokenizer.decode([decision.token]) for decision in round_.outcome.filled],
     }
     return recorded
 
@@ -164,11 +179,46 @@ def verified_forwards(recorded: dict[str, Any]) -> str:
     return svg_image(draw)
 
 
+def speculation_round(recorded: dict[str, Any]) -> str:
+    """The branches of one round of self-speculation, position by position, and the tokens that are taken."""
+    round_ = recorded["speculation"]
+    taken = round_["taken"]
+
+    def draw(axis: Any) -> None:
+        from matplotlib.patches import Rectangle
+
+        def cell(x: int, y: int, text: str, color: str, alpha: float = 0.25) -> None:
+            axis.add_patch(
+                Rectangle((x, y), 0.92, 0.8, facecolor=color, alpha=alpha, edgecolor=color, linewidth=0.5)
+            )
+            axis.text(x + 0.46, y + 0.4, text.strip() or "␣", ha="center", va="center", fontsize=7)
+
+        rows = len(round_["guesses"])
+        for y, guess in enumerate(round_["guesses"]):
+            cell(0, y, round_["last"], PALETTE[4])
+            is_right = True
+            for x, token in enumerate(guess):
+                is_right = is_right and token == taken[x]
+                cell(1 + x, y, token, PALETTE[2 if is_right else 1])
+            for x in range(1 + len(guess), COLUMNS):
+                cell(x, y, "mask", PALETTE[5], 0.1)
+            axis.text(-0.2, y + 0.4, f"branch {y + 1}", ha="right", va="center", fontsize=9)
+        for x, token in enumerate(taken):
+            cell(1 + x, rows + 0.4, token, PALETTE[2 if x < len(taken) - 1 else 0])
+        axis.text(-0.2, rows + 0.8, "taken", ha="right", va="center", fontsize=9)
+        axis.set_xlim(-1.9, COLUMNS)
+        axis.set_ylim(rows + 1.3, -0.1)
+        axis.set_axis_off()
+
+    return svg_image(draw)
+
+
 DRAWN = {
     "filling_order.svg": filling_order,
     "branch_confidences.svg": branch_confidences,
     "progress.svg": progress,
     "verified.svg": verified_forwards,
+    "speculation.svg": speculation_round,
 }
 
 

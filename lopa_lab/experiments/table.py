@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "open-ended": "How do decoders write text without a checkable answer?",
     "beyond": "Does another lookahead beat the published one?",
     "verified": "What do verified drafts give, and what do they cost?",
+    "speculation": "What does it give to draft in the pass that verifies?",
 }
 """Name → the question that it answers. The order is that of help and findings."""
 

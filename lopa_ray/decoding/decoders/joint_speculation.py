@@ -1,16 +1,17 @@
 """Self-speculation that drafts while it verifies: one forward per round does both, for several guesses.
 
 Its rounds have one call where the published ones have two (`self_speculation.py`). A branch is a guess of what the
-verification will accept: the last token and the guess as causal rows, then masks that see all of the branch. The causal
-rows verify the guess; the masks draft what follows if all of it is accepted. The first call has the prompt in front of
-its masks, and decides the first token.
+verification will accept: the last token and the guess as causal rows, then `block_size` - 1 masks that see all of the
+branch. The causal rows verify the guess; the masks draft what follows if all of it is accepted. The first call has the
+prompt in front of its masks, and decides the first token.
 
 The longest accepted prefix of any guess is taken, and the token that the causal pass itself decides behind it. So the
 tokens are those of plain autoregressive decoding, whatever was guessed. The next drafts are those of the longest guess
 that was accepted whole; if none was, what is left of the drafts before.
 
-Drafting in the pass that verifies has kin in autoregressive decoding: mask tokens behind the text (PaSS, arXiv
-2311.13581), and lookahead decoding (arXiv 2402.02057).
+TiDAR (arXiv 2511.08923) trains a model for such a pass, and drafts behind each length of the draft that may be
+accepted. Autoregressive models have mask tokens behind the text (PaSS, arXiv 2311.13581) and lookahead decoding (arXiv
+2402.02057).
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class JointSpeculationSession(DecodeSession):
     def _branch(self, start: int, guess: Guess) -> Branch:
         end = len(self._ids)
         base = end + len(guess)
-        stop = min(base + self.settings.block_size, self.max_len)
+        stop = min(base + max(1, self.settings.block_size - 1), self.max_len)
         return Branch(
             segments=((base, base), (stop, stop)),
             scored=range(end, stop),

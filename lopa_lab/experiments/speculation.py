@@ -1,0 +1,142 @@
+"""`lopa experiment speculation`: what it gives to draft in the pass that verifies, against the other decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lopa_lab.bench.decoding import results_of
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.outcomes import Figures, column
+from lopa_lab.experiments.run.workbench import Workbench, graded
+from lopa_lab.experiments.verified import answer_fingerprint
+from lopa_lab.records.figure import error_bars
+from lopa_lab.records.intervals import Array, estimate
+from lopa_lab.records.points_log import Point
+from lopa_ray.protocol.events import RequestStep
+
+SEPARATE, ONE, MOST = "separate", "joint, 1 branch", "joint, 8 branches"
+OTHERS = ("D2F", "Fast-dLLM", "LoPA, 4 branches", "verified, 8 branches")
+VERIFIED = OTHERS[-1]
+
+_SPECULATION: dict[str, Any] = {"decoder": "self_speculation", "block_size": 16}
+
+DECODERS: dict[str, dict[str, Any]] = {
+    "D2F": {"decoder": "d2f"},
+    "Fast-dLLM": {"decoder": "fast_dllm"},
+    "LoPA, 4 branches": {"decoder": "lopa", "num_branches": 4},
+    VERIFIED: {"decoder": "lopa", "lookahead": "verified", "num_branches": 8},
+    SEPARATE: _SPECULATION | {"drafting": "separate"},
+    ONE: _SPECULATION,
+    "joint, 2 branches": _SPECULATION | {"num_branches": 2},
+    "joint, 4 branches": _SPECULATION | {"num_branches": 4},
+    MOST: _SPECULATION | {"num_branches": 8},
+    "joint, auto": _SPECULATION | {"num_branches": "auto"},
+}
+"""Settings, by what decodes; the others are the run's, or the decoder's defaults."""
+
+JOINT = tuple(name for name in DECODERS if name.startswith("joint"))
+
+
+class Speculation(Experiment):
+    """See the module."""
+
+    problems = 300
+    plot_rows = (1, 1)
+    method = (
+        "Each decoder with its usual settings. separate: self-speculation as published, which drafts a block in one "
+        "pass and verifies it in the next. joint: each pass verifies the guesses of its branches, and drafts behind "
+        "each of them. Both have blocks of 16. TPF: tokens up to the first EOS ÷ steps, of all problems together. "
+        "Forwards per token: branch evaluations ÷ tokens. Rows per token: positions that all forwards compute, the "
+        "prompt's among them, ÷ tokens. Equal answers: token ids and finish reason are those of separate drafting."
+    )
+    paper = (
+        "LoPA has no causal pass, and its paper no self-speculation. Nemotron-Labs-Diffusion (arXiv 2607.05722) drafts "
+        "and verifies in turns. TiDAR (arXiv 2511.08923) trains a model to do both in one pass, and drafts behind each "
+        "length that may be accepted."
+    )
+
+    def points(self) -> Sequence[Point]:
+        return [{"decoder": name} for name in DECODERS]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """The outcomes, the rows of each problem, and the fingerprints of answers that are compared."""
+        name = str(point["decoder"])
+        settings = bench.settings(**DECODERS[name])
+        sessions = [bench.engine.create_session(problem.question, settings) for problem in bench.problems]
+        rows = [0] * len(sessions)
+
+        def on_event(index: int, event: RequestStep) -> None:
+            rows[index] += event.plan.num_rows
+
+        results = results_of(bench.engine, sessions, on_event=on_event)
+        data = graded(bench.problems, results) | {"rows": rows}
+        if name == SEPARATE or name in JOINT:
+            data["answers"] = list(map(answer_fingerprint, results))
+        return data
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Joint drafting against separate drafting and against the other decoders."""
+        figures, rows = _figures(record)
+        tpf, score = figures.tpf, figures.score
+        problems = record.setup.problems
+        answers = {name: record.data(decoder=name)["answers"] for name in (SEPARATE, *JOINT)}
+        equal = {
+            name: sum(a == b for a, b in zip(answers[name], answers[SEPARATE], strict=True)) for name in JOINT
+        }
+        fastest = max(OTHERS, key=lambda name: float(tpf[name][0]))
+        all_equal = all(count == problems for count in equal.values())
+        gains = f"{estimate(tpf[ONE] / tpf[SEPARATE]):.2f} times the TPF of separate drafting with one branch, and "
+        gains += f"{estimate(tpf[MOST] / tpf[SEPARATE]):.2f} times with 8"
+        same = f"{'all' if all_equal else 'not all'} answers are equal"
+        text = (
+            f"Joint drafting has {gains}; {same}. One branch takes {estimate(rows[ONE]):.2f} rows per token, where "
+            f"separate drafting takes {estimate(rows[SEPARATE]):.2f} and 8 branches {estimate(rows[MOST]):.2f}. Its "
+            f"score is {estimate(score[ONE]):.1f} %. Of the other decoders {fastest} has the highest TPF, "
+            f"{estimate(tpf[fastest]):.2f} at {estimate(score[fastest]):.1f} %: one branch has "
+            f"{estimate(tpf[ONE] / tpf[fastest]):.2f} times that and 8 branches "
+            f"{estimate(tpf[MOST] / tpf[fastest]):.2f} times, at {estimate(score[ONE] - score[fastest]):+.1f} points."
+        )
+        table = {
+            "decoder": list(DECODERS),
+            "TPF": column(tpf.values(), ".2f"),
+            "score %": column(score.values(), ".1f"),
+            "forwards per token": column(figures.forwards.values(), ".2f"),
+            "rows per token": column(rows.values(), ".1f"),
+            "equal answers": [f"{equal[name]} of {problems}" if name in equal else "" for name in DECODERS],
+        }
+        compared = (
+            f"Here joint drafting with one branch has {estimate(tpf[ONE] / tpf['LoPA, 4 branches']):.2f} times the TPF "
+            f"of LoPA with 4, at {estimate(score[ONE] - score['LoPA, 4 branches']):+.1f} points. The model in the "
+            "package is trained for the causal pass too; a checkpoint that is not cannot use this decoder."
+        )
+        return Finding(text, table, f"Joint drafting has {gains}; {same}.", compared)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """Score and rows per token over TPF, with intervals."""
+        figures, rows = _figures(record)
+        groups = {name: [name] for name in (*OTHERS, SEPARATE)} | {"joint, 1 to 8 branches": [*JOINT[:-1]]}
+        for index, (label, names) in enumerate(groups.items()):
+            tpf = [estimate(figures.tpf[name]) for name in names]
+            widths = [[t.value - t.low for t in tpf], [t.high - t.value for t in tpf]]
+            for axis, values in zip(axes, (figures.score, rows), strict=True):
+                style: dict[str, Any] = {"linewidth": 1, "elinewidth": 0.6, "markersize": 4, "label": label}
+                estimates = [estimate(values[name]) for name in names]
+                error_bars(axis, [t.value for t in tpf], estimates, index, xerr=widths, **style)
+        axes[0].set_ylabel("solved, %")
+        axes[1].set_ylabel("rows per token")
+        axes[1].set_xlabel("TPF")
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+
+
+def _figures(record: ExperimentRecord) -> tuple[Figures[str], dict[str, Array]]:
+    """The figures of all decoders, and their rows per token."""
+    outcomes = {name: record.outcomes(decoder=name) for name in DECODERS}
+    per_token = {
+        name: record.resamples.quotient(record.data(decoder=name)["rows"], outcome.tokens)
+        for name, outcome in outcomes.items()
+    }
+    return Figures(outcomes, record.resamples), per_token
+
+
+EXPERIMENT = Speculation()
