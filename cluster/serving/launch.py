@@ -28,6 +28,7 @@ from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.serve_environment import serve_environment
 from cluster.serving.settings import ModelEntry, ServeSettings
+from lopa_ray.decoding.decoders import merge_decoder_settings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
@@ -86,6 +87,9 @@ class ServeLauncher:
         if unknown:
             raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
+        if "decoder" in sections.get("decode", {}):  # what the file sets may be for another one
+            decode = {"decoder": first.load().decode.decoder, **first.decode}
+            changed["decode"] = merge_decoder_settings(decode, sections["decode"])
         renamed = {} if model is None else {"id": short_name(model)}
         entries = [first.replace(**changed, **renamed), *others]
         if first.deployment in self.deployments:

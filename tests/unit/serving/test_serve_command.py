@@ -203,3 +203,12 @@ def test_serve_can_build_the_application() -> None:
 )
 def test_the_first_line_names_the_dtype_of_a_model(model: dict[str, Any], named: str) -> None:
     assert _with_dtype(ModelEntry(id="m", model=model)) == named
+
+
+def test_another_decoder_drops_what_the_file_sets_for_its_own() -> None:
+    launcher = launch.ServeLauncher(None)
+    sections = {"decode": {"decoder": "self_speculation", "max_new_tokens": 32}}
+    launcher.apply_options(host=None, port=None, api_keys_file=None, model=None, sections=sections)
+    decode = launcher.settings.models[0].load().decode
+    assert (decode.decoder, decode.max_new_tokens) == ("self_speculation", 32)
+    assert decode.model_dump()["branch_budget"] == "load"
