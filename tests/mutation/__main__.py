@@ -1,0 +1,190 @@
+"""Which faults do the tests find? Mutants are drawn once, and run before and after a change of the tests.
+
+PYTHONPATH=tests python -m mutation draw | run RECORD [PHASE ...] | show RECORD [OTHER]
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import os
+import random
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mutation.mutant import Mutant, mutants
+
+ROOT = Path(__file__).parents[2]
+DRAWN = Path(__file__).with_name("mutants.jsonl")
+PACKAGES = {
+    "lopa_ray/decoding": "tests/unit/decoding",
+    "lopa_ray/execution": "tests/unit/execution",
+    "lopa_ray/scheduling": "tests/unit/scheduling",
+    "actors": "tests/unit/actors",
+    "cluster/openai": "tests/unit/openai",
+}
+"""Package → its own tests."""
+PER_PACKAGE, SEED = 24, 0
+
+REST = "not fast and not slow and not long and not clients"
+PHASES = {
+    "fast": (180, "fast", "{own}"),
+    "own": (180, REST, "{own}"),
+    "recorded": (180, REST, "tests/unit/lab/conformance"),
+    "unit": (1800, "not slow and not long", "tests/unit --ignore={own}"),
+    "other": (3600, "not slow and not long and not clients", "tests --ignore=tests/unit"),
+}
+"""Name → limit in seconds of the processor, marks and paths of tests. By the clock it is four times as long, without
+pauses: neither these nor load are to look like a fault."""
+MEMORY = 8 << 30
+"""Bytes that a process of tests may have."""
+
+
+def draw() -> list[Mutant]:
+    """A control of each package, then mutants in turn from all packages and operators, one of a function."""
+    drawn = []
+    for package in PACKAGES:
+        chance = random.Random(f"{SEED} {package}")
+        own, functions = [Mutant(package, f"{package}/__init__.py")], set()
+        by_operator: dict[str, list[Mutant]] = defaultdict(list)
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for mutant in mutants(
+                package, path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+            ):
+                by_operator[mutant.operator].append(mutant)
+        for each in by_operator.values():
+            chance.shuffle(each)
+        for operator in itertools.cycle(sorted(by_operator)):
+            if len(own) > PER_PACKAGE:
+                break
+            mutant = by_operator[operator].pop() if by_operator[operator] else own[0]
+            with suppress(SyntaxError):
+                ast.parse(mutant.apply((ROOT / mutant.module).read_text(encoding="utf-8")) or "(")
+                if mutant.operator and (mutant.module, mutant.function) not in functions:
+                    functions.add((mutant.module, mutant.function))
+                    own.append(mutant)
+        drawn.append(own)
+    return [mutant for turn in zip(*drawn, strict=True) for mutant in turn]
+
+
+def read(record: Path) -> list[Mutant]:
+    return [Mutant(**json.loads(line)) for line in record.read_text(encoding="utf-8").splitlines()]
+
+
+def write(record: Path, every: list[Mutant]) -> None:
+    """Whole or not at all: a run may end at any time."""
+    new = record.with_suffix(".new")
+    new.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in every), encoding="utf-8")
+    new.replace(record)
+
+
+def found(mutant: Mutant) -> dict[str, Any] | None:
+    return next((each for each in mutant.outcomes.values() if each["outcome"] != "survived"), None)
+
+
+def run(record: Path, phases: list[str]) -> None:
+    """Run what has no outcome in the record yet, in a copy of the last commit."""
+    record.parent.mkdir(parents=True, exist_ok=True)
+    every = read(record if record.exists() else DRAWN)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+        for phase in phases:
+            for mutant in every:
+                # Recorded cases use neither actors nor servers.
+                nothing_to_run = phase == "recorded" and not mutant.package.startswith("lopa_ray")
+                if nothing_to_run or found(mutant) or phase in mutant.outcomes:
+                    continue
+                outcome = run_mutant(Path(folder), mutant, *PHASES[phase])
+                print(phase, f"{mutant.module}:{mutant.line}", mutant.operator, outcome, flush=True)
+                if not mutant.operator and outcome["outcome"] != "survived":
+                    sys.exit("tests fail without a fault")
+                mutant.outcomes[phase] = outcome
+                write(record, every)
+
+
+def run_mutant(copy: Path, mutant: Mutant, limit: int, marks: str, paths: str) -> dict[str, Any]:
+    """Run tests with the fault until one fails; the module's own file, if there is one, is the first."""
+    path = copy / mutant.module
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if (mutated := mutant.apply(text)) is None:
+        return {"outcome": "gone"}
+    files = paths.format(own=PACKAGES[mutant.package]).split()
+    first = f"{files[0]}/test_{path.stem}.py"
+    command = [sys.executable, "-m", "pytest", "-xq", "-n0", "-pno:cacheprovider", "--tb=line", "-otimeout=0"]
+    command += ["-m", marks, *[first] * (copy / first).exists(), *files]
+    path.write_text(mutated, encoding="utf-8")
+    try:
+        return run_limited(command, copy, limit)
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def run_limited(command: list[str], folder: Path, limit: int) -> dict[str, Any]:
+    """Run tests, in this process's group: one signal stops or continues both."""
+
+    def set_limits() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+
+    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
+    begun = time.monotonic()
+    with tempfile.TemporaryFile("w+") as log:
+        tests = psutil.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, preexec_fn=set_limits
+        )
+        for _ in range(4 * limit):  # a pause is within one of these
+            with suppress(psutil.TimeoutExpired):
+                tests.wait(1)
+                break
+        else:
+            for each in (*tests.children(recursive=True), tests):
+                each.kill()
+        status = tests.wait()
+        log.seek(0)
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", log.read(), re.MULTILINE)
+    # Killed beyond a limit by the kernel or by the lines above; 5: the package has no tests with these marks.
+    outcome = "survived" if status in (0, 5) else "timeout" if status == -9 else "killed"
+    return {"outcome": outcome, "seconds": round(time.monotonic() - begun), "test": failed and failed[1]}
+
+
+def show(record: Path, other: Path | None = None) -> None:
+    """Print outcomes by package, what survived, and what only the tests of the other record found."""
+    every = read(record)
+    done = [
+        (m.package, (found(m) or {"outcome": "survived"})["outcome"])
+        for m in every
+        if m.operator and m.outcomes
+    ]
+    for (package, outcome), number in sorted(Counter(done).items()):
+        print(f"{package}: {number} {outcome}")
+    before = read(other) if other else every
+    for mutant, earlier in zip(every, before, strict=True):
+        if mutant.operator and mutant.outcomes and not found(mutant):
+            print(f"\n{mutant.module}:{mutant.line} {mutant.function}: survived {', '.join(mutant.outcomes)}")
+            print(f"- {mutant.original}\n+ {mutant.mutated}")
+            if was := found(earlier):
+                print(f"! no longer found by {was['test']}")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["draw"]:
+            write(DRAWN, draw())
+        case ["run", path, *phases]:
+            run(Path(path), phases or ["fast", "own", "recorded"])
+        case ["show", *paths] if paths:
+            show(*map(Path, paths))
+        case _:
+            sys.exit(__doc__)
