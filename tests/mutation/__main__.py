@@ -123,7 +123,7 @@ def run_mutant(copy: Path, mutant: Mutant, limit: int, marks: str, paths: str) -
     files = paths.format(own=PACKAGES[mutant.package]).split()
     first = f"{files[0]}/test_{path.stem}.py"
     command = [sys.executable, "-m", "pytest", "-xq", "-n0", "-pno:cacheprovider", "--tb=line", "-otimeout=0"]
-    command += ["-m", marks, *[first] * (copy / first).exists(), *files]
+    command += ["-m", marks, "--keep-duplicates", *[first] * (copy / first).exists(), *files]
     path.write_text(mutated, encoding="utf-8")
     try:
         return run_limited(command, copy, limit)
