@@ -1,6 +1,6 @@
 """Which faults do the tests find? Mutants are drawn once, and run before and after a change of the tests.
 
-PYTHONPATH=tests python -m mutation draw | run RECORD [PHASE ...] | show RECORD [OTHER]
+PYTHONPATH=tests python -m mutation draw | run RECORD [PHASE ...] | show RECORD [--against RECORD]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from mutation.mutant import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
 DRAWN = Path(__file__).with_name("mutants.jsonl")
+"""With the outcomes of the last complete run."""
 PACKAGES = {
     "lopa_ray/decoding": "tests/unit/decoding",
     "lopa_ray/execution": "tests/unit/execution",
@@ -97,7 +98,7 @@ def found(mutant: Mutant) -> dict[str, Any] | None:
 def run(record: Path, phases: list[str]) -> None:
     """Run what has no outcome in the record yet, in a copy of the last commit."""
     record.parent.mkdir(parents=True, exist_ok=True)
-    every = read(record if record.exists() else DRAWN)
+    every = read(record) if record.exists() else [replace(each, outcomes={}) for each in read(DRAWN)]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
         for phase in phases:
@@ -184,7 +185,9 @@ if __name__ == "__main__":
             write(DRAWN, draw())
         case ["run", path, *phases]:
             run(Path(path), phases or ["fast", "own", "recorded"])
-        case ["show", *paths] if paths:
-            show(*map(Path, paths))
+        case ["show", path]:
+            show(Path(path))
+        case ["show", path, "--against", other]:
+            show(Path(path), Path(other))
         case _:
             sys.exit(__doc__)
