@@ -47,8 +47,8 @@ PHASES = {
     "unit": (1800, "not slow and not long", "tests/unit --ignore={own}"),
     "other": (3600, "not slow and not long and not clients", "tests --ignore=tests/unit"),
 }
-"""Name → limit in seconds of the processor, marks and paths of tests. By the clock it is four times as long, without
-pauses: neither these nor load are to look like a fault."""
+"""Name → limit in seconds of the processor, marks and paths of tests. They may be idle for twice that time. Neither a
+pause nor load is to look like a fault."""
 MEMORY = 8 << 30
 """Bytes that a process of tests may have."""
 
@@ -145,10 +145,12 @@ def run_limited(command: list[str], folder: Path, limit: int) -> dict[str, Any]:
         tests = psutil.Popen(
             command, cwd=folder, env=environment, stdout=log, stderr=log, preexec_fn=set_limits
         )
-        for _ in range(4 * limit):  # a pause is within one of these
+        idle = 0
+        while idle < 2 * limit:  # seconds without a pause, and without waiting for the processor
             with suppress(psutil.TimeoutExpired):
                 tests.wait(1)
                 break
+            idle += tests.status() != psutil.STATUS_RUNNING
         else:
             for each in (*tests.children(recursive=True), tests):
                 each.kill()
