@@ -58,25 +58,22 @@ def draw() -> list[Mutant]:
     drawn = []
     for package in PACKAGES:
         chance = random.Random(f"{SEED} {package}")
-        own, functions = [Mutant(package, f"{package}/__init__.py")], set()
+        texts = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / package).rglob("*.py"))}
         by_operator: dict[str, list[Mutant]] = defaultdict(list)
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for mutant in mutants(
-                package, path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
-            ):
+        for path, text in texts.items():
+            for mutant in mutants(package, path.relative_to(ROOT).as_posix(), text):
                 by_operator[mutant.operator].append(mutant)
         for each in by_operator.values():
             chance.shuffle(each)
-        for operator in itertools.cycle(sorted(by_operator)):
-            if len(own) > PER_PACKAGE:
-                break
-            mutant = by_operator[operator].pop() if by_operator[operator] else own[0]
-            with suppress(SyntaxError):
-                ast.parse(mutant.apply((ROOT / mutant.module).read_text(encoding="utf-8")) or "(")
-                if mutant.operator and (mutant.module, mutant.function) not in functions:
-                    functions.add((mutant.module, mutant.function))
-                    own.append(mutant)
-        drawn.append(own)
+        own = {("", ""): Mutant(package, f"{package}/__init__.py")}
+        operators = itertools.cycle(sorted(by_operator))
+        while len(own) <= PER_PACKAGE:
+            if remaining := by_operator[next(operators)]:
+                mutant = remaining.pop()
+                with suppress(SyntaxError):
+                    ast.parse(mutant.apply(texts[ROOT / mutant.module]) or "(")
+                    own.setdefault((mutant.module, mutant.function), mutant)
+        drawn.append(own.values())
     return [mutant for turn in zip(*drawn, strict=True) for mutant in turn]
 
 
@@ -178,7 +175,7 @@ def show(record: Path, other: Path | None = None) -> None:
             print(f"\n{mutant.module}:{mutant.line} {mutant.function}: survived {', '.join(mutant.outcomes)}")
             print(f"- {mutant.original}\n+ {mutant.mutated}")
             if was := found(earlier):
-                print(f"! no longer found by {was['test']}")
+                print(f"! no longer found by {was.get('test')}")
 
 
 if __name__ == "__main__":
