@@ -156,7 +156,8 @@ def run_limited(command: list[str], folder: Path, limit: int) -> dict[str, Any]:
         failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", log.read(), re.MULTILINE)
     # Killed beyond a limit by the kernel or by the lines above; 5: the package has no tests with these marks.
     outcome = "survived" if status in (0, 5) else "timeout" if status == -9 else "killed"
-    return {"outcome": outcome, "seconds": round(time.monotonic() - begun), "test": failed and failed[1]}
+    test = failed[1] if failed else f"exit status {status:d}"
+    return {"outcome": outcome, "seconds": round(time.monotonic() - begun), "test": test}
 
 
 def show(record: Path, other: Path | None = None) -> None:
