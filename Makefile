@@ -1,4 +1,4 @@
-# make install | demo | check | test | test-fast | test-long | test-gpu | docs | findings | package | format | clean
+# make install | demo | check | test | test-fast | test-long | test-gpu | docs | findings | mutants | package | format | clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -16,7 +16,7 @@ export PROMPT
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo check mypy test test-fast test-long test-gpu coverage docs findings package format clean distclean
+.PHONY: help install dev demo check mypy test test-fast test-long test-gpu coverage docs findings mutants package format clean distclean
 
 help:
 	@echo "make install    .venv with the project and its pinned dependencies; then .venv/bin/lopa"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-gpu   what needs an NVIDIA GPU, with the Python at hand; recorded in tests/gpu/LAST_RUN.md"
 	@echo "make docs       the documentation site, in build/site"
 	@echo "make findings   all experiments again, and docs/findings.md; goes on where it was interrupted"
+	@echo "make mutants    which faults of code the unit tests find; takes hours, goes on where it was interrupted"
 	@echo "make package    wheel and sdist, in dist; tries the wheel in an empty environment"
 	@echo "make format     format and fix what can be fixed"
 	@echo "make clean      remove caches and build output; distclean: .venv too"
@@ -104,6 +105,11 @@ findings: dev
 	  $(BIN)/lopa experiment $$name --output build/experiments || exit; done
 	@cp build/experiments/*.json benchmarks/experiments/
 	@$(BIN)/lopa experiment report
+
+# Remove build/mutants.jsonl to begin anew. Faults are in a copy of the last commit.
+mutants: dev
+	@PYTHONPATH=tests $(BIN)/python -m mutation run build/mutants.jsonl
+	@PYTHONPATH=tests $(BIN)/python -m mutation show build/mutants.jsonl --against tests/mutation/mutants.jsonl
 
 # Installs nothing: a machine with a GPU has a torch that fits it, and may have no internet.
 test-gpu:
