@@ -13,6 +13,8 @@ greedily: each gains less the more are there, so a gain that was computed before
 from __future__ import annotations
 
 import heapq
+import math
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -32,6 +34,41 @@ MIN_REPLACED = 0.02
 CERTAIN = 0.999
 """No draft counts as more probable."""
 
+REPEATED = 0.2
+"""A token's weight where the token in front of it is the same, and where the draft behind it is: masks do not know of
+each other, so two of them often draft one token. This and the next two are fitted to the model of the package."""
+
+DRAFT_LOGIT = 0.5
+"""Added to the logit of each draft: what is drafted without knowing the drafts in front of it is more often right if
+those are."""
+
+STALE_LOGIT = 2.5
+"""Taken, in part, from the logits of drafts that have aged, most from the first: one in front of it was wrong."""
+
+
+def reweigh(drafts: Sequence[Alternatives], last: int, age: int) -> list[Alternatives]:
+    """The same tokens, with probabilities closer to how often they are right when all in front of them are.
+
+    A draft that repeats a neighbour gives way to a token that is then more probable. `last`: the token in front of all.
+    `age`: see `choose_guesses`.
+    """
+    reweighed: list[Alternatives] = []
+    for at, alternatives in enumerate(drafts):
+        behind = drafts[at + 1][0][0] if at + 1 < len(drafts) else -1
+        factor = math.exp(DRAFT_LOGIT + STALE_LOGIT * (1 / (at + age) - 1 / (at + 1)))
+        weights = []
+        for token, probability in alternatives:
+            repeats = (token == last) + (token == behind)
+            weights.append((token, probability * factor * REPEATED**repeats))
+            factor = 1.0  # the draft's alone
+        rest = max(0.0, 1 - sum(probability for _, probability in alternatives))
+        total = rest + sum(weight for _, weight in weights) or 1.0
+        if alternatives[0][0] in (last, behind):
+            weights.sort(key=lambda weighed: -weighed[1])
+        reweighed.append([(token, weight / total) for token, weight in weights])
+        last = weights[0][0]
+    return reweighed
+
 
 @dataclass(slots=True)
 class _Path:
@@ -43,7 +80,7 @@ class _Path:
     ratio: float
     """The probability of a prefix with this token, divided by that with the draft in its place."""
     chosen: list[int] = field(default_factory=list)
-    """Lengths of the guesses that are chosen."""
+    """Lengths of the guesses that are chosen, ascending."""
 
 
 def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain: float = 0.0) -> list[Guess]:
@@ -63,23 +100,30 @@ def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain
             if probable[at] * probability >= MIN_REPLACED
         ]
 
+    branched: list[_Path] = []  # with a guess that is chosen, other than `main`
+
     def gain(path: _Path, length: int) -> float:
-        at, ratio = min(path.at, length), path.ratio
-        if path.chosen:
-            new = ratio * max(0.0, sums[length] - sums[max(path.chosen)])
+        at, ratio, chosen = min(path.at, length), path.ratio, path.chosen
+        if chosen:
+            new = ratio * max(0.0, sums[length] - sums[chosen[-1]])
         else:
-            shared = max(main.chosen, default=0)
+            shared = main.chosen[-1] if main.chosen else 0
             new = ratio * (sums[length] - sums[at]) + max(0.0, sums[at] - sums[shared])
-        shorter = [n for n in path.chosen if n <= length] + [n for n in main.chosen if n <= at]
-        longer = min((n for n in path.chosen if n > length), default=len(drafts) + 1)
-        continued = ratio * probable[longer] if longer <= len(drafts) else 0.0
+        continued = 0.0  # the probability that a longer chosen guess is right too
+        longer = len(drafts) + 1
+        if (following := bisect_right(chosen, length)) < len(chosen):
+            longer = chosen[following]
+            continued = ratio * probable[longer]
         if path is main:
-            continued += sum(
-                other.ratio * probable[min(other.chosen)]
-                for other in paths[1:]
-                if other.chosen and length <= other.at < longer
-            )
-        fresh = (length - max(shorter, default=-age)) * (ratio * probable[length] - continued)
+            for other in branched:
+                if length <= other.at < longer:
+                    continued += other.ratio * probable[other.chosen[0]]
+        if following:
+            shorter = chosen[following - 1]
+        else:
+            within = bisect_right(main.chosen, at)
+            shorter = main.chosen[within - 1] if within else -age
+        fresh = (length - shorter) * (ratio * probable[length] - continued)
         return (1 - STALE_SHARE) * new + STALE_SHARE * fresh
 
     # While nothing is chosen a gain has a short formula. Of a few hundred candidates few are looked at again.
@@ -104,7 +148,9 @@ def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain
             continue
         if guesses and now <= min_gain:
             break
-        path.chosen.append(length)
+        if path is not main and not path.chosen:
+            branched.append(path)
+        insort(path.chosen, length)
         tokens = [alternatives[0][0] for alternatives in drafts[:length]]
         if path is not main:
             tokens[path.at] = path.token

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses
+from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, reweigh
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
@@ -99,9 +99,10 @@ class JointSpeculationSession(DecodeSession):
         if not self.steps:
             return [()]
         end = len(self._ids)
-        drafts = self._drafts[end - self._base - 1 :][: self.max_len - 1 - end]
+        age = end - self._base
+        drafts = reweigh(self._drafts[age - 1 :][: self.max_len - 1 - end], self._ids[-1], age)
         min_gain = MIN_GAIN if self.settings.num_branches == "auto" else 0.0
-        return choose_guesses(drafts, end - self._base, most, min_gain)
+        return choose_guesses(drafts, age, most, min_gain)
 
     def _branch(self, start: int, guess: Guess) -> Branch:
         end = len(self._ids)

@@ -9,7 +9,15 @@ from itertools import product
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lopa_ray.decoding.guesses import CERTAIN, MIN_REPLACED, STALE_SHARE, Alternatives, Guess, choose_guesses
+from lopa_ray.decoding.guesses import (
+    CERTAIN,
+    MIN_REPLACED,
+    STALE_SHARE,
+    Alternatives,
+    Guess,
+    choose_guesses,
+    reweigh,
+)
 
 
 @st.composite
@@ -74,3 +82,30 @@ def test_auto_stops_where_a_guess_gains_too_little() -> None:
     drafts = [[(at, 0.9), (50 + at, 0.06)] for at in range(6)]
     lengths = [len(choose_guesses(drafts, 1, 16, min_gain)) for min_gain in (0.0, 0.15, 5.0)]
     assert lengths[0] > lengths[1] > lengths[2] == 1
+
+
+@given(any_drafts(), st.integers(0, 40), st.integers(1, 6))
+def test_reweighed_drafts_are_distributions_of_the_same_tokens(
+    drafts: list[Alternatives], last: int, age: int
+) -> None:
+    reweighed = reweigh(drafts, last, age)
+    for before, after in zip(drafts, reweighed, strict=True):
+        assert dict(before).keys() == dict(after).keys()
+        assert all(p > 0 for _, p in after) and sum(p for _, p in after) <= 1 + 1e-9
+
+
+def test_the_first_of_old_drafts_is_doubted_most() -> None:
+    drafts = [[(at, 0.8), (50 + at, 0.1)] for at in range(4)]
+    fresh, old = ([p for (_, p), _ in reweigh(drafts, 99, age)] for age in (1, 3))
+    assert all(p > 0.8 for p in fresh) and fresh == pytest.approx([fresh[0]] * 4)
+    assert old == sorted(old) and old[0] < 0.8
+    assert all(p < q for p, q in zip(old, fresh, strict=True))
+
+
+def test_a_draft_that_repeats_its_neighbour_gives_way() -> None:
+    once = [(5, 0.6), (7, 0.3)]
+    (first, _), (other, _) = reweigh([once], 5, 1)[0]
+    assert (first, other) == (7, 5)
+    assert [position[0][0] for position in reweigh([once, [(5, 0.9), (8, 0.05)]], 4, 1)] == [7, 5]
+    assert reweigh([once], 4, 1)[0][0][0] == 5
+    assert reweigh([[(5, 1.0)]], 5, 1) == [[(5, 1.0)]]  # nothing else is known
