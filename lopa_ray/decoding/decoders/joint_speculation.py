@@ -35,8 +35,8 @@ ALTERNATIVES = 3
 """Tokens per position that a guess may have."""
 
 MIN_GAIN = 0.3
-"""With `num_branches` auto a guess is evaluated if it gains more tokens than this: about a twentieth of what a step gains,
-which is what a branch costs where several take hardly longer than one."""
+"""With `num_branches` auto a guess is evaluated if it gains more tokens than this: about a twentieth of what a step
+takes, which is the price of a branch where several cost hardly more than one."""
 
 
 class JointSpeculationSession(DecodeSession):
