@@ -71,7 +71,7 @@ class DecisionWork:
         except RequestError as error:
             if not isinstance(line, OpenAILine):
                 raise
-            raise parsed.as_error(decision_error(error, 1)) from None
+            raise parsed.as_error(decision_error(error)) from None
         self.sessions: Sequence[DecodeSession] = (self._decision.session,)
 
     def add_step(self, index: int, event: RequestStep) -> None:

@@ -104,6 +104,6 @@ def _failed_line(line: RequestLine, error: Exception) -> FailedLine:
     worker_lost = isinstance(error, WorkerLostError)
     if not isinstance(line, OpenAILine):
         return FailedLine(line.line, str(error), line.id, worker_lost)
-    response = api_error(error, 1)
+    response = api_error(error)
     row = response_row(line, response.status, response.body)
     return FailedLine(line.line, response.message, line.custom_id, worker_lost, row)

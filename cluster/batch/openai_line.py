@@ -50,7 +50,7 @@ class OpenAIWork:
                 choices_request, time.monotonic()
             )
         except RequestError as error:
-            raise api_error(error, 1, request.setting_fields()) from None
+            raise api_error(error, request.setting_fields()) from None
         prompts = self._choices[:: choices_request.n]
         settings = self._choices[0].session.settings
         self._builder.add(

@@ -11,26 +11,19 @@ from cluster.openai.lopa_options import LopaOptions
 from lopa_ray.config.generation_settings import GIVING, GenerationSettings
 
 MAX_CHOICES, MAX_STOP = 16, 64
-"""Choices of a request, and its stop texts, unless something else is set."""
+"""Choices of a request, and its stop texts."""
 
 
-def make_choices_request(
-    request_id: str,
-    request: GenerationRequest,
-    *,
-    client: str = "",
-    max_choices: int = MAX_CHOICES,
-    max_stop: int = MAX_STOP,
-) -> ChoicesRequest:
+def make_choices_request(request_id: str, request: GenerationRequest, *, client: str = "") -> ChoicesRequest:
     """Raises ApiError (400) for fields that contradict each other, or are beyond the limits of choices and stops."""
     options = request.lopa or LopaOptions()
     prompts, choices_options = request.prompts(), request.choices_options()
     n, stop = choices_options.get("n", 1), choices_options.get("stop", ())
-    if n * len(prompts) > max_choices:
+    if n * len(prompts) > MAX_CHOICES:
         got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
-        raise invalid_value("n", f"got {got}; allowed: {max_choices} choices per request; split the request")
-    if len(stop) > max_stop:
-        raise invalid_value("stop", f"got {len(stop)} texts; allowed: {max_stop}; leave some out")
+        raise invalid_value("n", f"got {got}; allowed: {MAX_CHOICES} choices per request; split the request")
+    if len(stop) > MAX_STOP:
+        raise invalid_value("stop", f"got {len(stop)} texts; allowed: {MAX_STOP}; leave some out")
     if options.stream_canvas and not request.stream:
         raise invalid_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
     if options.partial and options.deadline is None:

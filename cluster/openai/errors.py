@@ -90,9 +90,7 @@ def invalid_value(param: str, message: str) -> ApiError:
     return ApiError(400, f"{param}: {message}", "invalid_value", param=param)
 
 
-def api_error(
-    error: Exception, retry_after_s: int, setting_fields: Mapping[str, str] | None = None
-) -> ApiError:
+def api_error(error: Exception, setting_fields: Mapping[str, str] | None = None) -> ApiError:
     """The response for an error. One that is no LopaError shows nothing of its inside, nor does one about workers, or
     about the model's files, which says where they lie.
 
@@ -103,7 +101,7 @@ def api_error(
         return error
     for error_class, status, code, text in _RESPONSES:
         if isinstance(error, error_class) and not isinstance(error, CheckpointError):
-            headers = {"Retry-After": str(retry_after_s)} if status in (429, 503) else {}
+            headers = {"Retry-After": "1"} if status in (429, 503) else {}
             if status in (500, 504):
                 # OpenAI's client repeats every 5xx, but a repeated request would fail in the same way.
                 headers["X-Should-Retry"] = "false"
@@ -121,8 +119,8 @@ def api_error(
     return ApiError(500, message, "internal_error")
 
 
-def decision_error(error: RequestError, retry_after_s: int) -> ApiError:
+def decision_error(error: RequestError) -> ApiError:
     """The response for an error about a decision, whose `setting` is the field of the request."""
-    response = api_error(error, retry_after_s)
+    response = api_error(error)
     response.param = None if error.setting == "prompt" else error.setting
     return response

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from cluster.openai.choices_request import MAX_CHOICES, MAX_STOP
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.engine.config import Config
 
@@ -29,24 +28,6 @@ class HttpSettings(StrictModel):
 
     max_body_bytes: int = Field(default=2**19, ge=1)
     """Maximum size of a request body, in bytes."""
-
-    max_choices: int = Field(default=MAX_CHOICES, ge=1)
-    """Maximum number of choices of a request: `n` times the number of prompts."""
-
-    max_stop: int = Field(default=MAX_STOP, ge=0)
-    """Maximum number of stop strings of a request."""
-
-    requests_per_minute: int | None = Field(default=None, ge=1)
-    """Requests of one client, by API key or else by address, on average; as many may come at once. null: no limit."""
-
-    tokens_per_minute: int | None = Field(default=None, ge=1)
-    """Tokens of one client's prompts and answers. They count when a request ends. null: no limit."""
-
-    tokens_per_day: int | None = Field(default=None, ge=1)
-    """The same for a day."""
-
-    retry_after_s: int = Field(default=1, ge=1)
-    """Seconds that 429 and 503 tell clients to wait (`Retry-After`)."""
 
     @field_validator("api_keys", mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from lopa_ray.config.removed import REMOVED
 from lopa_ray.errors import RequestError, SettingName, SettingsError
 
 FIELDS = "Fields:"
@@ -79,6 +80,8 @@ def _describe_one(detail: dict[str, Any], model: type[BaseModel]) -> tuple[str, 
         known = list(model.model_fields)
         close = difflib.get_close_matches(location, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        if location in REMOVED:
+            hint = f"it is gone: {REMOVED[location]}"
         return (f"unknown setting {location} = {detail['input']!r} in {model.__name__}; {hint}",)
     cause = detail.get("ctx", {}).get("error")
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")

@@ -16,7 +16,6 @@ from cluster.choices.messages import OwnedId
 from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.admin_routes import admin_routes
-from cluster.serving.http.client_limits import ClientLimits
 from cluster.serving.http.cross_site_guard import CrossSiteGuard
 from cluster.serving.http.decision_routes import decision_routes
 from cluster.serving.http.defaults_routes import defaults_routes
@@ -68,7 +67,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
             allowed_origins=settings.allowed_origins,
         )
     app.add_middleware(RequestTargetMiddleware)
-    app.add_middleware(ErrorMiddleware, retry_after_s=settings.retry_after_s)
+    app.add_middleware(ErrorMiddleware)
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -90,9 +89,9 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         # Raised to the middleware, which formats all errors.
         raise ApiError(error.status_code, message, code, headers=headers)
 
-    limits, running_ids = ClientLimits(settings), set[OwnedId]()
-    app.include_router(openai_routes(backend, settings, limits, running_ids))
-    app.include_router(decision_routes(backend, settings, limits, running_ids))
+    running_ids = set[OwnedId]()
+    app.include_router(openai_routes(backend, settings, running_ids))
+    app.include_router(decision_routes(backend, settings, running_ids))
     app.include_router(tokenizer_routes(backend, settings))
     app.include_router(defaults_routes(backend, settings))
     app.include_router(health_routes(backend))

@@ -45,25 +45,22 @@ class DecisionResponder(Response):
         exchange: DecisionExchange,
         record: RequestLogRecord,
         running_ids: set[OwnedId],
-        retry_after_s: int,
-        charge: Callable[[int], None],
     ) -> None:
         """See `Responder`."""
         super().__init__()
-        self._backend, self._exchange, self._record = backend, exchange, record
-        self._running_ids, self._retry_after_s, self._charge = running_ids, retry_after_s, charge
+        self._backend, self._exchange = backend, exchange
+        self._record, self._running_ids = record, running_ids
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ClientDisconnectedError, the backend's errors, and ApiError for a request that is wrong."""
         try:
             await run_until_disconnect(receive, self._send(send))
         except RequestError as error:
-            raise self._exchange.as_error(decision_error(error, self._retry_after_s)) from None
+            raise self._exchange.as_error(decision_error(error)) from None
 
     async def _send(self, send: Send) -> None:
         result = await self._result()
         self._record.prompt_tokens, self._record.completion_tokens = result.input_tokens, result.output_tokens
-        self._charge(result.input_tokens + result.output_tokens)
         response = self._exchange.respond(result).to_dict()
         await send_json(send, 200, response, self._exchange.headers)
 

@@ -15,9 +15,8 @@ from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of
 from cluster.serving.http.body import read_json_object
-from cluster.serving.http.client_limits import ClientLimits, client_of
 from cluster.serving.http.decision_responder import DecisionExchange, DecisionResponder
-from cluster.serving.http.dependencies import choose_model, require_api_key
+from cluster.serving.http.dependencies import choose_model, client_of, require_api_key
 from cluster.serving.http.openapi import error_responses, request_body
 from cluster.serving.settings import HttpSettings
 from cluster.typesafe.errors import UnprocessableError, UnprocessableObject, unprocessable
@@ -32,7 +31,7 @@ _ERROR_STATUSES = (404, 409, 413, 415, 429, 499, 500, 503, 504)
 
 
 def decision_routes(
-    backend: Callable[[], Backend], settings: HttpSettings, limits: ClientLimits, running_ids: set[OwnedId]
+    backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
     """Both routes. `running_ids`: see `Responder`."""
     router = APIRouter(
@@ -44,8 +43,7 @@ def decision_routes(
     def respond(http_request: Request, exchange: DecisionExchange) -> Response:
         record = log_record_of(http_request.scope)
         record.model = exchange.model
-        charge = partial(limits.charge, exchange.message.client)
-        return DecisionResponder(backend(), exchange, record, running_ids, settings.retry_after_s, charge)
+        return DecisionResponder(backend(), exchange, record, running_ids)
 
     @router.post(
         "/decisions",
@@ -56,7 +54,6 @@ def decision_routes(
     )
     async def decisions(http_request: Request) -> Response:
         record, client = log_record_of(http_request.scope), client_of(http_request.scope)
-        limits.admit(client)
         request = DecisionsRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
         message = request.as_message(record.id, client)
         model = choose_model(request.model, backend().models)
@@ -76,7 +73,6 @@ def decision_routes(
     )
     async def systemone(http_request: Request) -> Response:
         record, client = log_record_of(http_request.scope), client_of(http_request.scope)
-        limits.admit(client)
         with _unprocessable():
             if http_request.headers.get("content-type", "").startswith("multipart/"):
                 raise UnprocessableError(["assets"], f"assets {NO_IMAGES}", "unsupported_parameter")

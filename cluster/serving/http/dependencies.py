@@ -1,4 +1,4 @@
-"""What routes check first: an API key, a model that is served."""
+"""What routes ask first: an API key, the client, a model that is served."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from typing import Annotated, Any
 from fastapi import Request, Security
 from fastapi.security import HTTPBearer
 from pydantic import SecretStr
+from starlette.types import Scope
 
 from cluster.openai.errors import ApiError, short_repr
 
 _BEARER = HTTPBearer(auto_error=False)
 """Only describes the keys in the OpenAPI document."""
+
+
+def client_of(scope: Scope) -> str:
+    """Who sent a request: `key N`, the Nth of the configured keys, or `address A`. It never has a key itself."""
+    named: str | None = scope.get("lopa.client")
+    return named or f"address {(scope.get('client') or ('unknown',))[0]}"
 
 
 def require_api_key(keys: Sequence[SecretStr]) -> Callable[..., Any]:

@@ -11,7 +11,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cluster.openai.errors import api_error
 from cluster.openai.events import ServerSentEvent
 from cluster.serving.http.responder import send_json
-from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import ClusterError
 
 
@@ -37,8 +36,7 @@ class LostIngressMiddleware:
         await self._app(scope, receive, send_on)
         # A client that has disconnected gets none of this.
         error = api_error(
-            ClusterError("the process that handled this request was lost and is being replaced"),
-            HttpSettings().retry_after_s,
+            ClusterError("the process that handled this request was lost and is being replaced")
         )
         if not started:
             await send_json(send, error.status, error.body, error.headers)

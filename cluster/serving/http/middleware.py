@@ -70,8 +70,8 @@ class HeadMiddleware:
 class ErrorMiddleware:
     """Turns every error into a response in OpenAI's shape, and logs those that have no status of their own."""
 
-    def __init__(self, app: ASGIApp, retry_after_s: int) -> None:
-        self._app, self._retry_after_s = app, retry_after_s
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,7 +83,7 @@ class ErrorMiddleware:
         except ClientDisconnectedError:
             record.error = "client_gone"
         except Exception as error:
-            response = api_error(error, self._retry_after_s)
+            response = api_error(error)
             record.error = response.code
             log_error(record, error, response)
             if record.status is None:

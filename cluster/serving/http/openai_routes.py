@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response, Security
@@ -28,8 +27,7 @@ from cluster.openai.responses_builder import ResponsesBuilder
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
-from cluster.serving.http.client_limits import ClientLimits, client_of
-from cluster.serving.http.dependencies import check_model, choose_model, require_api_key
+from cluster.serving.http.dependencies import check_model, choose_model, client_of, require_api_key
 from cluster.serving.http.openapi import (
     completion_response,
     error_responses,
@@ -48,7 +46,7 @@ _ERROR_STATUSES = (400, 404, 409, 413, 415, 429, 499, 500, 503, 504)
 
 
 def openai_routes(
-    backend: Callable[[], Backend], settings: HttpSettings, limits: ClientLimits, running_ids: set[OwnedId]
+    backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
     """OpenAI's routes but for decisions, and the one that cancels. `running_ids`: see `Responder`."""
     router = APIRouter(
@@ -63,26 +61,14 @@ def openai_routes(
         request_model: type[AnyRequest],
         new_builder: Callable[[str, AnyRequest, ChoicesRequest], AnswerBuilder],
     ) -> Responder:
-        record, client = log_record_of(http_request.scope), client_of(http_request.scope)
-        limits.admit(client)
+        record = log_record_of(http_request.scope)
         body = await read_json_object(http_request, settings.max_body_bytes)
         logger.debug("request %s has the fields %s", record.id, sorted(body))
         request = request_model.parse(body)
-        choices_request = make_choices_request(
-            record.id, request, client=client, max_choices=settings.max_choices, max_stop=settings.max_stop
-        )
+        choices_request = make_choices_request(record.id, request, client=client_of(http_request.scope))
         record.model = choose_model(request.model, backend().models)
         builder = new_builder(record.model, request, choices_request)
-        return Responder(
-            backend(),
-            builder,
-            request.setting_fields(),
-            request.warnings,
-            record,
-            running_ids,
-            settings.retry_after_s,
-            partial(limits.charge, client),
-        )
+        return Responder(backend(), builder, request.setting_fields(), request.warnings, record, running_ids)
 
     def model_card(model: str) -> ModelCard:
         return ModelCard(id=model, object="model", created=started, owned_by="lopa-ray")

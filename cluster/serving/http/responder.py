@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -45,16 +45,12 @@ class Responder(Response):
         warnings: Sequence[str],
         record: RequestLogRecord,
         running_ids: set[OwnedId],
-        retry_after_s: int,
-        charge: Callable[[int], None],
     ) -> None:
         """`setting_fields`: see `api_error`. `warnings` are in a header of the response. `running_ids`: ids of the
-        requests that are being answered, shared by all responders. `charge` is told the tokens of prompt and answer at
-        the end."""
+        requests that are being answered, shared by all responders."""
         super().__init__()
         self._backend, self._builder, self._setting_fields = backend, builder, setting_fields
-        self._record, self._running_ids, self._retry_after_s = record, running_ids, retry_after_s
-        self._charge = charge
+        self._record, self._running_ids = record, running_ids
         self._warning_headers = {WARNING_HEADER: "; ".join(warnings)} if warnings else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,11 +59,10 @@ class Responder(Response):
         try:
             await run_until_disconnect(receive, respond(send))
         except RequestError as error:  # raised by the group before anything is sent
-            raise api_error(error, self._retry_after_s, self._setting_fields) from None
+            raise api_error(error, self._setting_fields) from None
         finally:
             self._record.prompt_tokens = self._builder.prompt_tokens
             self._record.completion_tokens = self._builder.completion_tokens
-            self._charge((self._builder.prompt_tokens or 0) + (self._builder.completion_tokens or 0))
 
     @asynccontextmanager
     async def _outputs(self) -> AsyncIterator[AsyncIterator[ChoicesOutput]]:
@@ -109,7 +104,7 @@ class Responder(Response):
                 async for event in self._events(accepted, outputs):
                     await _send_event(send, event)
             except Exception as error:
-                failure = api_error(error, self._retry_after_s)
+                failure = api_error(error)
                 log_error(self._record, error, failure)
                 self._record.error = failure.code
         if failure is not None:

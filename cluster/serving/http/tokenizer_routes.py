@@ -42,7 +42,7 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         try:
             tokenized = await backend().tokenize(model, request.as_prompt())
         except PromptError as error:
-            raise api_error(error, settings.retry_after_s, {"prompt": request.prompt_field}) from None
+            raise api_error(error, {"prompt": request.prompt_field}) from None
         return TokenizeResponse(
             count=len(tokenized.tokens),
             max_model_len=tokenized.max_model_len,
@@ -60,6 +60,6 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         try:
             return DetokenizeResponse(prompt=await backend().detokenize(model, request.tokens))
         except PromptError as error:
-            raise api_error(error, settings.retry_after_s, {"prompt": "tokens"}) from None
+            raise api_error(error, {"prompt": "tokens"}) from None
 
     return router

@@ -69,8 +69,8 @@ def behind() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def nginx_in_front(tmp_path: Path, behind: Server) -> Iterator[str]:
-    """The URL of a running nginx, whose times are shorter."""
+def nginx_in_front(tmp_path: Path, behind: Server, burst: int = 100) -> Iterator[str]:
+    """The URL of a running nginx, whose times are shorter. `burst`: requests that one address has at once."""
     program = shutil.which("nginx")
     if program is None:
         pytest.skip("needs nginx")
@@ -81,6 +81,8 @@ def nginx_in_front(tmp_path: Path, behind: Server) -> Iterator[str]:
         "client_header_timeout 10s": "client_header_timeout 1s",
         "client_body_timeout 10s": "client_body_timeout 1s",
         "limit_conn lopa_clients 64": "limit_conn lopa_clients 4",
+        "rate=600r/m": "rate=1r/m",
+        "burst=100": f"burst={burst}",
     }
     text = TEXT
     for before, after in changes.items():
@@ -165,9 +167,16 @@ def test_one_address_has_a_number_of_connections(nginx: str, behind: Server) -> 
         ]
         assert [stream.status_code for stream in streams] == [200] * 4
         refused = client.post(CHAT, json=ASK)
-        assert error_code(refused, 429) == "too_many_connections" and refused.headers["retry-after"]
+        assert error_code(refused, 429) == "rate_limit_exceeded" and refused.headers["retry-after"]
         for stream in streams:
             stream.close()
+
+
+def test_one_address_has_a_number_of_requests(tmp_path: Path, behind: Server) -> None:
+    with nginx_in_front(tmp_path, behind, burst=1) as url:
+        responses = [httpx.post(url + CHAT, json=ASK, timeout=30) for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert error_code(responses[2], 429) == "rate_limit_exceeded" and responses[2].headers["retry-after"]
 
 
 def test_the_servers_own_errors_pass_and_a_server_that_is_gone_is_a_503(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
-HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
+HTTP_SETTINGS = {"max_body_bytes": 20_000}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
         ({"max_tokens": 2**31}, "max_tokens", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
-        ({"n": 5}, "n", "invalid_value"),
+        ({"n": 17}, "n", "invalid_value"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "invalid_value"),
         ({"stop": ""}, "stop[0]", "invalid_value"),
         ({"stop": ["a"] * 65}, "stop", "invalid_value"),
@@ -173,8 +173,8 @@ def test_a_wrong_chat_field_is_named(client: httpx.Client, fields: Any, param: s
         ({"prompt": [2**31]}, "prompt"),
         ({"prompt": None}, "prompt"),
         ({"prompt": {"a": 1}}, "prompt"),
-        ({"prompt": list("abcde")}, "n"),
-        ({"prompt": list("abc"), "n": 2}, "n"),
+        ({"prompt": list("abcdefghijklmnopq")}, "n"),
+        ({"prompt": list("abc"), "n": 6}, "n"),
         ({"echo": True, "logprobs": 0}, "echo"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),

@@ -26,7 +26,7 @@ from support.fake_backend import (
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
-HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
+HTTP_SETTINGS = {"max_body_bytes": 20_000}
 
 
 def choices_request_of(

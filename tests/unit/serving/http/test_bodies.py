@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
 
-HTTP_SETTINGS = {"max_body_bytes": 30_000, "max_choices": 4}
+HTTP_SETTINGS = {"max_body_bytes": 30_000}
 
 
 @pytest.fixture(scope="module")

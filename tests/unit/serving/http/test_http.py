@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.openai.errors import api_error
 from cluster.openai.model_list import ModelCard, ModelList
 from cluster.serving.http import playground_routes
 from cluster.serving.http.api_keys import load_api_keys
@@ -271,10 +270,6 @@ def test_requests_run_together(server: Server) -> None:
     for thread in threads:
         thread.join(20)
     assert len(server.backend.closed) == 8
-
-
-def test_how_long_to_wait_is_a_setting() -> None:
-    assert api_error(LopaError("x"), retry_after_s=3).headers == {"Retry-After": "3"}
 
 
 def test_a_proxy_may_send_the_id() -> None:

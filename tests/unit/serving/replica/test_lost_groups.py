@@ -36,7 +36,7 @@ def test_a_lost_group_is_unavailable(error: Exception, caplog: pytest.LogCapture
     ingress = Ingress(demo=SimpleNamespace(tokenize=SimpleNamespace(remote=call)))
     with pytest.raises(ClusterError) as caught:
         asyncio.run(ingress.tokenize("demo", PromptToTokenize("hi")))
-    response = api_error(caught.value, 1)
+    response = api_error(caught.value)
     assert (response.status, response.code, response.headers) == (503, "unavailable", {"Retry-After": "1"})
     assert response.message == "the group was lost and is being replaced; try again later"
     assert "secret" in caplog.text or type(error).__name__ in caplog.text

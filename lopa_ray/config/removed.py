@@ -1,0 +1,13 @@
+"""Settings of earlier versions, for the message of one that is unknown."""
+
+from __future__ import annotations
+
+_GATEWAY = "a gateway in front limits clients, see cluster/deploy/nginx.conf"
+
+REMOVED = {
+    **dict.fromkeys(("requests_per_minute", "tokens_per_minute", "tokens_per_day"), _GATEWAY),
+    "retry_after_s": "clients are told to wait for a second",
+    "max_choices": "a request has at most 16 choices",
+    "max_stop": "a request has at most 64 stop texts",
+}
+"""Name → what there is instead."""
