@@ -1,14 +1,13 @@
-"""AutoscalingLoop: measures the load of a group at a steady interval, and resizes the group."""
+"""AutoscalingLoop: measures the load of a group at intervals that fit its workers' starts, and resizes the group."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from actors.group_membership import GroupMembership
-from lopa_ray.config.scaling_settings import ScalingSettings
-from lopa_ray.scheduling.autoscaler import Autoscaler, LoadMeter
+from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.scheduling.autoscaler import LOOKS_PER_START, Autoscaler, LoadMeter
 from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
@@ -17,12 +16,13 @@ logger = logging.getLogger("lopa.group")
 class AutoscalingLoop:
     """Between an `Autoscaler`, which decides, and the group that it decides about. `meter` records every step."""
 
-    def __init__(self, settings: ScalingSettings, membership: GroupMembership, scheduler: Scheduler) -> None:
+    def __init__(self, group: GroupSettings, membership: GroupMembership, scheduler: Scheduler) -> None:
         """Begins with as many workers as the group should have by now. Needs a running event loop."""
-        self._settings = settings
+        assert group.scaling is not None
+        self._group = group
         self._membership = membership
         self._scheduler = scheduler
-        self._autoscaler = Autoscaler(settings, membership.target)
+        self._autoscaler = Autoscaler(group.scaling, group.num_workers, membership.target)
         self.meter = LoadMeter()
         self._task = asyncio.create_task(self._run())
 
@@ -31,8 +31,8 @@ class AutoscalingLoop:
 
         Raises SettingsError beyond the bounds.
         """
-        self._settings.check_num_workers(num_workers)
-        self._autoscaler.override(num_workers, time.monotonic())
+        self._group.check_resize(num_workers)
+        self._autoscaler.override(num_workers)
 
     def close(self) -> None:
         """Stop."""
@@ -40,9 +40,8 @@ class AutoscalingLoop:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.interval_s)
+            await asyncio.sleep(self._membership.pending.start_s / LOOKS_PER_START)
             load = self.meter.take_load(
-                time.monotonic(),
                 workers=len(self._membership.pool),
                 in_flight=self._scheduler.in_flight,
                 waiting=self._scheduler.waiting,

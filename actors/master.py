@@ -111,7 +111,7 @@ class Master:
         info = await self._membership.start(self._scheduler, phases)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
-            self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
+            self._autoscaling = AutoscalingLoop(self._config.group, self._membership, self._scheduler)
         self._started.set()
         return StartedGroup(info, phases.seconds)
 

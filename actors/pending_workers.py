@@ -64,6 +64,8 @@ class PendingWorkers:
         self._progress = asyncio.Event()
         self._fatal: LopaError | None = None
         """An error that another attempt would have as well."""
+        self.start_s: float
+        """Seconds from the place of the last worker that was ready until it had loaded the model; known with `info`."""
         self.info: WorkerInfo
         """Of the model, once a worker has loaded it."""
         self._placed_by = math.inf
@@ -204,10 +206,12 @@ class PendingWorkers:
             loading.cancel()
 
     async def _load(self, worker: WorkerHandle) -> None:
+        began = time.monotonic()
         await worker.prepare()
         if self._starting is not None:
             self._starting.end("workers")
         self.info = await self._factory.load_model(worker)
+        self.start_s = time.monotonic() - began
 
     def _cancel(self, task: asyncio.Task[WorkerHandle | None]) -> None:
         if not task.done():

@@ -34,7 +34,7 @@ class GroupSettings(StrictModel):
     cut by width."""
 
     scaling: ScalingSettings | None = None
-    """How the number of workers follows the load, from num_workers on; without it, it stays."""
+    """How the number of workers follows the load, with num_workers at least; without it, it stays."""
 
     num_cpus: float = Field(default=1.0, ge=0.0)
     """CPUs per worker, or per shard of one (Ray resource `CPU`; fractions allowed)."""
@@ -106,15 +106,26 @@ class GroupSettings(StrictModel):
         """The same in actors, each of which holds a model or a shard of it."""
         return self.max_workers * self.tensor_parallel_size
 
+    def check_resize(self, num_workers: int) -> None:
+        """Raises SettingsError unless a running group that follows its load may have that many workers."""
+        if not self.num_workers <= num_workers <= self.max_workers:
+            raise SettingsError(
+                f"got {num_workers} workers; allowed: {self.num_workers} to {self.max_workers} (group.scaling)"
+            )
+
     @field_validator("scaling", mode="before")
     @classmethod
     def _scaling(cls, value: Any) -> Any:
         return ScalingSettings(**value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _num_workers_within_bounds(self) -> Self:
-        if self.scaling is not None:
-            self.scaling.check_num_workers(self.num_workers)
+    def _num_workers_fits(self) -> Self:
+        if self.num_workers > self.max_workers:
+            raise SettingsError(
+                f"num_workers {self.num_workers} is more than scaling.max_workers {self.max_workers}; lower the one or "
+                "raise the other",
+                setting="num_workers",
+            )
         return self
 
     @field_validator("expert_parallel", "overlap_schedule", mode="before")

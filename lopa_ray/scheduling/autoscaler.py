@@ -2,7 +2,9 @@
 
 A policy is a pure function from an observed `Load` to a demand for workers. `Autoscaler` follows the demand slowly:
 the demand has to last for some time before the number of workers changes, and there is a minimum time between two
-changes. The number of workers changes only the time of a step. The number of branches of a step is decided in
+changes. These times follow from how long a worker takes to start, because that is what a change costs.
+
+The number of workers changes only the time of a step. The number of branches of a step is decided in
 `branch_budget.py`.
 """
 
@@ -16,13 +18,20 @@ from typing import TypeAlias
 
 from lopa_ray.config.scaling_settings import PolicyName, ScalingSettings
 
+LOOKS_PER_START = 8
+"""Observations in the time that a worker takes to start. No change follows another one sooner than that."""
+
+LOOKS_TO_GROW = 2
+"""Observations after the first for which more workers must be in demand: a quarter of a start."""
+
+LOOKS_TO_SHRINK = 4 * LOOKS_PER_START
+"""The same for fewer workers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """The load of a group since the last observation."""
 
-    at: float
-    """Time of the observation in seconds, on any monotonic clock."""
     workers: int
     """Workers that take part in steps; further workers may be starting."""
     in_flight: int
@@ -74,10 +83,10 @@ class LoadMeter:
         self._branches += branches
         self._seconds += seconds
 
-    def take_load(self, at: float, *, workers: int, in_flight: int, waiting: int) -> Load:
-        """Return the load since the last call, and reset the counters. `at` is the time in seconds."""
+    def take_load(self, *, workers: int, in_flight: int, waiting: int) -> Load:
+        """Return the load since the last call, and reset the counters."""
         steps = max(1, self._steps)
-        load = Load(at, workers, in_flight, waiting, self._branches / steps, self._seconds / steps)
+        load = Load(workers, in_flight, waiting, self._branches / steps, self._seconds / steps)
         self._steps, self._branches, self._seconds = 0, 0, 0.0
         return load
 
@@ -86,8 +95,8 @@ class LoadMeter:
 class _Trend:
     """A demand for more workers, or for fewer, that has lasted without interruption."""
 
-    since: float
-    """Time in seconds at which it began."""
+    looks: int
+    """Observations since it began."""
     grows: bool
     """Whether the demand is for more workers."""
     least: int
@@ -95,41 +104,44 @@ class _Trend:
 
 
 class Autoscaler:
-    """Follows the demand of a policy. Its decisions depend only on the observed loads.
+    """Follows the demand of a policy. Its decisions depend only on the observed loads, of which there should be
+    `LOOKS_PER_START` while a worker starts.
 
     When a demand has lasted long enough, the number of workers changes to the demanded number that was closest to the
     current one during that time. A demand that returns to the current number earlier than that changes nothing.
     """
 
-    def __init__(self, settings: ScalingSettings, workers: int) -> None:
+    def __init__(self, settings: ScalingSettings, min_workers: int, workers: int) -> None:
         """`workers` is the initial number of workers."""
-        self._settings = settings
+        self._settings, self._min_workers = settings, min_workers
         self._policy = POLICIES[settings.policy]
         self.desired_workers = workers
         """Number of workers that the group should have."""
         self._trend: _Trend | None = None
-        self._changed_at = -math.inf
+        self._looks = LOOKS_PER_START
+        """Observations since the last change."""
 
     def observe(self, load: Load) -> int:
         """Process an observed load; returns the number of workers that the group should have from now on."""
-        settings, desired = self._settings, self._demand(load)
+        desired = self._demand(load)
+        self._looks += 1
         if desired == self.desired_workers:
             self._trend = None
             return self.desired_workers
         grows, trend = desired > self.desired_workers, self._trend
         if trend is None or trend.grows != grows:
-            trend = _Trend(load.at, grows, desired)
-        self._trend = _Trend(trend.since, grows, (min if grows else max)(trend.least, desired))
-        lasted = load.at - trend.since >= (settings.grow_after_s if grows else settings.shrink_after_s)
-        if lasted and load.at - self._changed_at >= settings.cool_down_s:
-            self.override(self._trend.least, load.at)
+            trend = _Trend(-1, grows, desired)
+        self._trend = _Trend(trend.looks + 1, grows, (min if grows else max)(trend.least, desired))
+        lasted = self._trend.looks >= (LOOKS_TO_GROW if grows else LOOKS_TO_SHRINK)
+        if lasted and self._looks >= LOOKS_PER_START:
+            self.override(self._trend.least)
         return self.desired_workers
 
-    def override(self, workers: int, at: float) -> None:
-        """Set the number of workers at time `at` in seconds. This counts as a change for the cool-down."""
-        self.desired_workers, self._changed_at, self._trend = workers, at, None
+    def override(self, workers: int) -> None:
+        """Set the number of workers. The next change keeps its distance from it as from any other."""
+        self.desired_workers, self._looks, self._trend = workers, 0, None
 
     def _demand(self, load: Load) -> int:
         # Rounding may bring a sum of fractions slightly above a whole number.
         demand = math.ceil(self._policy(load, self._settings.target) - 1e-9)
-        return max(self._settings.min_workers, min(self._settings.max_workers, demand))
+        return max(self._min_workers, min(self._settings.max_workers, demand))

@@ -59,7 +59,7 @@ def main() -> None:
         now += seconds
         if now >= next_row:
             counts = {"in_flight": scheduler.in_flight, "waiting": scheduler.waiting}
-            load = asdict(meter.take_load(next_row, workers=1, **counts))
+            load = asdict(meter.take_load(workers=1, **counts))
             load |= {"step_s": round(load["step_s"], 5), "branches": round(load["branches"], 3)}
             print(json.dumps(load), flush=True)
             next_row += 1.0

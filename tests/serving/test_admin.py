@@ -14,10 +14,7 @@ from support.client_request import ClientRequest, local_engine
 from support.server_process import run_server
 from support.waiting import wait_until
 
-DEMO = {
-    "id": "demo",
-    "group": {"num_workers": 1, "num_cpus": 0.25, "scaling": {"max_workers": 2, "shrink_after_s": 3600.0}},
-}
+DEMO = {"id": "demo", "group": {"num_workers": 1, "num_cpus": 0.25}}
 KEY = "key-of-an-operator"
 PATH = "/admin/models/demo/workers"
 
@@ -53,9 +50,6 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
                 float(line.split()[-1]) for line in page.splitlines() if line.startswith("lopa_tokens_total{")
             ]
             assert sum(tokens) == 3 * 96 and page.count("lopa_replica_up{") == 2
-            beyond = client.post(PATH, json={"num_workers": 3})
-            assert beyond.status_code == 400
-            assert "allowed: 1 to 2 (group.scaling)" in beyond.json()["error"]["message"]
             client.post(PATH, json={"num_workers": 1}).raise_for_status()
             wait_until(lambda: [group["wanted"] for group in groups()] == [1, 1], 30, "the groups to be told")
             wait_until(lambda: [group["workers"] for group in groups()] == [1, 1], 60, "a worker to leave")

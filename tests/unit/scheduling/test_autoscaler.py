@@ -16,34 +16,35 @@ from hypothesis import given, strategies as st
 from lopa_ray.config.scaling_settings import ScalingSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
-from lopa_ray.scheduling.autoscaler import POLICIES, Autoscaler, Load, LoadMeter
+from lopa_ray.scheduling.autoscaler import (
+    LOOKS_PER_START,
+    LOOKS_TO_SHRINK,
+    POLICIES,
+    Autoscaler,
+    Load,
+    LoadMeter,
+)
 from support.paths import DATA
 
 RECORDED = DATA / "recorded_loads.jsonl"
 
-IDLE = Load(at=0.0, workers=1, in_flight=0, waiting=0, branches=0.0, step_s=0.0)
-PROMPT = {"grow_after_s": 0.0, "shrink_after_s": 0.0, "cool_down_s": 0.0}
+IDLE = Load(workers=1, in_flight=0, waiting=0, branches=0.0, step_s=0.0)
 
 
 def settings(**changes: Any) -> ScalingSettings:
     return ScalingSettings(**{"max_workers": 8, **changes})
 
 
-def loads(branches: Iterable[float], every_s: float = 1.0) -> list[Load]:
-    """A look every second, with that many branches per step."""
-    return [replace(IDLE, at=every_s * at, branches=float(number)) for at, number in enumerate(branches)]
-
-
-def followed(changes: dict[str, Any], branches: Iterable[float], start: int = 1) -> list[int]:
-    autoscaler = Autoscaler(settings(**changes), start)
-    return [autoscaler.observe(load) for load in loads(branches)]
+def followed(branches: Iterable[float], start: int = 1, **changes: Any) -> list[int]:
+    autoscaler = Autoscaler(settings(**changes), 1, start)
+    return [autoscaler.observe(replace(IDLE, branches=float(number))) for number in branches]
 
 
 # Policies
 
 
 def test_each_policy_counts_what_it_says() -> None:
-    load = Load(at=0.0, workers=3, in_flight=4, waiting=5, branches=12.0, step_s=0.2)
+    load = Load(workers=3, in_flight=4, waiting=5, branches=12.0, step_s=0.2)
     assert POLICIES["branches"](load, 4.0) == 3.0
     assert POLICIES["requests"](load, 2.0) == 4.5
     assert POLICIES["step_time"](load, 0.1) == pytest.approx(6.0)
@@ -53,7 +54,6 @@ def test_each_policy_counts_what_it_says() -> None:
 
 LOADS = st.builds(
     Load,
-    at=st.just(0.0),
     workers=st.integers(1, 64),
     in_flight=st.integers(0, 64),
     waiting=st.integers(0, 1000),
@@ -62,63 +62,51 @@ LOADS = st.builds(
 )
 
 
-@given(st.sampled_from(sorted(POLICIES)), st.floats(0.01, 100), st.lists(LOADS, max_size=20))
-def test_an_autoscaler_stays_within_its_bounds(policy: Any, target: float, seen: list[Load]) -> None:
-    autoscaler = Autoscaler(settings(min_workers=2, policy=policy, target=target, **PROMPT), 2)
-    for load in seen:
+@given(st.sampled_from(sorted(POLICIES)), st.floats(0.01, 100), LOADS)
+def test_an_autoscaler_gets_to_the_demand_within_its_bounds(policy: Any, target: float, load: Load) -> None:
+    autoscaler = Autoscaler(settings(policy=policy, target=target), 2, 2)
+    for _ in range(LOOKS_TO_SHRINK + 1):
         workers = autoscaler.observe(load)
-        assert 2 <= workers <= 8
-        demand = POLICIES[policy](load, target)
-        assert workers == 8 or workers >= demand - 1e-6
-        assert workers == 2 or workers - 1 < demand
-
-
-@given(st.lists(LOADS, min_size=1, max_size=20), st.integers(0, 5))
-def test_the_same_loads_give_the_same_numbers(seen: list[Load], later: int) -> None:
-    """On any clock: only differences between times count."""
-
-    def numbers(shift: float) -> list[int]:
-        autoscaler = Autoscaler(settings(grow_after_s=1.0, shrink_after_s=3.0, cool_down_s=2.0), 1)
-        return [autoscaler.observe(replace(load, at=shift + at)) for at, load in enumerate(seen)]
-
-    assert numbers(0) == numbers(1000 * later)
+    assert 2 <= workers <= 8
+    demand = POLICIES[policy](load, target)
+    assert workers == 8 or workers >= demand - 1e-6
+    assert workers == 2 or workers - 1 < demand
 
 
 # Hysteresis and cool-down
 
 
 def test_more_workers_must_be_in_demand_for_a_while_and_fewer_for_longer() -> None:
-    changes = {"grow_after_s": 2.0, "shrink_after_s": 5.0, "cool_down_s": 0.0}
-    assert followed(changes, [4] * 5) == [1, 1, 4, 4, 4]
-    assert followed(changes, [1] * 7, start=4) == [4, 4, 4, 4, 4, 1, 1]
-    assert followed(changes, [4, 4, 1, 4, 4, 1, 4]) == [1] * 7, "a demand that breaks off begins anew"
+    assert followed([4] * 4) == [1, 1, 4, 4]
+    assert followed([1] * (LOOKS_TO_SHRINK + 2), start=4) == [4] * LOOKS_TO_SHRINK + [1, 1]
+    assert followed([4, 4, 1, 4, 4, 1, 4]) == [1] * 7, "a demand that breaks off begins anew"
 
 
 def test_a_change_is_the_least_that_was_in_demand() -> None:
-    changes = {"grow_after_s": 2.0, "shrink_after_s": 2.0, "cool_down_s": 0.0}
-    assert followed(changes, [8, 3, 6]) == [1, 1, 3]
-    assert followed(changes, [1, 5, 2], start=8) == [8, 8, 5]
+    assert followed([8, 3, 6]) == [1, 1, 3]
+    falls = [1] * (LOOKS_TO_SHRINK - 1) + [5, 2]
+    assert followed(falls, start=8) == [8] * LOOKS_TO_SHRINK + [5]
 
 
 def test_changes_keep_a_distance() -> None:
-    changes = {"grow_after_s": 0.0, "shrink_after_s": 0.0, "cool_down_s": 3.0}
-    assert followed(changes, [2, 3, 4, 5, 6, 1, 1, 1]) == [2, 2, 2, 3, 3, 3, 1, 1]
+    assert followed([2, 2, 2, *[4] * 10]) == [1, 1, *[2] * LOOKS_PER_START, 4, 4, 4]
 
 
 def test_whoever_resizes_decides_and_the_load_is_followed_from_there() -> None:
-    autoscaler = Autoscaler(settings(grow_after_s=0.0, shrink_after_s=2.0, cool_down_s=4.0), 1)
-    autoscaler.override(6, at=0.0)
-    assert [autoscaler.observe(load) for load in loads([1] * 6)] == [6, 6, 6, 6, 1, 1]
+    autoscaler = Autoscaler(settings(), 1, 1)
+    autoscaler.override(2)
+    loads = [replace(IDLE, branches=6.0)] * (LOOKS_PER_START + 1)
+    assert [autoscaler.observe(load) for load in loads] == [2] * (LOOKS_PER_START - 1) + [6, 6]
 
 
 @given(st.integers(1, 7), st.lists(st.floats(-0.4, 0.4), min_size=50, max_size=50))
 def test_a_load_on_the_border_of_two_numbers_changes_nothing_for_long(at: int, noise: list[float]) -> None:
-    numbers = followed({"cool_down_s": 0.0}, [at + change for change in noise], start=at)
+    numbers = followed([at + change for change in noise], start=at)
     assert sum(a != b for a, b in pairwise([at, *numbers])) <= 2
 
 
 def test_sums_of_fractions_are_no_reason_for_another_worker() -> None:
-    assert followed({"target": 0.1, **PROMPT}, [0.1 + 0.2]) == [3]
+    assert followed([0.1 + 0.2] * 3, target=0.1)[-1] == 3
 
 
 # Settings
@@ -129,12 +117,11 @@ def test_sums_of_fractions_are_no_reason_for_another_worker() -> None:
     [
         ({}, "max_workers"),
         ({"max_workers": 0}, "max_workers: got 0"),
-        ({"max_workers": 2, "min_workers": 3}, "min_workers 3 is more than max_workers 2"),
+        ({"max_workers": 1}, "num_workers 2 is more than scaling.max_workers 1"),
         ({"max_workers": 4, "policy": "guess"}, "policy: got 'guess'"),
         ({"max_workers": 4, "policy": "step_time"}, "step_time without a target"),
         ({"max_workers": 4, "min": 1}, "unknown setting min"),
-        ({"max_workers": 4, "interval_s": 0.0}, "interval_s: got 0"),
-        ({"max_workers": 4, "min_workers": 3}, "got 2 workers; allowed: 3 to 4"),
+        ({"max_workers": 4, "min_workers": 3}, "it is gone: group.num_workers is the minimum"),
         (7, "scaling: got 7"),
     ],
 )
@@ -194,7 +181,7 @@ class Run:
 def simulate(scaling: ScalingSettings | None, arrivals: Sequence[float], until: float) -> Run:
     """Requests that arrive at these times, on a group that follows its load, or keeps one worker."""
     group, meter = Group(), LoadMeter()
-    autoscaler = None if scaling is None else Autoscaler(scaling, 1)
+    autoscaler = None if scaling is None else Autoscaler(scaling, 1, 1)
     now, look, worker_s = 0.0, 0.0, 0.0
     todo, waiting = list(arrivals), list[float]()
     running: list[list[float]] = []
@@ -218,9 +205,9 @@ def simulate(scaling: ScalingSettings | None, arrivals: Sequence[float], until: 
         else:
             now += 0.05
         worker_s += group.workers * (now - began)
-        if autoscaler is not None and scaling is not None and now - look >= scaling.interval_s:
+        if autoscaler is not None and now - look >= group.load_s / LOOKS_PER_START:
             look = now
-            load = meter.take_load(now, workers=group.workers, in_flight=len(running), waiting=len(waiting))
+            load = meter.take_load(workers=group.workers, in_flight=len(running), waiting=len(waiting))
             wanted = autoscaler.observe(load)
             run.wanted.append((now, wanted))
             coming = coming[: max(0, wanted - group.workers)]
@@ -241,9 +228,9 @@ def poisson(rates: Sequence[tuple[float, float]], seed: int = 0) -> tuple[list[f
     return arrivals, begins
 
 
-def check_steadiness(run: Run, scaling: ScalingSettings) -> None:
-    """No two changes closer than the cool-down, and none back and forth within it."""
-    assert all(b[0] - a[0] >= scaling.cool_down_s for a, b in pairwise(run.changes))
+def check_steadiness(run: Run) -> None:
+    """No two changes are closer than a worker takes to come."""
+    assert all(b[0] - a[0] >= Group.load_s for a, b in pairwise(run.changes))
 
 
 @pytest.mark.parametrize(
@@ -260,7 +247,7 @@ def test_a_rush_and_its_end(changes: dict[str, Any]) -> None:
     scaling = settings(**changes)
     arrivals, end = poisson([(0.1, 60), (2.0, 120), (0.0, 90)])
     run, alone = simulate(scaling, arrivals, end), simulate(None, arrivals, end)
-    check_steadiness(run, scaling)
+    check_steadiness(run)
     before = [number for at, number in run.wanted if at < 60]
     rush = [number for at, number in run.wanted if 90 < at < 180]
     assert max(before) <= 4 < max(rush), run.changes
@@ -276,7 +263,7 @@ def test_a_steady_load_settles() -> None:
     scaling = settings(policy="branches", target=4.0)
     arrivals, end = poisson([(1.5, 600)])
     run = simulate(scaling, arrivals, end)
-    check_steadiness(run, scaling)
+    check_steadiness(run)
     late = [number for at, number in run.wanted if at > 120]
     assert max(late) - min(late) <= 4
     assert len(run.changes) < 600 / 30, (
@@ -304,12 +291,12 @@ def recorded() -> list[Load]:
 
 @pytest.mark.parametrize(("policy", "target"), [("branches", 9.0), ("requests", 10.0), ("step_time", 0.02)])
 def test_a_recorded_rush_is_followed(recorded: list[Load], policy: Any, target: float) -> None:
-    scaling = settings(max_workers=4, policy=policy, target=target, shrink_after_s=6.0, cool_down_s=3.0)
-    autoscaler = Autoscaler(scaling, 1)
-    wanted = [(load.at, autoscaler.observe(load)) for load in recorded]
+    autoscaler = Autoscaler(settings(max_workers=4, policy=policy, target=target), 1, 1)
+    loads = [*recorded, *recorded[-1:] * 2 * LOOKS_TO_SHRINK]
+    wanted = [(float(at), autoscaler.observe(load)) for at, load in enumerate(loads, 1)]
     run = Run([], wanted, 0.0)
-    check_steadiness(run, scaling)
+    check_steadiness(run)
     assert {number for at, number in wanted if at <= 10} == {1}
-    assert all(number >= 3 for at, number in wanted if 20 <= at <= 25), wanted
+    assert all(number >= 3 for at, number in wanted if 23 <= at <= 25), wanted
     assert wanted[-1][1] == 1
     assert len(run.changes) <= 6

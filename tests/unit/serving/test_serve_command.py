@@ -79,7 +79,10 @@ WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda v: application(v)["deployments"][1].update(num_replicas=-1), "num_replicas.*: got -1; Input"),
     (lambda v: application(v)["deployments"][1].update(name="demoo"), "got 'demoo'; allowed: ingress, demo"),
     (lambda v: application(v)["args"].update(modles=[]), "unknown setting modles = .*did you mean models"),
-    (lambda v: application(v)["args"]["http"].update(max_stop=9), "max_stop = 9 .*it is gone: a request has at most 64"),
+    (
+        lambda v: application(v)["args"]["http"].update(max_stop=9),
+        "max_stop = 9 .*it is gone: a request has at most 64",
+    ),
     (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "api_keys are not allowed in a Serve"),
     (lambda v: application(v)["args"]["models"].append({"id": "demo"}), "two with the id 'demo'"),
     (lambda v: application(v)["args"]["models"][0].update(config="no.yaml"), "no configuration 'no.yaml'"),
