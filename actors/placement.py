@@ -56,7 +56,7 @@ class Reservation:
         self.placement_group: PlacementGroup | None = None
         if bundle and ray.util.get_current_placement_group() is None:
             bundles = [bundle] * config.group.num_workers
-            self.placement_group = placement_group(bundles, strategy=config.group.placement)
+            self.placement_group = placement_group(bundles, strategy="PACK")
 
     def release(self) -> None:
         """Give the bundles back, which ends the actors in them. Further calls do nothing."""
@@ -157,8 +157,6 @@ class BundleAllocator:
             owner = ray.get_runtime_context().get_actor_id()
             own_group = placement_group([self._worker], name=f"{owner}-{uuid.uuid4().hex}")
             return Allocation(scheduled_into(own_group, 0), own_group=own_group)
-        if self._group.placement == "SPREAD":
-            return Allocation({"scheduling_strategy": "SPREAD"})
         nowhere = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]  # it may be None
         return Allocation({"scheduling_strategy": nowhere})
 

@@ -51,14 +51,14 @@ def from_chunks(chunks: Sequence[Any]) -> Weights:
 
 
 class WorkerModel:
-    """Reads weights, resolves settings of auto and builds the runner, with `group.threads_per_worker` threads."""
+    """Reads weights, resolves settings of auto and builds the runner, with `group.threads` threads."""
 
     def __init__(self, spec: ModelSpec, runner_factory: RunnerFactory | None) -> None:
         """None: `build_runner`."""
         self.spec = spec
         """The model to load. Before `build`, settings of auto may be replaced by measured ones."""
         self._runner_factory = runner_factory or build_runner
-        torch.set_num_threads(spec.config.group.threads_per_worker)
+        torch.set_num_threads(spec.config.group.threads)
 
     def download(self) -> None:
         """Have the checkpoint's files on this node. Raises CheckpointError."""

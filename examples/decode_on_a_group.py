@@ -18,8 +18,7 @@ PROBLEMS = [
 
 def main() -> None:
     """Decode some problems on two workers."""
-    # SPREAD puts the workers on different nodes; PACK, the default, keeps them together.
-    config = Config.load("demo", {"group": {"num_workers": 2, "placement": "SPREAD"}})
+    config = Config.load("demo", {"group": {"num_workers": 2}})
     with RayEngine.from_config(config) as engine:
         for problem, result in zip(PROBLEMS, engine.generate(PROBLEMS), strict=True):
             print(f"{problem}\n{result.text}\n{result.tokens} tokens, TPF {result.tpf:.2f}\n")

@@ -39,7 +39,7 @@ def _open_local(config: Config) -> Engine:
 
         from lopa_ray.engine.local import LocalEngine
 
-        torch.set_num_threads(config.group.threads_per_worker)
+        torch.set_num_threads(config.group.threads)
         return LocalEngine.from_config(config)
 
 

@@ -22,7 +22,7 @@ def start_engine(config: Config) -> Engine:
     Raises SettingsError if both reserve accelerators, and what the engines raise.
     """
     if config.group.max_actors == 1:
-        torch.set_num_threads(config.group.threads_per_worker)
+        torch.set_num_threads(config.group.threads)
         return LocalEngine.from_config(config)
     if config.model.device != "cpu" and ray.is_initialized():
         reserved = ray.get_runtime_context().get_accelerator_ids()

@@ -31,10 +31,8 @@ SPEED_SETTINGS = {
     "group": {
         "num_workers",
         "scaling",
-        "num_cpus",
         "num_accelerators",
         "resources",
-        "placement",
         "wait_for_nodes",
         "overlap_schedule",
         "transfer",

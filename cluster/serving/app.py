@@ -157,7 +157,7 @@ def group_options(name: str, config: Config) -> dict[str, Any]:
         "name": name,
         "ray_actor_options": {"num_cpus": REPLICA_CPUS},
         "placement_group_bundles": [{"CPU": REPLICA_CPUS}, *[bundle] * config.group.num_workers],
-        "placement_group_strategy": config.group.placement,
+        "placement_group_strategy": "PACK",
         # Serve's queue knows no clients, the group's does: requests do not wait in the former.
         "max_ongoing_requests": GROUP_MAX_ONGOING_REQUESTS,
         "max_queued_requests": GROUP_MAX_ONGOING_REQUESTS,

@@ -48,7 +48,7 @@ def measure_commits(
 
     `configs` have models of different depth, and are alike otherwise. Raises what engines raise.
     """
-    torch.set_num_threads(configs[0].group.threads_per_worker)
+    torch.set_num_threads(configs[0].group.threads)
     clock = Clock(torch.device(DEVICES[configs[0].model.device].torch_name))
     rows: list[Row] = []
     for config in configs:

@@ -79,7 +79,7 @@ def measure_steps(
         ("model", "dtype", "workers", "shards", "branches", "requests"),
         rows,
         f"Medians of wall time over {steps} steps of the first of {requests} requests that begin together: prompts "
-        f"of {prompt} random tokens, {config.decode.max_new_tokens} new ones, {config.group.threads_per_worker} "
+        f"of {prompt} random tokens, {config.decode.max_new_tokens} new ones, {config.group.threads} "
         "threads per worker; workers 0: in this process. commit and forward are the slowest worker's, and step is "
         "the sum of all phases. control: a step without its forward and commit. same tokens: as in the first row "
         "with as many branches. Launches, copies and waits are those of one worker on an accelerator, counted on "
@@ -89,7 +89,7 @@ def measure_steps(
 
 def _open(config: Config, workers: int) -> Engine:
     if workers == LOCAL:
-        torch.set_num_threads(config.group.threads_per_worker)
+        torch.set_num_threads(config.group.threads)
         return LocalEngine.from_config(config)
     return RayEngine.from_config(config)
 

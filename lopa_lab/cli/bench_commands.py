@@ -107,7 +107,7 @@ def step(
         config = Config.parse(
             {
                 "model": {**settings, "device": device, "dtype": dtype},
-                "group": {"threads_per_worker": threads},
+                "group": {"num_cpus": float(threads)},
                 "decode": {"max_new_tokens": max_new_tokens, "ignore_eos": True},
             }
         )
@@ -140,7 +140,7 @@ def commit(
     room = {"device": device, "dtype": dtype, "max_num_seqs": 1}
     with ExitStack() as shapes:
         models = [shapes.enter_context(model_to_measure(model, shape, count)) for count in layers or (None,)]
-        group = {"threads_per_worker": threads}
+        group = {"num_cpus": float(threads)}
         configs = [Config.parse({"model": {**settings, **room}, "group": group}) for _, settings in models]
         return measure_commits(
             shape or model, configs, workers, span, transport, prompt=prompt, rounds=rounds

@@ -165,9 +165,7 @@ def schemas(
             help="Folder of JSON files: schemas, or objects with schema and tests, as JSONSchemaBench has.",
         ),
     ],
-    limit: Annotated[
-        float, typer.Option(min=0.1, help="Seconds of processor time for each (group.compile_timeout_s).")
-    ] = 5.0,
+    limit: Annotated[float, typer.Option(min=0.1, help="Seconds of processor time for each.")] = 5.0,
 ) -> Measurements:
     """JSON schemas that structured output accepts, refusals by keyword, and tests of the schemas that are kept."""
     from lopa_lab.bench.schemas import measure_schemas

@@ -37,7 +37,8 @@ class GroupSettings(StrictModel):
     """How the number of workers follows the load, with num_workers at least; without it, it stays."""
 
     num_cpus: float = Field(default=1.0, ge=0.0)
-    """CPUs per worker, or per shard of one (Ray resource `CPU`; fractions allowed)."""
+    """CPUs per worker, or per shard of one (Ray resource `CPU`; fractions allowed). For each whole one it has a torch
+    thread, and one at least."""
 
     num_accelerators: float = Field(default=1.0, gt=0.0)
     """GPUs or NPUs per worker or shard where the device is cuda or npu; below 1 workers share one."""
@@ -45,23 +46,14 @@ class GroupSettings(StrictModel):
     resources: dict[str, float] = Field(default_factory=dict)
     """Further Ray resources per worker or shard."""
 
-    placement: Literal["PACK", "SPREAD"] = "PACK"
-    """Workers on few nodes, so that K/V stays within one where it can; or on as many as possible."""
-
     wait_for_nodes: bool = False
     """Wait up to `start_timeout_s` for nodes that an autoscaler adds, if the present nodes have no room."""
-
-    shared_branches: int = Field(default=16, ge=1)
-    """Branches per step that all requests with branch_budget load have together."""
 
     overlap_schedule: AutoSwitch = "auto"
     """Two or more requests in flight take turns by halves: the host plans, packs and takes in one half while the device
     computes the other. It changes the speed, never the tokens. false: a step has all requests; auto: false on a CPU,
     which does both itself, and elsewhere true where steps have so many rows that two halves take hardly longer than the
     whole."""
-
-    threads_per_worker: int = Field(default=1, ge=1, le=1024)
-    """Torch threads of each worker or shard."""
 
     transfer: Literal["auto", "collective", "object_store"] = "auto"
     """How a winner's K/V travels. auto: the collective, or the object store where workers share an accelerator."""
@@ -78,16 +70,19 @@ class GroupSettings(StrictModel):
     """Requests of one client that a server's group has at once, in slots or waiting; it refuses others with 429. null:
     32 times `max_num_seqs`."""
 
-    compile_timeout_s: float = Field(default=5.0, gt=0.0)
-    """Processor time that a pattern, schema or structural tag may take to compile, beside the group, in seconds."""
-
     resume_timeout_s: float = Field(default=120.0, ge=0.0)
     """How long requests wait for new workers when all workers of a group are lost. 0: the requests fail."""
 
     @property
+    def threads(self) -> int:
+        """Torch threads of a worker or shard."""
+        return max(1, int(self.num_cpus))
+
+    @property
     def hung_after_s(self) -> float:
         """Seconds without an answer after which a process that answers at once, a master or a server's replica, counts
-        as hung. Between two answers it prepares and reads a step at most, a small part of what workers take for it."""
+        as hung. Between two answers it prepares and reads a step at most, a small part of what workers take for it.
+        Processes that compile a pattern, schema or structural tag may take as much processor time."""
         return max(MIN_HUNG_AFTER_S, self.step_timeout_s / 15)
 
     @property

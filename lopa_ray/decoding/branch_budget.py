@@ -1,8 +1,8 @@
-"""BranchBudget: how many branches a request gets in a step. Nothing else decides it.
+"""How many branches a request gets in a step. Nothing else decides it.
 
 `fixed` gives what the request asks for: its tokens then depend on nothing but itself. So they do with
 `num_branches` auto, which follows the request's own steps.
-`load` shares a number of branches among the requests in flight: few get many each, many get
+`load` shares a number of branches (`max_branches`) among the requests in flight: few get many each, many get
 few. Their tokens then depend on the load, unless exact verified lookahead keeps those of one branch. How many workers
 there are plays no part.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branch_settings import BranchSettings
@@ -22,22 +21,15 @@ def requested_branches(settings: GenerationSettings) -> int:
     return settings.branch_limit if isinstance(settings, BranchSettings) else 1
 
 
-@dataclass(frozen=True, slots=True)
-class BranchBudget:
-    """A pure function of a request's settings and of how many requests are in flight."""
+def branches_in_step(settings: GenerationSettings, in_flight: int) -> int:
+    """Branches of one request in the coming step, the anchor included; at least 1. `in_flight`: requests in all.
 
-    shared_branches: int = 16
-    """Branches per step that all requests in flight have together under `load`."""
-
-    def num_branches(self, settings: GenerationSettings, in_flight: int) -> int:
-        """Branches of one request in the coming step, the anchor included; at least 1.
-
-        It is the most that a request with `num_branches` auto has in that step; see `AutoBudget`.
-        """
-        requested = requested_branches(settings)
-        if isinstance(settings, BranchSettings) and settings.branch_budget == "load":
-            return max(1, min(requested, self.shared_branches // max(1, in_flight)))
-        return requested
+    It is the most that a request with `num_branches` auto has in that step; see `AutoBudget`.
+    """
+    requested = requested_branches(settings)
+    if isinstance(settings, BranchSettings) and settings.branch_budget == "load":
+        return max(1, min(requested, settings.max_branches // max(1, in_flight)))
+    return requested
 
 
 INITIAL_BRANCHES = 4

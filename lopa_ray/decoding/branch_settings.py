@@ -21,7 +21,7 @@ class BranchSettings(GenerationSettings):
     in this request's own steps; where branches are drafts, as many as are probable enough."""
 
     max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
-    """Most branches per step where num_branches is auto."""
+    """Most branches per step where num_branches is auto; and with branch_budget load, of all requests in flight."""
 
     branch_budget: Literal["fixed", "load"] = "fixed"
     """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend on the

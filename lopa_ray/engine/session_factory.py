@@ -40,9 +40,7 @@ class SessionFactory:
         self.vocabulary = vocabulary
         self.tokenizer = tokenizer
         self.constraints = (
-            None
-            if tokenizer is None
-            else ConstraintCache(tokenizer, vocabulary, config.group.compile_timeout_s)
+            None if tokenizer is None else ConstraintCache(tokenizer, vocabulary, config.group.hung_after_s)
         )
 
     def __repr__(self) -> str:
@@ -149,7 +147,7 @@ class SessionFactory:
         Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer together are
         too long, and SettingsError for a pattern or schema that is not supported, or for a first step beyond
         `model.max_num_batched_tokens`. A long prompt takes a second or more
-        to encode, and a new pattern up to `group.compile_timeout_s` to compile, in a process of its own; `prepare` does
+        to encode, and a new pattern up to `group.hung_after_s` to compile, in a process of its own; `prepare` does
         the latter for asynchronous programs. Raises OverloadedError if the machine lacks memory or time to compile.
         """
         settings = self.decode_settings(settings, **changes)

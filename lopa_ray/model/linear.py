@@ -40,7 +40,7 @@ def check_places(model: nn.Module) -> None:
             raise SettingsError(
                 f"model.batch_invariant: got true, but with {torch.get_num_threads()} torch threads products of "
                 f"{weight.dtype} on this CPU depend on a row's place for weights [{outputs}, {inputs}]; set "
-                "group.threads_per_worker to 1 or 2, or model.dtype to float32"
+                "group.num_cpus to 1 or 2, or model.dtype to float32"
             )
 
 

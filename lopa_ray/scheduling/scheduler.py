@@ -22,7 +22,6 @@ from typing import Self
 
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.group_settings import AutoSwitch
-from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
@@ -43,15 +42,13 @@ class Scheduler:
     def __init__(
         self,
         max_num_seqs: int,
-        budget: BranchBudget | None = None,
         prefix_index: PrefixIndex | None = None,
         limit: StepLimit | None = None,
         *,
         overlap: AutoSwitch = False,
     ) -> None:
-        """Without `budget` every request gets the number of branches of its settings. Without `prefix_index` no
-        prefixes are stored. `overlap`: two steps may be in flight, each of half of the requests; auto: where steps are
-        large enough."""
+        """Without `prefix_index` no prefixes are stored. `overlap`: two steps may be in flight, each of half of the
+        requests; auto: where steps are large enough."""
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
         """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
@@ -65,7 +62,6 @@ class Scheduler:
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
         self._selection = StepSelection(
-            budget or BranchBudget(),
             self.prefix_index,
             self._queue,
             self.suspects,
@@ -82,7 +78,6 @@ class Scheduler:
         model = config.model
         return cls(
             model.max_num_seqs,
-            BranchBudget(config.group.shared_branches),
             PrefixIndex.from_settings(model),
             StepLimit(model.max_num_batched_tokens),
             overlap=config.overlap,

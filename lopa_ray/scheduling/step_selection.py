@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 
 from lopa_ray.config.group_settings import AutoSwitch
-from lopa_ray.decoding.branch_budget import BranchBudget
+from lopa_ray.decoding.branch_budget import branches_in_step
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.fair_queue import FairQueue
@@ -43,7 +43,6 @@ class StepSelection:
 
     def __init__(
         self,
-        budget: BranchBudget,
         prefix_index: PrefixIndex,
         queue: FairQueue,
         suspects: Suspects,
@@ -56,7 +55,6 @@ class StepSelection:
         self._overlap = overlap
         self._assignment = BranchAssignment(0, 0)
         """Of the step that is selected last."""
-        self._budget = budget
         self._prefix_index = prefix_index
         self._queue = queue
         self._suspects = suspects
@@ -143,7 +141,7 @@ class StepSelection:
                 continue
             session = running[request_id].session
             try:
-                num_branches = self._budget.num_branches(session.settings, len(running))
+                num_branches = branches_in_step(session.settings, len(running))
                 plan = running[request_id].next_plan(num_branches)
                 if not session.steps:  # an answer that has begun is not broken off
                     self.limit.check(plan.max_branch_rows)

@@ -38,7 +38,7 @@ def main() -> None:
     config = Config.parse(
         {
             "model": {"path": "org/model", "lora": "org/adapter@v1", "max_model_len": 256},
-            "group": {"num_workers": 4, "num_cpus": 1.0, "placement": "SPREAD"},
+            "group": {"num_workers": 4, "num_cpus": 1.0},
         }
     )
     try:

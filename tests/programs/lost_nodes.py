@@ -21,7 +21,7 @@ from support.processes import actor_pids, send_signal
 from support.ray_nodes import NODE_ARGS, three_node_cluster
 from support.tiny_model import tiny_config
 
-SPREAD_CONFIG = tiny_config(group={"num_workers": 3, "placement": "SPREAD"})
+SPREAD_CONFIG = tiny_config(group={"num_workers": 3, "resources": {"node": 1.0}})
 """One worker on each node. Ray puts the master anywhere."""
 
 

@@ -49,7 +49,7 @@ class NodeRecorder:
 
 def nodes_of_shards() -> list[list[str]]:
     """By worker: two for which places are reserved, and one that came later."""
-    group = {"num_workers": 2, "tensor_parallel_size": 2, "num_cpus": 1.0, "placement": "SPREAD"}
+    group = {"num_workers": 2, "tensor_parallel_size": 2, "num_cpus": 1.0}
     with tempfile.TemporaryDirectory() as folder:
         recorder = NodeRecorder(Path(folder))
         with RayEngine.from_config(tiny_config(group=group), runner_factory=recorder) as engine:

@@ -70,7 +70,7 @@ def decode_and_compare(group: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     address, workers = sys.argv[1], int(sys.argv[2])
     ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    print(json.dumps(decode_and_compare({"num_workers": workers, "num_cpus": 1.0, "placement": "SPREAD"})))
+    print(json.dumps(decode_and_compare({"num_workers": workers, "num_cpus": 1.0})))
 
 
 if __name__ == "__main__":

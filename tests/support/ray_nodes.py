@@ -24,7 +24,7 @@ START_TIMEOUT_S = 120.0
 TOKEN_MODE = {"RAY_AUTH_MODE": "token"}
 """What is to be set on all nodes and for all clients of a cluster that is made by hand."""
 
-NODE_ARGS = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
+NODE_ARGS = {"num_cpus": 2, "resources": {"node": 1.0}, "object_store_memory": 80 * 2**20}
 """Resources of each node of `three_node_cluster`."""
 
 

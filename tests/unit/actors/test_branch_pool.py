@@ -181,7 +181,7 @@ def test_a_worker_measures_with_the_threads_that_it_decodes_with(monkeypatch: py
     before = torch.get_num_threads()
     try:
         for count in (1, 3):
-            worker = BranchWorker(tiny_spec(group={"threads_per_worker": count}))
+            worker = BranchWorker(tiny_spec(group={"num_cpus": float(count)}))
             worker.prepare()
             spec = worker.resolve_auto()
             assert spec.config.model.attention == "sdpa"

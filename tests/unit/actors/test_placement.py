@@ -79,19 +79,12 @@ def test_actors_ask_for_what_their_places_hold() -> None:
     assert none["num_cpus"] == 0.0 and "resources" not in none
 
 
-def test_strategies_are_named() -> None:
-    with pytest.raises(SettingsError, match=r"placement: got 'PACKED'; allowed: 'PACK' or 'SPREAD'"):
-        config(placement="PACKED")
-
-
-@pytest.mark.parametrize("strategy", ["PACK", "SPREAD"])
-def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere(strategy: str) -> None:
-    allocator = BundleAllocator(None, config(num_workers=2, placement=strategy))
+def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere() -> None:
+    allocator = BundleAllocator(None, config(num_workers=2))
     first, second = allocator.allocate(), allocator.allocate()
     assert first.options == second.options == {} and (first.bundle, second.bundle) == (0, 1)
     third = allocator.allocate()
-    anywhere = third.options["scheduling_strategy"]
-    assert anywhere == "SPREAD" if strategy == "SPREAD" else anywhere.placement_group is None
+    assert third.options["scheduling_strategy"].placement_group is None
     allocator.release(third)
     assert allocator.allocate().bundle is None
     allocator.release(first)

@@ -91,7 +91,7 @@ def test_what_is_compiled_for_a_request_ends_with_it(
     monkeypatch.setattr(CompilePool, "start", recorded)
 
     async def run() -> None:
-        config = Config.load("demo", {"group": {"compile_timeout_s": 600.0}})
+        config = Config.load("demo", {"group": {"step_timeout_s": 9000.0}})
         factory = ChoiceFactory(LocalEngine.from_config(config))
         creating = asyncio.create_task(factory.create_in_background(request_, 0.0))
         call = await started.get()

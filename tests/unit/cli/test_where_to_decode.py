@@ -68,7 +68,7 @@ def test_a_named_preset_with_workers_asks_for_ray(tmp_path: Path) -> None:
         == "Decoding on 2 workers of a local Ray: demo sets group.num_workers."
     )
     own = tmp_path / "own.yaml"
-    own.write_text("group: {threads_per_worker: 2}\n")
+    own.write_text("group: {num_cpus: 2.0}\n")
     assert reason_for_ray(Config.load(own), source=str(own), options=["step_timeout_s"]) is None
     own.write_text("group: {scaling: null}\n")
     assert reason_for_ray(Config.load(own), source=str(own), options=()) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from lopa_ray.decoding.branch_budget import AutoBudget, BranchBudget
+from lopa_ray.decoding.branch_budget import AutoBudget, branches_in_step
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
@@ -13,31 +13,32 @@ from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 
 FIXED = LopaSettings(max_new_tokens=24, num_branches=5)
-SHARING = FIXED.replace(branch_budget="load")
+SHARING = FIXED.replace(branch_budget="load", max_branches=6)
 COUNTS = st.integers(1, 64)
 
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_fixed_is_what_was_asked_for(shared, wanted, in_flight):
-    assert BranchBudget(shared).num_branches(FIXED.replace(num_branches=wanted), in_flight) == wanted
+    settings = FIXED.replace(num_branches=wanted, max_branches=shared)
+    assert branches_in_step(settings, in_flight) == wanted
 
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_load_shares_and_never_exceeds_what_was_asked_for(shared, wanted, in_flight):
-    budget, settings = BranchBudget(shared), SHARING.replace(num_branches=wanted)
-    got = budget.num_branches(settings, in_flight)
+    settings = SHARING.replace(num_branches=wanted, max_branches=shared)
+    got = branches_in_step(settings, in_flight)
     assert 1 <= got <= wanted
     assert got * in_flight <= max(shared, in_flight)
-    assert budget.num_branches(settings, in_flight + 1) <= got
+    assert branches_in_step(settings, in_flight + 1) <= got
 
 
 def test_decoders_without_lookahead_have_one_branch():
     for settings in (D2FSettings(), FastDllmSettings()):
-        assert BranchBudget().num_branches(settings, 1) == 1
+        assert branches_in_step(settings, 1) == 1
 
 
-def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, list[int]]:
-    scheduler = Scheduler(8, BranchBudget(shared))
+def branches_per_step(settings: list[LopaSettings]) -> dict[int, list[int]]:
+    scheduler = Scheduler(8)
     model = FakeModel(seed=2, probability_exponent=2.0)
     requests = [scheduler.submit(new_session((1 + i,), own, VOCABULARY)) for i, own in enumerate(settings)]
     seen: dict[int, list[int]] = {request: [] for request in requests}
@@ -51,16 +52,16 @@ def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, li
 
 
 def test_the_scheduler_asks_the_budget_at_every_step():
-    alone = branches_per_step([SHARING], shared=6)
+    alone = branches_per_step([SHARING])
     assert max(alone[1]) == 5
-    together = branches_per_step([SHARING, SHARING, FIXED], shared=6)
+    together = branches_per_step([SHARING, SHARING, FIXED])
     assert max(together[3]) == 5, "a fixed request keeps its branches"
     assert together[1][1] == together[2][1] == 2, "two sharing requests beside it get a third of six each"
 
 
 def test_a_fixed_request_decodes_alike_beside_any_others():
-    alone = branches_per_step([FIXED], shared=6)[1]
-    assert branches_per_step([FIXED, SHARING, SHARING], shared=6)[1] == alone
+    alone = branches_per_step([FIXED])[1]
+    assert branches_per_step([FIXED, SHARING, SHARING])[1] == alone
 
 
 # auto
@@ -94,8 +95,8 @@ def test_auto_stays_within_bounds(most, steps):
 
 def test_an_auto_request_decodes_alike_beside_any_others():
     auto = FIXED.replace(num_branches="auto", max_branches=12)
-    alone = branches_per_step([auto], shared=6)[1]
-    assert branches_per_step([auto, SHARING, FIXED], shared=6)[1] == alone
+    alone = branches_per_step([auto])[1]
+    assert branches_per_step([auto, SHARING, FIXED])[1] == alone
     assert len(set(alone)) > 1
     assert max(alone) <= 12
 
@@ -103,14 +104,14 @@ def test_an_auto_request_decodes_alike_beside_any_others():
 def test_an_auto_request_shares_too_where_it_is_told_to():
     auto = FIXED.replace(num_branches="auto", max_branches=12)
     pinned, sharing = (
-        branches_per_step([first, SHARING], shared=6)[1]
-        for first in (auto, auto.replace(branch_budget="load"))
+        branches_per_step([first, SHARING])[1]
+        for first in (auto, auto.replace(branch_budget="load", max_branches=6))
     )
     assert max(pinned) > 3 >= max(sharing[1:-1])
 
 
 def test_sure_candidates_need_no_lookahead():
     """Early exit: with `lookahead_below` 0 every candidate is sure enough, so the anchor runs alone."""
-    assert set(branches_per_step([FIXED.replace(lookahead_below=0.0)], shared=6)[1]) == {1}
-    some = branches_per_step([FIXED.replace(lookahead_below=0.4)], shared=6)[1]
+    assert set(branches_per_step([FIXED.replace(lookahead_below=0.0)])[1]) == {1}
+    some = branches_per_step([FIXED.replace(lookahead_below=0.4)])[1]
     assert 1 in some[1:] and max(some) > 1

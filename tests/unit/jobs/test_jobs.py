@@ -473,9 +473,7 @@ RECORDED = {
     "group": {
         "tensor_parallel_size",
         "expert_parallel",
-        "shared_branches",
-        "threads_per_worker",
-        "compile_timeout_s",
+        "num_cpus",
     },
     "model": {*ModelSettings.model_fields} - {"max_num_seqs", "prefix_cache_positions"},
 }
