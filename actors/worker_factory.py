@@ -92,7 +92,7 @@ class WorkerFactory:
         await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
 
     async def _warm_up(self, worker: WorkerHandle) -> None:
-        """Have shards compile their layers. They do so together, and within a step they would pass for hung."""
+        """Have shards compile their kernels. They do so together, and within a step they would pass for hung."""
         self._warm_ups += 1
         size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self._config.group.start_timeout_s
         together = [await self._rendezvous("warm-up", rank, size, epoch, timeout_s) for rank in range(size)]

@@ -27,7 +27,7 @@ MIN_CHUNKS_PER_GROUP = 16
 """Smaller inputs are cut finer, so that all groups have something to do to the end."""
 
 SPEED_SETTINGS = {
-    "model": {"max_num_seqs", "prefix_cache_positions"},
+    "model": {"max_num_seqs"},
     "group": {
         "num_workers",
         "scaling",

@@ -84,7 +84,6 @@ VARIANT_SETTINGS = (
     "quantization",
     "attention",
     "implementation",
-    "compile",
     "cuda_graphs",
     "batch_invariant",
 )
@@ -153,7 +152,6 @@ def _measure_group(
                 isinstance(runner.model, Transformer)
                 and runner.model.config.experts is None
                 and settings.quantization == "none"
-                and not settings.compile
                 and not settings.batch_invariant
             ):
                 timed.append((row, "plain ms", _plain_call(runner, size, clock.device)))

@@ -84,8 +84,8 @@ def _exact_rows(shared: int, requests: int) -> Iterator[Row]:
     settings = BlockDiffusionSettings(max_new_tokens=32, fuse_store=True, ignore_eos=True)
     length = shared + UNIQUE_TOKENS + settings.max_new_tokens
     reference: list[GenerationResult] = []
-    for positions in (0, 2 * length):
-        config = Config.parse({"model": {"max_model_len": length, "prefix_cache_positions": positions}})
+    for variant in ("none", "exact"):
+        config = Config.parse({"model": {"max_model_len": length, "prefix_cache": variant}})
         engine = LocalEngine(
             config, BranchRunner(model, max_num_seqs=config.model.max_num_seqs, max_model_len=length), None
         )
@@ -93,7 +93,7 @@ def _exact_rows(shared: int, requests: int) -> Iterator[Row]:
         reference = reference or results
         yield {
             "decoder": "block_diffusion",
-            "prefix cache": "exact" if positions else "none",
+            "prefix cache": variant,
             **figures,
             "same tokens %": same_tokens_percent(results, reference),
         }
@@ -121,8 +121,7 @@ def _approximate_rows(count: int) -> Iterator[Row]:
     """LoPA under full attention on word problems, each after another one that begins with the same tokens."""
     pairs: list[tuple[Problem, Problem]] = []
     reference: list[GenerationResult] = []
-    approximate = {"prefix_cache": "approximate", "prefix_cache_positions": 512 * count}
-    for stored in ({}, approximate):
+    for stored in ({}, {"prefix_cache": "approximate"}):
         engine = LocalEngine.from_config(Config.load("demo", {"model": stored}))
         pairs = pairs or _pairs_with_common_prefix(engine, count)
         others, problems = zip(*pairs, strict=True)

@@ -47,7 +47,6 @@ def forward(
     implementation: Annotated[
         Any, several(options.WORDS, f"{', '.join(choices('implementation'))}.")
     ] = "native",
-    compile: Annotated[Any, several(options.SWITCHES, "model.compile: off, on.")] = "off",
     cuda_graphs: Annotated[Any, several(options.WORDS, f"{', '.join(choices('cuda_graphs'))}.")] = "none",
     batch_invariant: Annotated[Any, several(options.SWITCHES, "model.batch_invariant: off, on.")] = "off",
     model: options.ModelOption = "demo",
@@ -69,7 +68,6 @@ def forward(
         "quantization": quantization,
         "attention": kernel,
         "implementation": implementation,
-        "compile": compile,
         "cuda_graphs": cuda_graphs,
         "batch_invariant": batch_invariant,
     }

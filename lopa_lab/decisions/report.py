@@ -21,6 +21,7 @@ from lopa_lab.records.figure import svg_image
 from lopa_lab.records.markdown import table
 from lopa_ray.config.decision_settings import DecisionSettings, DecisionType, Prefix
 from lopa_ray.decisions.answers import type_of
+from lopa_ray.decisions.defaults import temperature_key
 from lopa_ray.engine.base import Engine
 
 TYPES: tuple[DecisionType, ...] = get_args(DecisionType)
@@ -54,12 +55,10 @@ class DecisionReport:
     types: tuple[TypeReport, ...]
 
     @property
-    def settings(self) -> DecisionSettings:
+    def defaults(self) -> dict[str, Any]:
         """What `decisions.json` has of it."""
-        temperatures: dict[str, Any] = {
-            f"{report.type}_temperature": round(report.temperature, 4) for report in self.types
-        }
-        return DecisionSettings(prefix=self.prefix, rotations=self.rotations, **temperatures)
+        temperatures = {temperature_key(report.type): round(report.temperature, 4) for report in self.types}
+        return {"prefix": self.prefix, "rotations": self.rotations, **temperatures}
 
     def as_text(self) -> str:
         """Tables."""
@@ -160,7 +159,7 @@ def best_report(reports: Sequence[DecisionReport]) -> DecisionReport:
 
 def write_settings(report: DecisionReport, path: Path) -> None:
     """Write what a checkpoint's decisions.json has."""
-    path.write_text(json.dumps(report.settings.given(), indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(report.defaults, indent=2) + "\n", encoding="utf-8")
 
 
 def reliability_plot(report: DecisionReport) -> str:

@@ -28,20 +28,6 @@ class DecisionSettings(StrictModel):
     """Orders of a question's choices, each rotated against the others, whose probabilities are averaged. Each takes
     forwards of its own. Where null is left, 1."""
 
-    predicate_temperature: float | None = Field(default=None, gt=0.0, le=1000.0)
-    """What log-likelihoods of yes and no are divided by; `lopa eval decisions` fits it. Where null is left, 1."""
-
-    choice_temperature: float | None = Field(default=None, gt=0.0, le=1000.0)
-    """The same for choices."""
-
-    score_temperature: float | None = Field(default=None, gt=0.0, le=1000.0)
-    """The same for the levels of scores."""
-
-    def temperature(self, decision_type: DecisionType) -> float:
-        """The temperature of a type of questions."""
-        temperature: float | None = getattr(self, f"{decision_type}_temperature")
-        return 1.0 if temperature is None else temperature
-
     def prefix_for(self, attention: PromptAttention) -> Prefix:
         """`prefix`, or where that is null the one that computes the model's own forward."""
         return self.prefix or ("input" if attention.is_exact else "joint")

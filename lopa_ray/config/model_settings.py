@@ -41,7 +41,7 @@ class ModelSettings(StrictModel):
 
     implementation: Implementation = "auto"
     """What runs the model: native is this project's own transformer, and transformers the package, for whatever model
-    it has a class for, without shards, quantization and compile; auto is native where it can."""
+    it has a class for, without shards and quantization; auto is native where it can."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache, by its name or as torch.bfloat16; auto: bfloat16 on cuda and npu, float32 on cpu.
@@ -54,14 +54,10 @@ class ModelSettings(StrictModel):
     device: Literal["cpu", "cuda", "npu"] = "cpu"
     """Where each worker holds its replica."""
 
-    attention: Literal["auto", "sdpa", "triton", "flash_attn", "flex", "npu", "reference"] = "auto"
-    """Attention: torch's own kernel, this project's Triton kernel, the package flash-attn, torch's flex attention,
-    torch-npu's, or the Triton kernel's reference; auto tries and picks, on GPUs the faster one of triton and
-    flash_attn. There auto fails if Triton does not work; sdpa accepts slow steps."""
-
-    compile: bool = False
-    """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Needs a
-    compiler, and takes up to minutes when the model is loaded; results differ by rounding from those without it."""
+    attention: Literal["auto", "sdpa", "triton", "flash_attn", "npu", "reference"] = "auto"
+    """Attention: torch's own kernel, this project's Triton kernel, the package flash-attn, torch-npu's, or the Triton
+    kernel's reference; auto tries and picks, on GPUs the faster one of triton and flash_attn. There it fails if Triton
+    does not work; sdpa accepts slow steps."""
 
     batch_invariant: bool = False
     """true: the bits of a row depend neither on the other rows of a forward nor on their number, so that tokens do not
@@ -69,7 +65,7 @@ class ModelSettings(StrictModel):
 
     cuda_graphs: Literal["none", "auto"] = "none"
     """none: every step launches its kernels. auto: on cuda, native models with attention triton or flash_attn replay
-    captured CUDA graphs in steps of up to 512 rows with greedy scores, unless they are cut into shards or compiled."""
+    captured CUDA graphs in steps of up to 512 rows with greedy scores, unless they are cut into shards."""
 
     max_num_seqs: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""
@@ -86,12 +82,10 @@ class ModelSettings(StrictModel):
     """The mask token of a checkpoint that names none: neither in its configuration, nor as a constant of its family,
     nor in its tokenizer."""
 
-    prefix_cache_positions: int = Field(default=0, ge=0)
-    """K/V of prompts that each worker keeps for later ones that begin alike, in positions; 0: none."""
-
-    prefix_cache: Literal["exact", "approximate"] = "exact"
-    """exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention
-    too; tokens then depend on earlier prompts."""
+    prefix_cache: Literal["none", "exact", "approximate"] = "none"
+    """Whether each worker keeps K/V of prompts for later ones that begin alike, as many positions as all slots have.
+    exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention too;
+    tokens then depend on earlier prompts."""
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -99,16 +93,6 @@ class ModelSettings(StrictModel):
         """Takes torch.bfloat16 for its name. Settings do not import torch."""
         is_dtype = (type(value).__module__, type(value).__name__) == ("torch", "dtype")
         return str(value).removeprefix("torch.") if is_dtype else value
-
-    @model_validator(mode="after")
-    def _approximate_has_room(self) -> Self:
-        if self.prefix_cache == "approximate" and not self.prefix_cache_positions:
-            raise SettingsError(
-                "prefix_cache approximate with prefix_cache_positions 0: nothing is kept; set "
-                "prefix_cache_positions or leave prefix_cache out",
-                setting="prefix_cache",
-            )
-        return self
 
     @model_validator(mode="after")
     def _batch_invariance_holds(self) -> Self:
@@ -120,11 +104,6 @@ class ModelSettings(StrictModel):
                 f"batch_invariant true with device {self.device}: its products may depend on the batch; set device to "
                 f"{' or '.join(INVARIANT_ATTENTION)}, or batch_invariant to false",
                 setting="batch_invariant",
-            )
-        if self.compile:
-            raise SettingsError(
-                "compile true with batch_invariant true: its sums may depend on the batch; set one of them to false",
-                setting="compile",
             )
         if self.quantization == "fp8":
             raise SettingsError(
@@ -153,7 +132,7 @@ class ModelSettings(StrictModel):
 
     @model_validator(mode="after")
     def _transformers_runs_models_as_they_are(self) -> Self:
-        for name in ("quantization", "compile", "draft_adapter", "batch_invariant"):
+        for name in ("quantization", "draft_adapter", "batch_invariant"):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if self.implementation == "transformers" and value != default:
                 raise SettingsError(

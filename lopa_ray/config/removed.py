@@ -13,6 +13,12 @@ REMOVED = {
     "shared_branches": "requests with branch_budget load share their own max_branches",
     "threads_per_worker": "a worker has a thread for each CPU of group.num_cpus",
     "compile_timeout_s": "it follows group.step_timeout_s, a fifteenth of it",
+    "compile": "model.cuda_graphs replays captured steps on cuda",
+    "prefix_cache_positions": "set prefix_cache; it has as many positions as all slots",
+    **dict.fromkeys(
+        ("predicate_temperature", "choice_temperature", "score_temperature"),
+        "a checkpoint has its temperatures in its decisions.json",
+    ),
     "retry_after_s": "clients are told to wait for a second",
     "max_choices": "a request has at most 16 choices",
     "max_stop": "a request has at most 64 stop texts",

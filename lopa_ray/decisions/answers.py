@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lopa_ray.config.decision_settings import DecisionSettings, DecisionType
+from lopa_ray.config.decision_settings import DecisionType
 from lopa_ray.decisions.questions import ChoiceQuestion, PredicateQuestion, Question, Value, options_of
 
 
@@ -98,9 +98,9 @@ def type_of(question: Question) -> DecisionType:
     return "choice" if isinstance(question, ChoiceQuestion) else "score"
 
 
-def answer(question: Question, orders: Sequence[Sequence[float]], settings: DecisionSettings) -> Answer:
-    """The answer, by the log-likelihoods of the values in each order of them."""
-    probabilities = probabilities_of(orders, settings.temperature(type_of(question)))
+def answer(question: Question, orders: Sequence[Sequence[float]], temperature: float = 1.0) -> Answer:
+    """The answer, by the log-likelihoods of the values in each order of them, divided by `temperature`."""
+    probabilities = probabilities_of(orders, temperature)
     if isinstance(question, PredicateQuestion):
         return PredicateAnswer(question.name, probabilities[0])
     values, confidence = [option.value for option in options_of(question)], confidence_of(probabilities)

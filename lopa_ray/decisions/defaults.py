@@ -1,20 +1,49 @@
-"""Settings of decisions in a checkpoint's `decisions.json`, which `lopa eval decisions` writes."""
+"""Settings and temperatures of decisions in a checkpoint's `decisions.json`, which `lopa eval decisions` writes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple, get_args
 
-from lopa_ray.config.decision_settings import DecisionSettings
+from lopa_ray.config.decision_settings import DecisionSettings, DecisionType
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.model.json_file import read_json
 
 DECISIONS = "decisions.json"
 
+MAX_TEMPERATURE = 1000.0
 
-def read_decision_defaults(folder: Path) -> DecisionSettings:
-    """The settings that the checkpoint in `folder` recommends. Raises CheckpointError, which names the file."""
+
+class DecisionDefaults(NamedTuple):
+    """What a checkpoint has for decisions."""
+
+    settings: DecisionSettings
+    temperatures: Mapping[DecisionType, float]
+    """By what log-likelihoods of each type of questions are divided; 1 where the type is not there."""
+
+
+def temperature_key(decision_type: DecisionType) -> str:
+    """The name of a type's temperature in the file."""
+    return f"{decision_type}_temperature"
+
+
+def read_decision_defaults(folder: Path) -> DecisionDefaults:
+    """What the checkpoint in `folder` recommends. Raises CheckpointError, which names the file."""
     file = folder / DECISIONS
+    values = read_json(file) if file.exists() else {}
+    temperatures = {
+        kind: values.pop(temperature_key(kind))
+        for kind in get_args(DecisionType)
+        if temperature_key(kind) in values
+    }
+    for kind, value in temperatures.items():
+        if not (isinstance(value, int | float) and 0 < value <= MAX_TEMPERATURE):
+            raise CheckpointError(
+                f"{file}: {temperature_key(kind)}: got {value!r}; allowed: numbers above 0, up to "
+                f"{MAX_TEMPERATURE:g}; correct it"
+            )
     try:
-        return DecisionSettings(**read_json(file)) if file.exists() else DecisionSettings()
+        return DecisionDefaults(DecisionSettings(**values), temperatures)
     except SettingsError as error:
         raise CheckpointError(f"{file}: {error}; correct it") from None

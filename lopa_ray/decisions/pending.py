@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from lopa_ray.config.decision_settings import DecisionSettings
-from lopa_ray.decisions.answers import DecisionResult, answer
+from lopa_ray.config.decision_settings import DecisionType
+from lopa_ray.decisions.answers import DecisionResult, answer, type_of
 from lopa_ray.decisions.questions import Question
 from lopa_ray.decoding.decision_session import DecisionSession
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
@@ -20,10 +20,12 @@ class PendingDecision:
         session: DecisionSession,
         questions: Sequence[Question],
         orders: Sequence[Sequence[tuple[int, ...]]],
-        settings: DecisionSettings,
+        temperatures: Mapping[DecisionType, float],
     ) -> None:
-        """`orders`: for each question those of its values, each of which is a question of the session."""
-        self.session, self._questions, self._orders, self._settings = session, questions, orders, settings
+        """`orders`: for each question those of its values, each of which is a question of the session. `temperatures`:
+        see `DecisionDefaults`."""
+        self.session, self._questions, self._orders = session, questions, orders
+        self._temperatures = temperatures
         self._began = time.perf_counter()
         self._logprobs: list[tuple[float, ...]] = []
         self._steps = self._forwards = self._cached = self._saved = 0
@@ -49,7 +51,10 @@ class PendingDecision:
         session, log_likelihoods = self.session, self._log_likelihoods()
         pairs = zip(self._questions, log_likelihoods, strict=True)
         return DecisionResult(
-            answers=tuple(answer(question, orders, self._settings) for question, orders in pairs),
+            answers=tuple(
+                answer(question, orders, self._temperatures.get(type_of(question), 1.0))
+                for question, orders in pairs
+            ),
             log_likelihoods=log_likelihoods,
             input_tokens=len(session.prompt) + sum(len(question.asked) for question in session.questions),
             cached_tokens=self._cached,

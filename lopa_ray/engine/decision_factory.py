@@ -80,7 +80,7 @@ def new_decision(
         joint=own.prefix_for(attention) == "joint",
     )
     StepLimit(factory.config.model.max_num_batched_tokens).check(session.longest_lane)
-    return PendingDecision(session, questions, orders, own)
+    return PendingDecision(session, questions, orders, factory.decision_temperatures)
 
 
 def _settings(

@@ -42,7 +42,7 @@ def resolve_config(config: Config) -> Config:
     Raises CheckpointError.
     """
     config = pin_model(config)
-    config = config.with_decision_defaults(read_decision_defaults(checkpoint_folder(config.model)))
+    config = config.with_decision_defaults(read_decision_defaults(checkpoint_folder(config.model)).settings)
     if config.model.generation_config == "none":
         return config
     folder = checkpoint_folder(config.model)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias, cast
 
+from lopa_ray.config.decision_settings import DecisionType
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
+from lopa_ray.decisions.defaults import read_decision_defaults
 from lopa_ray.decoding.decoders import new_session, override_settings
 from lopa_ray.decoding.given_tokens import Encode, GivenTokens, encode_given
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, SettingsError
+from lopa_ray.execution.model_files import checkpoint_folder
 from lopa_ray.model.hub import short_name
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.scheduling.step_limit import StepLimit
@@ -54,6 +57,11 @@ class SessionFactory:
     def num_workers(self) -> int:
         """How many branch workers evaluate a request's branches."""
         return self.config.group.num_workers
+
+    @cached_property
+    def decision_temperatures(self) -> Mapping[DecisionType, float]:
+        """See `DecisionDefaults.temperatures`. Raises CheckpointError."""
+        return read_decision_defaults(checkpoint_folder(self.config.model)).temperatures
 
     def decode_settings(self, settings: RequestSettings | None = None, **changes: Any) -> GenerationSettings:
         """The decode settings of a request: `settings` with `changes` on top, which may name another decoder.

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
@@ -31,27 +27,10 @@ TIMED_CALLS = 20
 _log = logging.getLogger("lopa.attention")
 
 
-def flex(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """torch's flex attention, as a `LaneKernel`. The first call compiles it, which needs a compiler and takes minutes.
-
-    q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype.
-    """
-    mixed: Tensor = _compiled_flex()(q.transpose(0, 1)[None], keys[None], values[None], enable_gqa=True)
-    return mixed[0].transpose(0, 1)
-
-
-@cache
-def _compiled_flex() -> Callable[..., Any]:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=True)
-
-
 BACKENDS: dict[str, tuple[AttentionBackend, ...]] = {
     "sdpa": (LaneAttention(sdpa),),
     "triton": (PackedAttention(needs_triton=True),),
     "flash_attn": tuple(FlashAttention(version) for version in VERSIONS),
-    "flex": (LaneAttention(flex),),
     "npu": (LaneAttention(npu.attention),),
     "reference": (PackedAttention(),),
 }

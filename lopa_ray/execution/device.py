@@ -75,10 +75,8 @@ class Device:
     timed_attention: tuple[str, ...]
     """Attention backends of which `auto` selects the fastest. It selects no other one: the others compute branch by
     branch, which takes many launches per layer. If there are none, it selects the first of all that works."""
-    compile_backend: str
-    """The backend of torch.compile."""
     compiles_kernels: bool
-    """Whether its attention or operators are kernels that must be compiled, even without `model.compile`."""
+    """Whether its attention or operators are kernels that must be compiled."""
     captures_graphs: bool
     """Whether steps can be captured as CUDA graphs."""
     multiplies_fp8: bool
@@ -122,9 +120,8 @@ DEVICES = {
         "float32",
         "gloo",
         "CPU",
-        ("sdpa", "flex", "reference"),
+        ("sdpa", "reference"),
         timed_attention=(),
-        compile_backend="inductor",
         compiles_kernels=False,
         captures_graphs=False,
         multiplies_fp8=False,
@@ -139,9 +136,8 @@ DEVICES = {
         "bfloat16",
         "nccl",
         "GPU",
-        ("triton", "flash_attn", "sdpa", "flex"),
+        ("triton", "flash_attn", "sdpa"),
         timed_attention=("triton", "flash_attn"),
-        compile_backend="inductor",
         compiles_kernels=True,
         captures_graphs=True,
         multiplies_fp8=True,
@@ -157,7 +153,6 @@ DEVICES = {
         "NPU",
         ("npu", "sdpa", "reference"),
         timed_attention=(),
-        compile_backend=npu.COMPILE_BACKEND,
         compiles_kernels=False,
         captures_graphs=False,
         multiplies_fp8=False,

@@ -1,5 +1,5 @@
-"""Builds a `BranchRunner` from a configuration: it loads weights, selects device and attention, compiles layers,
-warms up and captures steps."""
+"""Builds a `BranchRunner` from a configuration: it loads weights, selects device and attention, warms
+up and captures steps."""
 
 from __future__ import annotations
 
@@ -100,8 +100,6 @@ def build_runner(
         weights = shard_weights(weights, spec.model, tp_group)
     loaded = build_model(spec.model, weights, dtype=spec.dtype, device=torch_device, tp_group=tp_group)
     check_positions(loaded, model.max_model_len)
-    if model.compile:
-        loaded.compile_layers(device.compile_backend)
     runner = BranchRunner(
         loaded,
         max_num_seqs=model.max_num_seqs,
@@ -126,9 +124,7 @@ def capture_graphs(spec: ModelSpec, runner: BranchRunner) -> None:
     if model.cuda_graphs == "none" or not DEVICES[model.device].captures_graphs:
         return
     refusal = graph_refusal(runner.model, runner.attention)
-    if model.compile:
-        refusal = "model.compile is set"
-    elif refusal is None and not triton_works():
+    if refusal is None and not triton_works():
         refusal = "Triton does not work here"
     if refusal is not None:
         _log.info("no CUDA graphs: %s", refusal)
@@ -143,7 +139,7 @@ def capture_graphs(spec: ModelSpec, runner: BranchRunner) -> None:
 
 
 def warm_up(runner: BranchRunner) -> None:
-    """Compile layers and kernels now. A first step that takes minutes could be taken for a worker that does not answer.
+    """Compile kernels now. A first step that takes minutes could be taken for a worker that does not answer.
 
     On an accelerator it ends with the largest step that is expected, so that a lack of memory shows now. All shards of
     a model have to call this at the same time. Raises torch.OutOfMemoryError.

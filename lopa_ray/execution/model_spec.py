@@ -111,5 +111,5 @@ class ModelSpec:
 
     @property
     def needs_warm_up(self) -> bool:
-        """Whether layers or kernels are compiled; workers do that when they load the model, by `warm_up`."""
-        return self.config.model.compile or DEVICES[self.config.model.device].compiles_kernels
+        """Whether kernels are compiled; workers do that when they load the model, by `warm_up`."""
+        return DEVICES[self.config.model.device].compiles_kernels

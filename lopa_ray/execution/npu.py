@@ -14,9 +14,6 @@ from lopa_ray.extras import install_advice
 if TYPE_CHECKING:
     from torch import Tensor
 
-COMPILE_BACKEND = "npu"
-"""torch.compile's backend for NPUs (TorchAir's graph mode). The import of torch-npu registers it."""
-
 
 def unavailable_reason() -> str | None:
     """Why no NPU can be used in this process, or None."""

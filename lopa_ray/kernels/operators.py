@@ -59,11 +59,8 @@ def define(
 
 
 def is_differentiable() -> bool:
-    """Whether to call the reference in place of the operator: for autograd in training, and for torch.compile.
-
-    torch.compile fuses the operations of the reference by itself.
-    """
-    return torch.is_grad_enabled() or torch.compiler.is_compiling()
+    """Whether to call the reference in place of the operator: for autograd in training."""
+    return torch.is_grad_enabled()
 
 
 @cache

@@ -121,10 +121,6 @@ class CanvasModel(nn.Module):
         """None: positions are rotations."""
         return None
 
-    def compile_layers(self, backend: str) -> None:
-        """Raises SettingsError, as for all models that transformers runs."""
-        raise self.config.refusal("model.compile", "true", "false; set it to false")
-
     def forward(
         self,
         ids: Tensor,

@@ -44,10 +44,6 @@ class MaskPredictor(Protocol):
         """How many positions the model has embeddings for; None: positions are rotations."""
         ...
 
-    def compile_layers(self, backend: str) -> None:
-        """Graph mode for all but attention. Raises SettingsError if the model has none."""
-        ...
-
     def __call__(
         self,
         ids: Tensor,

@@ -15,8 +15,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from lopa_ray.kernels.fp8 import has_fp8_kernel
-from lopa_ray.kernels.int8_matmul import has_int8_kernel
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.model.config import NativeConfig
@@ -158,24 +156,6 @@ class Transformer(nn.Module):
                 own = self._vocabulary
                 rows = nn.Parameter(rows[own.start : own.stop], requires_grad=False)
             self.lm_head.weight = rows
-
-    def compile_layers(self, backend: str) -> None:
-        """Compile, by torch.compile, what a layer computes before attention and what it computes after.
-
-        The same ones serve all layers and any number of rows. Attention stays outside: how many calls it takes,
-        and over how many keys, differs from step to step.
-        """
-        # A graph has the answer as a constant: trying a kernel is not part of a layer.
-        for trial in (has_int8_kernel, has_fp8_kernel):
-            torch.compiler.assume_constant_result(trial.__wrapped__)  # type: ignore[no-untyped-call]  # torch has no types for it
-        if self.tp_group.size > 1:
-            # Collectives stay outside of graphs.
-            for collective in ("all_reduce", "all_gather"):
-                eager = torch.compiler.disable(getattr(self.tp_group, collective))  # type: ignore[no-untyped-call]  # nor for it
-                setattr(self.tp_group, collective, eager)
-        for layer in self.layers:
-            for half in ("project_qkv", "output_and_mlp"):
-                setattr(layer, half, torch.compile(getattr(layer, half), backend=backend, dynamic=True))
 
     def forward(
         self,

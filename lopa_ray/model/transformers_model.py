@@ -125,10 +125,6 @@ class TransformersModel(nn.Module):
         ]
         return min(tables, default=None)
 
-    def compile_layers(self, backend: str) -> None:
-        """Raises SettingsError: how the layers of a class of transformers may be cut differs from class to class."""
-        raise self.config.refusal("model.compile", "true", "false; set it to false")
-
     def forward(
         self,
         ids: Tensor,

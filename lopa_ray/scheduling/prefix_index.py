@@ -87,7 +87,8 @@ class PrefixIndex:
     @classmethod
     def from_settings(cls, model: ModelSettings) -> Self:
         """An empty index with the size and variant of the settings."""
-        return cls(model.prefix_cache_positions, model.prefix_cache == "approximate")
+        positions = 0 if model.prefix_cache == "none" else model.max_num_seqs * model.max_model_len
+        return cls(positions, model.prefix_cache == "approximate")
 
     def hash_prefixes(self, plan: Plan) -> PrefixHashes:
         """The hashes of a plan's prefixes.

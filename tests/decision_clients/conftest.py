@@ -10,7 +10,7 @@ from support.server_process import ServerProcess, run_server
 
 DEMO = {
     "id": "demo",
-    "model": {"prefix_cache_positions": 4096},
+    "model": {"prefix_cache": "exact"},
     "group": {"num_workers": 2, "num_cpus": 0.25},
 }
 KEY = "key-of-the-clients-77b0"

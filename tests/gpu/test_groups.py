@@ -58,14 +58,6 @@ def test_half_precision_fills_every_position(local_ray: None, group: dict[str, A
             )
 
 
-@TWO_GPUS
-def test_shards_that_are_compiled_are_ready_for_a_step(local_ray: None) -> None:
-    group = {"num_workers": 1, "tensor_parallel_size": 2, "step_timeout_s": 5.0}
-    with RayEngine.from_config(tiny_config(model={**ON_GPU, "compile": True}, group=group)) as engine:
-        assert engine.generate(PROMPTS[0], SETTINGS["two_phase"]).tokens == 90
-        assert engine.status().last_error is None
-
-
 def test_weights_are_published_once_and_unpacked_onto_the_device(local_ray: None) -> None:
     group = {"num_workers": 2, "num_accelerators": 0.5}
     local = LocalEngine.from_config(tiny_config(model=ON_GPU))

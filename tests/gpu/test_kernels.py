@@ -30,7 +30,6 @@ KERNELS = [
     *(("triton", 0, dtype, dim) for dtype in TOLERANCE for dim in (64, 96, 128, 256)),
     *(("sdpa", 0, dtype, 64) for dtype in TOLERANCE),
     *(("flash_attn", at, dtype, 128) for at in range(3) for dtype in HALF),
-    *(pytest.param("flex", 0, dtype, 64, marks=pytest.mark.long) for dtype in TOLERANCE),  # compiles
 ]
 
 

@@ -19,10 +19,10 @@ from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, tiny_config
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "1 worker": {"group": {"num_workers": 1}},
     "2 workers": {"group": {"num_workers": 2}},
-    "4 workers, stored prefixes": {"group": {"num_workers": 4}, "model": {"prefix_cache_positions": 150}},
+    "4 workers, stored prefixes": {"group": {"num_workers": 4}, "model": {"prefix_cache": "exact"}},
     "3 workers, LLaDA2, stored prefixes": {
         "group": {"num_workers": 3},
-        "model": {"path": str(TINY_EXPERTS["llada2"]), "prefix_cache_positions": 150},
+        "model": {"path": str(TINY_EXPERTS["llada2"]), "prefix_cache": "exact"},
     },
     "2 workers, SDAR-MoE": {
         "group": {"num_workers": 2},
@@ -106,7 +106,7 @@ def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local:
     settings, before = SETTINGS["block_diffusion"], engine.status()
     for prompt in (PROMPTS[2], [*PROMPTS[2][:30], 3]):
         assert engine.generate(prompt, settings).token_ids == local(prompt, "block_diffusion").token_ids
-    stored, now = engine.config.model.prefix_cache_positions > 0, engine.status()
+    stored, now = engine.config.model.prefix_cache != "none", engine.status()
     assert now.prefix_hits - before.prefix_hits >= stored
     assert now.prefix_positions - before.prefix_positions >= 24 * stored
     assert stored or now.prefix_hits == 0

@@ -177,17 +177,6 @@ def test_a_shard_is_killed_where_kv_travel_by_object_store(
         assert all(group.pause_s(moment) < 10.0 for moment in faults.triggered().values())
 
 
-@pytest.mark.long
-def test_shards_compile_before_a_step_that_is_too_short_for_it() -> None:
-    group = {**TWO_SHARDS, "num_workers": 1, "step_timeout_s": 4.0}
-    with RayEngine.from_config(tiny_config(model={"compile": True}, group=group)) as engine:
-        assert engine.generate(PROMPTS[0], SETTINGS["two_phase"]).tokens == 90
-        engine.resize(2)
-        wait_until(lambda: engine.status().workers == 2, TIMEOUT_S, "a second worker")
-        assert engine.generate(PROMPTS[0], SETTINGS["two_phase"]).tokens == 90
-        assert engine.status().last_error is None
-
-
 def test_more_shards_than_heads_are_refused_before_ray_is_started() -> None:
     with pytest.raises(SettingsError, match=r"got 4 for a model with 4 heads, 2 KV heads"):
         RayEngine.from_config(tiny_config(group={"num_workers": 1, "tensor_parallel_size": 4}))

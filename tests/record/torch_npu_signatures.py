@@ -26,7 +26,6 @@ RECORD = DATA / "torch_npu.json"
 
 SCHEMAS = "torch_npu/csrc/aten/npu_native_functions_by_codegen.yaml"
 EXPORTS = "torch_npu/utils/custom_ops.py"
-COMPILERS = "torch_npu/dynamo/__init__.py"
 # As of 2.13, and before.
 PROCESS_GROUPS = ("torch_npu/_init/registry/distributed.py", "torch_npu/__init__.py")
 
@@ -79,8 +78,7 @@ def read_wheel(wheel: Path) -> dict[str, str]:
     """Name → signature ("set" for an attribute that may be set). Raises LookupError for what the wheel lacks."""
     names = sorted({use.name for use in find_uses(SOURCE.read_text(encoding="utf-8"))})
     with zipfile.ZipFile(wheel) as files:
-        signatures = {name: _find_signature(name, files) for name in names}
-        return signatures | {"backend of torch.compile": _compile_backend(files)}
+        return {name: _find_signature(name, files) for name in names}
 
 
 def _find_signature(name: str, files: zipfile.ZipFile) -> str:
@@ -95,14 +93,6 @@ def _find_signature(name: str, files: zipfile.ZipFile) -> str:
     if schema is None or f"{name} = torch.ops.npu.{operator}\n" not in files.read(EXPORTS).decode():
         raise LookupError(f"{files.filename} has no {name}")
     return schema[1]
-
-
-def _compile_backend(files: zipfile.ZipFile) -> str:
-    """The name under which the package registers its backend: a default of the function that does."""
-    for node in ast.parse(files.read(COMPILERS)).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "_register_npu_backend":
-            return str(ast.literal_eval(node.args.defaults[-1]))
-    raise LookupError(f"{files.filename} registers no backend")
 
 
 def _process_group_signature(name: str, files: zipfile.ZipFile) -> str:

@@ -40,7 +40,6 @@ from cluster.serving.backend import Backend, GroupStatus, ReplicaMetrics, Reques
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.replica.request_defaults import request_defaults
 from cluster.serving.settings import HttpSettings
-from lopa_ray.config.decision_settings import DecisionSettings
 from lopa_ray.decisions.answers import DecisionResult, answer
 from lopa_ray.decisions.questions import orders_of
 from lopa_ray.engine.config import Config
@@ -122,7 +121,7 @@ class FakeBackend:
             ]
             yield DecisionResult(
                 answers=tuple(
-                    answer(question, [values], DecisionSettings())
+                    answer(question, [values])
                     for question, values in zip(request.questions, likelihoods, strict=True)
                 ),
                 log_likelihoods=tuple((values,) for values in likelihoods),

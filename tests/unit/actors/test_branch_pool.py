@@ -68,11 +68,11 @@ class FakeShard:
         return "info"
 
 
-@pytest.mark.parametrize(("compiled", "shards"), [("layers", 2), ("kernels", 2), ("layers", 1), ("", 2)])
+@pytest.mark.parametrize(("compiled", "shards"), [(True, 2), (True, 1), (False, 2)])
 def test_shards_compile_together_before_they_take_part(
-    compiled: str, shards: int, monkeypatch: pytest.MonkeyPatch
+    compiled: bool, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = dataclasses.replace(DEVICES["cpu"], compiles_kernels=compiled == "kernels")
+    device = dataclasses.replace(DEVICES["cpu"], compiles_kernels=compiled)
     monkeypatch.setitem(DEVICES, "cpu", device)
     group = {
         "num_workers": 1,
@@ -80,7 +80,7 @@ def test_shards_compile_together_before_they_take_part(
         "start_timeout_s": 600.0,
         "step_timeout_s": 2.0,
     }
-    pool = BranchPool(tiny_spec(model={"compile": compiled == "layers", "load_format": "dummy"}, group=group))
+    pool = BranchPool(tiny_spec(model={"load_format": "dummy"}, group=group))
     workers = [[FakeShard() for _ in range(shards)] for _ in range(2)]
     for of_worker in workers:
         assert asyncio.run(pool.factory.load_model(WorkerHandle(tuple(of_worker)))) == "info"
@@ -120,11 +120,13 @@ class TimedShard:
 def test_workers_agree_on_what_is_the_fastest_on_the_first(
     model: dict[str, str], measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(DEVICES, "cpu", dataclasses.replace(DEVICES["cpu"], timed_attention=("sdpa", "flex")))
+    monkeypatch.setitem(
+        DEVICES, "cpu", dataclasses.replace(DEVICES["cpu"], timed_attention=("sdpa", "reference"))
+    )
     group = {"num_workers": 2, "tensor_parallel_size": 2}
     spec = tiny_spec(model={**model, "load_format": "dummy"}, group=group)
     pool = BranchPool(spec)
-    attention = ("flex", "sdpa", "sdpa", "sdpa")
+    attention = ("reference", "sdpa", "sdpa", "sdpa")
     shards = [TimedShard(tiny_spec(model={"attention": name}, group=group)) for name in attention]
 
     async def load() -> None:
@@ -170,7 +172,9 @@ def test_a_worker_uses_what_it_is_told_to() -> None:
 
 
 def test_a_worker_measures_with_the_threads_that_it_decodes_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DEVICES, "cpu", dataclasses.replace(DEVICES["cpu"], timed_attention=("sdpa", "flex")))
+    monkeypatch.setitem(
+        DEVICES, "cpu", dataclasses.replace(DEVICES["cpu"], timed_attention=("sdpa", "reference"))
+    )
     threads: list[int] = []
 
     def measured(*_: object) -> str:

@@ -103,7 +103,7 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (ModelSettings, {"dtype": "int8"}, ["dtype", "'int8'", "float32"]),
     (ModelSettings, {"device": "tpu"}, ["device", "'tpu'", "cpu"]),
     (ModelSettings, {"max_num_seqs": 0}, ["max_num_seqs", "got 0"]),
-    (ModelSettings, {"prefix_cache": "approximate"}, ["approximate", "prefix_cache_positions 0", "leave"]),
+    (ModelSettings, {"prefix_cache_positions": 99}, ["prefix_cache_positions", "gone", "set prefix_cache"]),
     (ModelSettings, {"implementation": "hf"}, ["implementation", "'hf'", "native", "transformers"]),
     (
         ModelSettings,
@@ -114,11 +114,6 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
         ModelSettings,
         {"implementation": "transformers", "quantization": "fp8"},
         ["quantization fp8", "implementation transformers", "auto"],
-    ),
-    (
-        ModelSettings,
-        {"implementation": "transformers", "compile": True},
-        ["compile True", "implementation transformers", "auto"],
     ),
     (
         Config,

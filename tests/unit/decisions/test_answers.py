@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lopa_ray import ChoiceQuestion, DecisionSettings, PredicateQuestion, ScoreQuestion
+from lopa_ray import ChoiceQuestion, PredicateQuestion, ScoreQuestion
 from lopa_ray.decisions.answers import (
     ChoiceAnswer,
     PredicateAnswer,
@@ -15,8 +15,6 @@ from lopa_ray.decisions.answers import (
     confidence_of,
     probabilities_of,
 )
-
-PLAIN = DecisionSettings()
 
 
 def test_probabilities_are_a_softmax() -> None:
@@ -37,25 +35,22 @@ def test_confidence_is_0_where_all_are_alike_and_1_where_one_is_certain(
 
 def test_the_answer_of_each_type() -> None:
     three = [[0.0, math.log(2), 0.0]]
-    choice = answer(ChoiceQuestion("?", ["true", True, "c"], name="n"), three, PLAIN)
+    choice = answer(ChoiceQuestion("?", ["true", True, "c"], name="n"), three)
     assert isinstance(choice, ChoiceAnswer) and choice.choice is True and choice.name == "n"
     assert choice.probabilities == pytest.approx({"true": 0.25, True: 0.5, "c": 0.25})
     assert choice.confidence == pytest.approx(0.25)
-    score = answer(ScoreQuestion("?", ["low", "middle", "high"]), [[0.0, 0.0, math.log(2)]], PLAIN)
+    score = answer(ScoreQuestion("?", ["low", "middle", "high"]), [[0.0, 0.0, math.log(2)]])
     assert isinstance(score, ScoreAnswer) and score.score == pytest.approx(0.25 + 2 * 0.5)
     assert score.probabilities == pytest.approx({"low": 0.25, "middle": 0.25, "high": 0.5})
-    yes = answer(PredicateQuestion("?"), [[math.log(9), 0.0]], PLAIN)
+    yes = answer(PredicateQuestion("?"), [[math.log(9), 0.0]])
     assert yes == PredicateAnswer(None, pytest.approx(0.9))
 
 
-def test_each_type_has_its_temperature() -> None:
-    settings = DecisionSettings(predicate_temperature=2.0)
-    yes = answer(PredicateQuestion("?"), [[math.log(9), 0.0]], settings)
+def test_log_likelihoods_are_divided_by_a_temperature() -> None:
+    yes = answer(PredicateQuestion("?"), [[math.log(9), 0.0]], 2.0)
     assert yes == PredicateAnswer(None, pytest.approx(0.75))
-    score = answer(ScoreQuestion("?", ["a", "b"]), [[0.0, math.log(3)]], settings)
-    assert isinstance(score, ScoreAnswer) and score.score == pytest.approx(0.75)
 
 
 def test_of_equal_values_the_first_one_is_chosen() -> None:
-    choice = answer(ChoiceQuestion("?", ["a", "b"]), [[0.0, 0.0]], PLAIN)
+    choice = answer(ChoiceQuestion("?", ["a", "b"]), [[0.0, 0.0]])
     assert isinstance(choice, ChoiceAnswer) and choice.choice == "a" and choice.confidence == 0.0

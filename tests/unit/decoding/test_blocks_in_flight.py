@@ -193,7 +193,7 @@ def test_finished_blocks_have_exact_keys_and_values(name: str) -> None:
 
 
 def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
-    model = {"path": str(MODELS / NAMES[0]), "max_model_len": 96, "prefix_cache_positions": 200}
+    model = {"path": str(MODELS / NAMES[0]), "max_model_len": 96, "prefix_cache": "exact"}
     engine = LocalEngine.from_config(Config.parse({"model": model}))
     settings = LopaSettings(num_branches=2, max_new_tokens=16, block_size=4, **tiled(ignore_eos=True))
     for prompt in (list(range(30)), [*range(22), 90, 91]):

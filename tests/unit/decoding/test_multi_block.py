@@ -105,7 +105,7 @@ def test_forks_take_fewer_steps_and_one_branch_changes_nothing(edits: dict[str, 
 
 
 def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
-    model = {"path": str(MODELS / "llada21-tiny-3l"), "max_model_len": 96, "prefix_cache_positions": 200}
+    model = {"path": str(MODELS / "llada21-tiny-3l"), "max_model_len": 96, "prefix_cache": "exact"}
     engine = LocalEngine.from_config(Config.parse({"model": model}))
     wanted = MultiBlockSettings(block_size=4, max_new_tokens=16, num_branches=2, **EDITS)
     for prompt in (list(range(30)), [*range(22), 90, 91]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lopa_ray import (
     ScoreQuestion,
     SettingsError,
 )
+from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decisions.defaults import read_decision_defaults
 from lopa_ray.decisions.encoded_input import EncodedInput
 from lopa_ray.decisions.questions import Question
@@ -126,7 +128,7 @@ def test_rotations_are_averaged(engine: LocalEngine) -> None:
 
 
 def test_a_stored_input_is_reported_and_changes_nothing() -> None:
-    config = Config.parse({"model": {"max_model_len": 256, "prefix_cache_positions": 512}})
+    config = Config.parse({"model": {"max_model_len": 256, "prefix_cache": "exact"}})
     storing = LocalEngine.from_config(config)
     first, second = (storing.decide(INPUT, QUESTIONS[:2]) for _ in range(2))
     assert first.log_likelihoods == second.log_likelihoods
@@ -180,14 +182,25 @@ def test_calls_and_their_outputs_are_inputs(engine: LocalEngine) -> None:
 
 
 def test_a_checkpoint_recommends_settings(tmp_path: Path) -> None:
-    (tmp_path / "decisions.json").write_text(json.dumps({"prefix": "input", "choice_temperature": 1.5}))
+    file = tmp_path / "decisions.json"
+    file.write_text(json.dumps({"prefix": "input", "choice_temperature": 1.5}))
     defaults = read_decision_defaults(tmp_path)
-    config = Config.parse({"decisions": {"choice_temperature": 2.0}}).with_decision_defaults(defaults)
-    assert config.decisions == DecisionSettings(prefix="input", choice_temperature=2.0)
+    assert defaults.temperatures == {"choice": 1.5}
+    config = Config.parse({"decisions": {"rotations": 2}}).with_decision_defaults(defaults.settings)
+    assert config.decisions == DecisionSettings(prefix="input", rotations=2)
     assert Config.parse(config.given()).decisions == config.decisions
-    (tmp_path / "decisions.json").write_text(json.dumps({"prefix": "whole"}))
-    with pytest.raises(CheckpointError, match=r"decisions\.json"):
-        read_decision_defaults(tmp_path)
+    for wrong in ({"prefix": "whole"}, {"score_temperature": 0}):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(CheckpointError, match=r"decisions\.json.*got"):
+            read_decision_defaults(tmp_path)
+
+
+def test_a_checkpoints_temperatures_shape_the_answers(tmp_path: Path) -> None:
+    shutil.copytree(DEMO_MODEL, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "decisions.json").write_text(json.dumps({"prefix": "input", "predicate_temperature": 1000.0}))
+    (decided,) = LocalEngine.from_pretrained(tmp_path).decide(INPUT, ["Does Tom have 6 pens?"]).answers
+    assert isinstance(decided, PredicateAnswer)
+    assert decided.probability == pytest.approx(0.5, abs=0.01)
 
 
 def test_the_model_in_the_package_reads_inputs_alone(engine: LocalEngine) -> None:

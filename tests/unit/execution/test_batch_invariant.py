@@ -137,9 +137,8 @@ def test_sums_of_shards_are_in_order_of_rank() -> None:
 
 def test_what_cannot_be_invariant_is_refused() -> None:
     for changes, words in (
-        ({"compile": True}, "compile true with batch_invariant true"),
         ({"implementation": "transformers"}, "batch_invariant True with implementation transformers"),
-        ({"attention": "flex"}, "attention flex with batch_invariant true"),
+        ({"attention": "npu"}, "attention npu with batch_invariant true"),
         ({"device": "cuda", "attention": "flash_attn"}, "attention flash_attn with batch_invariant true"),
         ({"device": "npu"}, "batch_invariant true with device npu"),
     ):

@@ -56,7 +56,6 @@ def test_every_use_fits_the_published_package(version: str) -> None:
         *("is_available", OPERATOR, "Options", "_timeout", "ProcessGroupHCCL")
     }
     assert [refusal(use, RECORDED[version]) for use in uses] == [None] * len(uses)
-    assert RECORDED[version]["backend of torch.compile"] == npu.COMPILE_BACKEND
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
     package = FakeNpu()
     monkeypatch.setitem(sys.modules, "torch_npu", package)
     # The device as it is, on memory that is there.
-    here = dataclasses.replace(DEVICES["npu"], torch_name="cpu", compile_backend="eager")
+    here = dataclasses.replace(DEVICES["npu"], torch_name="cpu")
     monkeypatch.setitem(DEVICES, "npu", here)
     device._warn_untested.cache_clear()
     return package
@@ -149,11 +148,11 @@ def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFi
 
 
 def test_a_whole_decode_on_the_stand_in(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
-    """All that the device brings along, graph mode too, and one warning at start-up."""
+    """All that the device brings along, and one warning at start-up."""
     settings = LopaSettings(num_branches=3, max_new_tokens=24, window_attention="block_causal", block_size=8)
     options = {"dtype": "bfloat16", "max_num_seqs": 1, "max_model_len": 64}
     plain = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", **options)
-    engine = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", device="npu", compile=True, **options)
+    engine = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", device="npu", **options)
     result = engine.generate([5, 6, 7], settings)
     assert fake.calls > 10
     assert result.token_ids == plain.generate([5, 6, 7], settings).token_ids

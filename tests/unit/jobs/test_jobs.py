@@ -475,7 +475,7 @@ RECORDED = {
         "expert_parallel",
         "num_cpus",
     },
-    "model": {*ModelSettings.model_fields} - {"max_num_seqs", "prefix_cache_positions"},
+    "model": {*ModelSettings.model_fields} - {"max_num_seqs"},
 }
 """Settings on which results depend, of the sections that have others, too."""
 

@@ -215,7 +215,6 @@ def test_truncated_and_absent_weights_are_refused(tmp_path: Path) -> None:
     [
         ({"quantization": "w8"}, ["model.quantization", "'w8'", "set it to none"]),
         ({"quantization": "fp8"}, ["model.quantization", "'fp8'", "set it to none"]),
-        ({"compile": True}, ["model.compile", "set it to false"]),
     ],
 )
 def test_settings_of_native_models_are_refused_when_auto_is_transformers(

@@ -191,7 +191,7 @@ def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
     wanted = BlockDiffusionSettings(max_new_tokens=12)
     folder = "tests/golden/models/sdar-tiny-3l"
     plain = LocalEngine.from_pretrained(folder, max_model_len=96)
-    stored = LocalEngine.from_pretrained(folder, max_model_len=96, prefix_cache_positions=100)
+    stored = LocalEngine.from_pretrained(folder, max_model_len=96, prefix_cache="exact")
     for prompt in ([*range(30)], [*range(25), 3], [*range(30)]):
         assert stored.generate(prompt, wanted).token_ids == plain.generate(prompt, wanted).token_ids
     assert stored.prefix_index.hit_requests == 2

@@ -139,7 +139,7 @@ WRONG = {
     "no shape": (("forward", "--shape", "gpt"), "allowed: dream-27m"),
     "layers of a checkpoint": (("step", "--layers", "2"), "--layers needs --shape"),
     "no kernel": (("forward", "--kernel", "fast"), "attention"),
-    "no switch": (("forward", "--compile", "maybe"), "on, off"),
+    "no switch": (("forward", "--batch-invariant", "maybe"), "on, off"),
     "no transport": (("commit", "--transport", "pigeon"), "allowed: collective"),
     "no setting": (("decode", "--vary", "branches"), "SECTION.KEY=VALUE,VALUE"),
     "unknown setting": (("decode", "--requests", "1", "--vary", "decode.speed=1"), "speed"),

@@ -87,8 +87,8 @@ def test_the_command_writes_what_a_checkpoint_loads(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["decisions", str(LABELLED), *options])
     assert result.exit_code == 0, result.output
     assert "prefix joint" in result.output and "prefix input" in result.output
-    settings = read_decision_defaults(tmp_path)
-    assert settings.prefix in ("joint", "input") and settings.temperature("predicate") > 0
+    settings, temperatures = read_decision_defaults(tmp_path)
+    assert settings.prefix in ("joint", "input") and temperatures["predicate"] > 0
     assert plot.read_text().startswith("<svg")
 
 
