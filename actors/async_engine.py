@@ -171,10 +171,7 @@ class AsyncRayEngine(AsyncEngine):
         return checksums
 
     def revive(self) -> None:
-        """After a group was lost and none could take its place: try again to start one, in the background.
-
-        Where `group.resume_timeout_s` is 0 the engine stays lost.
-        """
+        """After a group was lost and none could take its place: try again to start one, in the background."""
         loss, self.lost = self.lost, None
         if loss is not None:
             self._reader = asyncio.create_task(self._run(loss))
@@ -210,7 +207,7 @@ class AsyncRayEngine(AsyncEngine):
     async def _replace_group(self, loss: LopaError) -> None:
         """Start another group, and continue the unfinished requests on it. Raises WorkerLostError if none can
         take over."""
-        if not ray.is_initialized() or not self.config.group.resume_timeout_s:
+        if not ray.is_initialized():
             raise loss
         self.resuming, began = True, time.monotonic()
         self.lost_groups += 1

@@ -44,9 +44,8 @@ class _Batch:
 class ClientStreams:
     """Submits requests to a scheduler, and routes their events."""
 
-    def __init__(self, scheduler: Scheduler, on_submit: Callable[[], None], *, journaled: bool) -> None:
-        """`on_submit` is called when requests were submitted. `journaled`: clients are sent `StepEvents.states`."""
-        self._journaled = journaled
+    def __init__(self, scheduler: Scheduler, on_submit: Callable[[], None]) -> None:
+        """`on_submit` is called when requests were submitted."""
         self._scheduler = scheduler
         self._on_submit = on_submit
         self._clients: dict[str, _Client] = {}
@@ -111,7 +110,7 @@ class ClientStreams:
             batch.events.append(replace(event, request_key=number))
             if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
                 del self._owners[event.request_key], client.requests[number]
-            elif self._journaled and (state := self._scheduler.session_state(event.request_key)) is not None:
+            elif (state := self._scheduler.session_state(event.request_key)) is not None:
                 batch.states[number] = state
         for batch in batches.values():
             batch.client.queue.put_nowait(StepEvents(tuple(batch.events), timing, batch.states))

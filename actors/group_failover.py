@@ -85,11 +85,11 @@ class GroupFailover:
         self._resized = num_workers
 
     async def replace(self, loss: LopaError) -> None:
-        """Start another group within `group.resume_timeout_s`, of the size that was asked for last.
+        """Start another group within `group.start_timeout_s`, of the size that was asked for last.
 
         Raises WorkerLostError, which names `loss` too, if that fails.
         """
-        timeout_s = self._config.group.resume_timeout_s
+        timeout_s = self._config.group.start_timeout_s
         last: Exception | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -128,4 +128,4 @@ def _not_replaced(loss: LopaError, cause: Exception, timeout_s: float) -> Worker
         reason = f"it did not start within {timeout_s:g} s"
     else:
         reason = str(cause) if isinstance(cause, LopaError) else f"{type(cause).__name__}: {cause}"
-    return WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.resume_timeout_s)")
+    return WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.start_timeout_s)")

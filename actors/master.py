@@ -104,9 +104,7 @@ class Master:
         phases = StartPhases()
         self._config = spec.config
         self._scheduler = Scheduler.from_config(spec.config)
-        self._streams = ClientStreams(
-            self._scheduler, self._work_arrived.set, journaled=spec.config.group.resume_timeout_s > 0
-        )
+        self._streams = ClientStreams(self._scheduler, self._work_arrived.set)
         self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set, self._name)
         info = await self._membership.start(self._scheduler, phases)
         self._loop = asyncio.create_task(self._step_loop())

@@ -38,7 +38,6 @@ SPEED_SETTINGS = {
         "transfer",
         "step_timeout_s",
         "start_timeout_s",
-        "resume_timeout_s",
         "max_requests_per_client",
     },
 }

@@ -28,9 +28,6 @@ its value. A server on Ray Serve has settings of its own, the arguments of its a
 the classes in `lopa_ray/config`, `lopa_ray/decoding/decoders` and `cluster/serving/settings.py`.
 """
 
-DERIVED_DEFAULTS = {"commit_protocol": "by `window_attention`"}
-"""Defaults that depend on another setting."""
-
 
 def _in_yaml(value: Any) -> str:
     """A default as a file has it, on one line."""
@@ -69,11 +66,9 @@ def _rows(model: type[BaseModel], left_out: frozenset[str]) -> Iterator[str]:
         if name in left_out:
             continue
         schema = properties[field.alias or name]
-        default = DERIVED_DEFAULTS.get(name) or (
-            "required"
-            if field.is_required()
-            else f"`{_in_yaml(field.get_default(call_default_factory=True))}`"
-        )
+        default = "required"
+        if not field.is_required():
+            default = f"`{_in_yaml(field.get_default(call_default_factory=True))}`"
         meaning = " ".join((field.description or "").split())
         cells = (f"`{name}`", default, _allowed(schema), meaning)
         yield "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"

@@ -62,12 +62,13 @@ def _block_settings(recorded: RowSettings) -> _Settings:
     base_wins = pop("verification_force_base_winner", bool, default=False)
     if single:
         return D2FSettings, common
-    if lookaheads <= 1 or (base_evaluated and not competes):
+    if lookaheads <= 1 or not competes:
         lookaheads = 0
+    if not base_evaluated or base_wins:
+        raise UnsupportedCaseError("here the anchor is always evaluated, and wins by its confidence alone")
     return LopaSettings, {
         **common,
-        "num_branches": max(1, lookaheads + base_evaluated),
-        "anchor": "omit" if not base_evaluated else "win" if base_wins else "compete",
+        "num_branches": lookaheads + 1,
         "branch_confidence": f"bottom({ratio})",
         "creation_confidence_alpha": alpha,
     }

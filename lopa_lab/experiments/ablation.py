@@ -11,6 +11,7 @@ from lopa_lab.experiments.run.lookaheads import (
     MakeLookahead,
     RandomBranch,
     RandomPositions,
+    WithoutAnchor,
     varied_by,
 )
 from lopa_lab.experiments.run.outcomes import Figures, column
@@ -32,7 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     RANDOM_POSITIONS: {},
     RANDOM_WINNER: {},
     ONE_BRANCH: {},
-    NO_ANCHOR: {"anchor": "omit"},
+    NO_ANCHOR: {},
     FULL: {"block_size": SHORT_BLOCK, "window_attention": "full"},
     CAUSAL: {"block_size": SHORT_BLOCK, "window_attention": "block_causal"},
     FULL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "full", "num_branches": 1},
@@ -43,6 +44,7 @@ LOOKAHEADS: dict[str, MakeLookahead] = {
     RANDOM_POSITIONS: RandomPositions,
     RANDOM_WINNER: RandomBranch,
     ONE_BRANCH: BestFork,
+    NO_ANCHOR: WithoutAnchor,
 }
 """Those of the variants that have one of their own."""
 

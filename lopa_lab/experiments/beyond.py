@@ -14,6 +14,7 @@ from lopa_lab.experiments.run.lookaheads import (
     ForksOfForks,
     MakeLookahead,
     SecondTokens,
+    WithoutAnchor,
     varied_by,
 )
 from lopa_lab.experiments.run.outcomes import Outcomes, column
@@ -54,6 +55,7 @@ LOOKAHEADS: dict[str, MakeLookahead] = {
     "forks of forks": ForksOfForks,
     "distant forks": DistantForks,
     "second-best tokens": SecondTokens,
+    "without the anchor": WithoutAnchor,
     "winner by expected fills": by_value(expected_fills),
     "winner by summed probability": by_value(summed_probability),
     "two tokens, summed probability": by_value(summed_probability),
@@ -61,7 +63,7 @@ LOOKAHEADS: dict[str, MakeLookahead] = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "two tokens per fork": {"tokens_per_fork": 2},
     "two tokens, higher threshold": {"tokens_per_fork": 2, "confidence_threshold": HIGHER_THRESHOLD},
-    "without the anchor": {"anchor": "omit"},
+    "without the anchor": {},
     "second-best tokens": {"top_logprobs": 2},
     "two tokens, summed probability": {"tokens_per_fork": 2},
     "two tokens, learned predictor": {"tokens_per_fork": 2},

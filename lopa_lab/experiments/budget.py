@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.lookaheads import EarlyExit, varied_by
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
@@ -21,7 +23,7 @@ BUDGETS: dict[str, tuple[float, ...]] = {
     AUTO: (4, 8, 16),
     EARLY_EXIT: (0.3, 0.5, 0.7, 0.9),
 }
-"""What decides the number of branches → its values: branches, the most branches, or `lookahead_below`."""
+"""What decides the number of branches → its values: branches, the most branches, or the bound of `EarlyExit`."""
 
 Name: TypeAlias = tuple[str, float]
 
@@ -33,7 +35,7 @@ class Budget(Experiment):
     method = (
         "fixed: num_branches as given. auto: num_branches auto, which follows the request's own branch "
         f"confidences, with max_branches as given. early exit: {EARLY_EXIT_BRANCHES} branches, and the anchor alone "
-        "in steps whose candidates all have a probability above lookahead_below as given. Forwards are branch "
+        "in steps whose candidates all have a probability above the value. Forwards are branch "
         "evaluations, and what a step costs once branches no longer fit beside each other. branch_budget load is "
         "left out: its tokens depend on the load."
     )
@@ -44,12 +46,16 @@ class Budget(Experiment):
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         value = point["value"]
-        changes: dict[str, Any] = {
+        by_kind: dict[str, dict[str, Any]] = {
             FIXED: {"num_branches": value},
             AUTO: {"num_branches": "auto", "max_branches": value},
-            EARLY_EXIT: {"num_branches": EARLY_EXIT_BRANCHES, "lookahead_below": value},
-        }[str(point["budget"])]
-        return bench.decode_problems(bench.settings(decoder="lopa", **changes))
+            EARLY_EXIT: {"num_branches": EARLY_EXIT_BRANCHES},
+        }
+        changes = by_kind[str(point["budget"])]
+        varied = None
+        if point["budget"] == EARLY_EXIT:
+            varied = varied_by(partial(EarlyExit, below=float(value or 0)), bench.setup.seed)
+        return bench.decode_problems(bench.settings(decoder="lopa", **changes), varied)
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Adaptive budgets against fixed ones that spend as much."""

@@ -67,7 +67,6 @@ class Sync(Experiment):
                 num_branches=BRANCHES,
                 block_size=span,
                 window_attention=attention,
-                commit_protocol=protocol,
             )
             for protocol, attention in ATTENTION.items()
         }

@@ -64,14 +64,11 @@ class GroupSettings(StrictModel):
 
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model. One that does not answer meanwhile is lost sooner
-    (`loading_hung_after_s`)."""
+    (`loading_hung_after_s`). So long requests wait, too, for a group that takes the place of one that was lost."""
 
     max_requests_per_client: int | None = Field(default=None, ge=1)
     """Requests of one client that a server's group has at once, in slots or waiting; it refuses others with 429. null:
     32 times `max_num_seqs`."""
-
-    resume_timeout_s: float = Field(default=120.0, ge=0.0)
-    """How long requests wait for new workers when all workers of a group are lost. 0: the requests fail."""
 
     @property
     def threads(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -14,6 +15,13 @@ from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.step_report import BranchReport
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+
+
+class EditSettings(LookaheadSettings):
+    """The setting of decoders that edit until nothing changes."""
+
+    max_post_steps: int = Field(default=16, ge=0)
+    """With edits: most forward passes that edit a block without masks."""
 
 
 def check_edits_can_be_made(settings: LookaheadSettings, what: str) -> None:

@@ -45,16 +45,13 @@ class Lookahead:
         That fork has no mask left, so its branch confidence is the highest that there is. Where creation confidence
         counts (`creation_confidence_alpha`) the anchor could still win, and would fill the same position a step later.
         """
-        return self.enabled and self._settings.anchor != "win"
+        return self.enabled
 
     def next_branches(self, num_branches: int) -> list[Fork]:
         """The branches of a step, at most `num_branches`: forks first, so that ties go to them, then the anchor."""
         if self._auto_budget is not None:
             num_branches = min(num_branches, self._auto_budget.num_branches)
-        omits_anchor = self._settings.anchor == "omit"
-        num_forks = 0 if num_branches == 1 else num_branches - (not omits_anchor)
-        forks = self._forks[:num_forks]
-        return forks if omits_anchor and forks else [*forks, ANCHOR]
+        return [*self._forks[: num_branches - 1], ANCHOR]
 
     def confidences(self, branches: Sequence[Fork], reports: Sequence[BranchReport]) -> tuple[float, ...]:
         """Branch confidence, mixed with creation confidence, per branch."""
@@ -69,10 +66,10 @@ class Lookahead:
         return self._metric(scores) if scores else NO_MASKS_CONFIDENCE
 
     def select_winner(self, confidences: Sequence[float]) -> int:
-        """Index of the highest confidence; the anchor's, where it is set to win."""
+        """Index of the highest confidence."""
         if self._auto_budget is not None:
             self._auto_budget.observe(confidences)
-        return len(confidences) - 1 if self._settings.anchor == "win" else best_branch(confidences)
+        return best_branch(confidences)
 
     def update_forks(
         self,
@@ -81,13 +78,9 @@ class Lookahead:
         constraint_state: ConstraintState | None,
     ) -> None:
         """Make the next step's forks from the winner's scores of the positions that are still masked."""
-        max_forks = 0 if not self.enabled else self._settings.branch_limit - (self._settings.anchor != "omit")
         self._forks = lookahead_forks(
-            masked, scores, max_forks, constraint_state, self._settings.tokens_per_fork
+            masked, scores, self._settings.branch_limit - 1, constraint_state, self._settings.tokens_per_fork
         )
-        added = (decision for fork in self._forks for decision in fork.decisions)
-        if all(decision.probability > self._settings.lookahead_below for decision in added):
-            self._forks = []
 
 
 def mix_confidence(creation_confidence: float, confidence: float, alpha: float) -> float:

@@ -10,7 +10,7 @@ from lopa_ray.decoding.branch_confidence import check_metric, parse_metric
 from lopa_ray.decoding.branch_settings import BranchSettings
 from lopa_ray.errors import SettingsError
 
-OF_FORKS = ("anchor", "branch_confidence", "creation_confidence_alpha", "tokens_per_fork", "lookahead_below")
+OF_FORKS = ("branch_confidence", "creation_confidence_alpha", "tokens_per_fork")
 """Settings that verified lookahead has no use for."""
 
 
@@ -34,12 +34,6 @@ class LookaheadSettings(BranchSettings):
     tokens_per_fork: int = Field(default=1, ge=1, le=2)
     """Tokens that a lookahead branch adds to the anchor. 1: LoPA. 2: the pairs of the best-ranked positions, which
     decide more tokens per forward pass with as many branches."""
-
-    anchor: Literal["compete", "win", "omit"] = "compete"
-    """Ablations: let the anchor compete (LoPA), always win, or leave it out while there are forks."""
-
-    lookahead_below: float = Field(default=1.0, ge=0.0, le=1.0)
-    """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
 
     @property
     def is_verified(self) -> bool:

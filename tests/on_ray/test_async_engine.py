@@ -19,6 +19,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep
 from support.faulty_runner import Poison, faulty_runner
+from support.group_under_test import refuse_other_groups
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 LONG_SETTINGS = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
@@ -52,8 +53,8 @@ def program() -> Iterator[asyncio.Runner]:
 @pytest.fixture(scope="module")
 def engine(program: asyncio.Runner) -> Iterator[AsyncRayEngine]:
     """No other group takes the place of its first one."""
-    config = tiny_config(group={"resume_timeout_s": 0})
-    started = program.run(AsyncRayEngine.start(config, runner_factory=faulty_runner))
+    started = program.run(AsyncRayEngine.start(tiny_config(), runner_factory=faulty_runner))
+    refuse_other_groups(started)
     yield started
     started.close()
 

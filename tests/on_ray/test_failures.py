@@ -21,6 +21,7 @@ from lopa_ray.errors import (
     WorkerLostError,
 )
 from lopa_ray.protocol.events import RequestFailure
+from support.group_under_test import refuse_other_groups
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 from support.waiting import wait_until
@@ -44,7 +45,8 @@ def test_engines_share_ray_and_a_closed_one_says_so() -> None:
 
 @pytest.mark.slow
 def test_without_any_worker_left_and_no_other_group_every_request_ends_with_an_error() -> None:
-    with RayEngine.from_config(tiny_config(group={"resume_timeout_s": 0})) as engine:
+    with RayEngine.from_config(tiny_config()) as engine:
+        refuse_other_groups(engine._running)
         sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
         results = dict(engine.run(sessions, on_step=kill_all_workers_once()))
         assert len(results) == len(PROMPTS)
@@ -70,7 +72,8 @@ def kill_all_workers_once() -> OnStep:
 
 @pytest.mark.slow
 def test_killed_master_takes_its_workers_along_and_is_an_error_without_another_group() -> None:
-    engine = RayEngine.from_config(tiny_config(group={"resume_timeout_s": 0}))
+    engine = RayEngine.from_config(tiny_config())
+    refuse_other_groups(engine._running)
     events = engine.events([engine.create_session(PROMPTS[0], SETTINGS["two_phase"])])
     next(events)
     (master,) = actor_pids("Master")

@@ -156,8 +156,13 @@ def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
 
 
 @pytest.mark.slow
-def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_request() -> None:
-    with RayEngine.from_config(tiny_config(group={"num_workers": 1, "resume_timeout_s": 0.01})) as engine:
+def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = {"num_workers": 1}
+    with RayEngine.from_config(tiny_config(group=one)) as engine:
+        in_no_time = tiny_config(group={**one, "start_timeout_s": 0.01})
+        monkeypatch.setattr(engine._running._group, "_config", in_no_time)
         sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
         events = engine.events(sessions)
         next(events)
@@ -166,7 +171,7 @@ def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_req
     assert len(errors) == len(PROMPTS)
     for error in errors.values():
         assert isinstance(error, WorkerLostError)
-        assert "no other group could take over" in str(error) and "resume_timeout_s" in str(error)
+        assert "no other group could take over" in str(error) and "start_timeout_s" in str(error)
 
 
 @pytest.mark.long

@@ -35,7 +35,7 @@ def random_settings(rng: random.Random, *, tiled: bool) -> GenerationSettings:
         "ranking": rng.choice(["probability", "margin", "neg_entropy"]),
     }
     if tiled:
-        window |= {"window_attention": "block_causal", "block_origin": "start"}
+        window["window_attention"] = "tiled"
     decoder = rng.choice(["lopa", "lopa", "d2f", "block_diffusion" if tiled else "fast_dllm"])
     if decoder == "block_diffusion":
         return BlockDiffusionSettings(**common, **block, num_branches=rng.randint(1, 6))
@@ -50,7 +50,6 @@ def random_settings(rng: random.Random, *, tiled: bool) -> GenerationSettings:
         num_branches=rng.randint(1, 12),
         creation_confidence_alpha=rng.choice([0.0, 0.0, 0.5]),
         branch_confidence=rng.choice(["mean", "bottom(0.5)"]),
-        anchor=rng.choice(["compete", "compete", "omit", "win"]),
         tokens_per_fork=rng.choice([1, 2]),
     )
 

@@ -27,7 +27,7 @@ from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
-from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults
+from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults, refuse_other_groups
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 HEADROOM_BYTES = 3 * 2**29
@@ -91,8 +91,9 @@ def main() -> None:
                 assert not hog.file.exists()
                 group.wait_for_workers(NUM_WORKERS)
                 pauses.append(group.pause_s(moments[0]))
-        alone = tiny_config(group={"num_workers": 1, "resume_timeout_s": 0})
+        alone = tiny_config(group={"num_workers": 1})
         with RayEngine.from_config(alone, runner_factory=hog) as engine:
+            refuse_other_groups(engine._running)
             hog.file.touch()
             session = engine.create_session(PROMPTS[0], SETTINGS["two_phase"])
             *_, failure = engine.events([session])

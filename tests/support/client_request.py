@@ -151,9 +151,7 @@ def _random_settings(rng: random.Random) -> dict[str, Any]:
         settings |= {"repetition_penalty": 1.2, "frequency_penalty": 0.5, "presence_penalty": -0.2}
         settings["logit_bias"] = {"40": 2.0, "50": -100}
     if settings["decoder"] != "fast_dllm":
-        settings["window_attention"] = rng.choice(["full", "block_causal"])
-        if settings["window_attention"] == "block_causal":
-            settings["block_origin"] = rng.choice(["answer", "start"])
+        settings["window_attention"] = rng.choice(["full", "block_causal", "tiled"])
     if settings["decoder"] == "lopa":
         settings["num_branches"] = rng.randint(1, 6)
     return settings

@@ -21,12 +21,8 @@ GIVEN = ({"token_ids": [5]}, {"hole": 5, "token_ids": [9, 8, 7, 6, 5, 4]}, {"hol
 KINDS: dict[str, GenerationSettings] = {
     "two_phase": LopaSettings(**FULL, num_branches=4),
     "single_phase": LopaSettings(**FULL, num_branches=3, window_attention="block_causal"),
-    "two_phase_causal": D2FSettings(
-        **FULL, window_attention="block_causal", commit_protocol="two_phase", temperature=0.8, seed=4
-    ),
-    "blocks_in_flight": LopaSettings(
-        **FULL, num_branches=3, window_attention="block_causal", block_origin="start"
-    ),
+    "drawn_causal": D2FSettings(**FULL, window_attention="block_causal", temperature=0.8, seed=4),
+    "blocks_in_flight": LopaSettings(**FULL, num_branches=3, window_attention="tiled"),
     "dual_cache": FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
     "prefix_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="prefix", num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
@@ -75,7 +71,6 @@ KINDS: dict[str, GenerationSettings] = {
         num_branches=5,
         lookahead="verified",
         window_attention="block_causal",
-        commit_protocol="two_phase",
     ),
     "verified_relaxed": LopaSettings(
         **FULL, num_branches=6, lookahead="verified", acceptance=0.2, settled=1.0

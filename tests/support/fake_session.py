@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pytest
+
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
@@ -58,3 +61,9 @@ def may_decide_nothing(settings: GenerationSettings, plan: Plan) -> bool:
         or plan.draft_adapter
         or (plan.scores_decided and VOCABULARY.mask_token_id not in plan.canvas)
     )
+
+
+def let_forks_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on forks are evaluated, and the anchor wins every step."""
+    monkeypatch.setattr(Lookahead, "select_winner", lambda _, confidences: len(confidences) - 1)
+    monkeypatch.setattr(Lookahead, "fills_last_mask", False)

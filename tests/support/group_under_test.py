@@ -13,10 +13,12 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import CapacityError
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from support.fault_injection import FaultInjection
 from support.processes import send_signal
@@ -148,3 +150,12 @@ def group_with_faults(
     finally:
         for pid in faults.triggered():
             send_signal(pid, signal.SIGKILL)  # a stopped process does not end by itself
+
+
+def refuse_other_groups(engine: AsyncRayEngine) -> None:
+    """From now on no other group takes the place of one that this engine loses."""
+
+    def refuse() -> None:
+        raise CapacityError("there is no room for another group")
+
+    engine._group.__dict__["_create_master"] = refuse

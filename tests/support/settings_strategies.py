@@ -67,7 +67,6 @@ def lookahead_settings(draw: st.DrawFn) -> dict[str, object]:
         "num_branches": draw(st.integers(1, 6)),
         "branch_confidence": draw(st.sampled_from(["mean", "bottom(0.3)", "bottom(0)", "bottom(1)"])),
         "creation_confidence_alpha": draw(st.sampled_from([0.0, 0.0, 0.4, 1.0])),
-        "anchor": draw(st.sampled_from(["compete", "compete", "win", "omit"])),
         "tokens_per_fork": draw(TOKENS_PER_FORK),
     }
 
@@ -78,10 +77,8 @@ def any_lopa_or_d2f(draw: st.DrawFn) -> BlockSettings:
     common = draw(common_settings()) | {
         "block_add_threshold": draw(PROBABILITIES),
         "decoded_token_threshold": draw(PROBABILITIES),
-        "window_attention": draw(st.sampled_from(["full", "block_causal"])),
+        "window_attention": draw(st.sampled_from(["full", "block_causal", "tiled"])),
     }
-    if common["window_attention"] == "block_causal":
-        common["block_origin"] = draw(st.sampled_from(["answer", "start"]))
     if draw(st.integers(0, 4)) == 0:
         return D2FSettings(**common)
     return LopaSettings(**draw(lookahead_settings()), **common)

@@ -62,14 +62,7 @@ SETTINGS: dict[str, GenerationSettings] = {
         max_new_tokens=90, num_branches=5, window_attention="block_causal", stop_at_eos=False
     ),
     "blocks_in_flight": LopaSettings(
-        max_new_tokens=60, num_branches=3, block_size=8, window_attention="block_causal", block_origin="start"
-    ),
-    "two_phase_causal": LopaSettings(
-        max_new_tokens=70,
-        num_branches=3,
-        block_size=16,
-        window_attention="block_causal",
-        commit_protocol="two_phase",
+        max_new_tokens=60, num_branches=3, block_size=8, window_attention="tiled"
     ),
     "sampled": LopaSettings(max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3),
     "d2f": D2FSettings(max_new_tokens=64, block_size=16, stop_at_eos=False),

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import Fork, PositionScore
+from lopa_ray.decoding.branching import ANCHOR, Fork, PositionScore, lookahead_forks
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
@@ -68,6 +68,43 @@ class BestFork(Variation):
         return super().next_branches(num_branches)[:1]
 
 
+class WithoutAnchor(Variation):
+    """Forks alone compete, one more than LoPA has; the anchor is there where there is no fork."""
+
+    def next_branches(self, num_branches: int) -> list[Fork]:
+        """The forks."""
+        return super().next_branches(num_branches + 1)[:-1] or [ANCHOR]
+
+    def update_forks(
+        self,
+        masked: Iterable[int],
+        scores: dict[int, PositionScore],
+        constraint_state: ConstraintState | None,
+    ) -> None:
+        """One fork more than LoPA has."""
+        self._forks = lookahead_forks(masked, scores, self._settings.branch_limit, constraint_state)
+
+
+class EarlyExit(Variation):
+    """A step has the anchor alone when every candidate's probability exceeds a bound."""
+
+    def __init__(self, settings: GenerationSettings, random: Random, below: float) -> None:
+        super().__init__(settings, random)
+        self._below = below
+
+    def update_forks(
+        self,
+        masked: Iterable[int],
+        scores: dict[int, PositionScore],
+        constraint_state: ConstraintState | None,
+    ) -> None:
+        """LoPA's forks, or none."""
+        super().update_forks(masked, scores, constraint_state)
+        added = (decision for fork in self._forks for decision in fork.decisions)
+        if all(decision.probability > self._below for decision in added):
+            self._forks = []
+
+
 class VariedLopaSession(LopaSession):
     """LoPA with another lookahead."""
 
@@ -93,7 +130,7 @@ class WiderLookahead(Variation, ABC):
         constraint_state: ConstraintState | None,
     ) -> None:
         """As many forks as LoPA has. Constraints are not supported: none of the problems has one."""
-        count = self._settings.branch_limit - (self._settings.anchor != "omit")
+        count = self._settings.branch_limit - 1
         ranked = sorted(masked, key=lambda position: -scores[position].score)
         self._forks = self.choose([scores[position] for position in ranked], count)
 

@@ -16,8 +16,9 @@ from lopa_ray.protocol.plan import Branch, Segment
 class BlockCausalSettings(LookaheadSettings):
     """The settings that these decoders share."""
 
-    block_size: int = Field(default=4, ge=1)
-    """Positions per block, counted from the start of the prompt; what the model was trained with."""
+    block_size: int = Field(default=32, ge=1)
+    """Positions per block, counted from the start of the prompt; what the model was trained with. nemotron counts them
+    from the end of the prompt; with 1 it decodes autoregressively."""
 
     @property
     def prompt_attention(self) -> PromptAttention:

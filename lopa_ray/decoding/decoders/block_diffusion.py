@@ -39,6 +39,9 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
 
     decoder: Literal["block_diffusion"] = "block_diffusion"
 
+    block_size: int = Field(default=4, ge=1)
+    """Positions per block, counted from the start of the prompt; what the model was trained with."""
+
     denoising_steps: int | None = Field(default=None, ge=1)
     """Forward passes per block (per sub-block, where there are any) over which its positions are spread
     evenly. None: one per position."""

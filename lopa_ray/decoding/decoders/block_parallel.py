@@ -29,7 +29,8 @@ class BlockParallelSettings(GenerationSettings):
     """The settings that these decoders share."""
 
     block_size: int = Field(default=32, ge=1)
-    """Positions per block; the last block is cut to fit `max_new_tokens`."""
+    """Positions per block; the last block is cut to fit `max_new_tokens`. Where blocks are counted from position 0,
+    what the model was trained with."""
 
     block_add_threshold: float = Field(default=0.1, ge=0.0, le=1.0)
     """A block is appended when the last one is decided to at least this share."""

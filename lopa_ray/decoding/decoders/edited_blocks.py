@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
@@ -29,9 +29,6 @@ from lopa_ray.protocol.step_report import BranchReport
 
 class EditedBlocksSettings(BlockCausalSettings):
     """The settings that these decoders share."""
-
-    block_size: int = Field(default=32, ge=1)
-    """Positions per block, counted from the start of the prompt; what the model was trained with."""
 
     @model_validator(mode="after")
     def _edits_can_be_made(self) -> Self:

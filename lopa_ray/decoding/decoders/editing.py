@@ -14,11 +14,12 @@ from pydantic import Field
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
+from lopa_ray.decoding.edits import EditSettings
 from lopa_ray.decoding.filling_rules import select_above_threshold_or_count
 from lopa_ray.protocol.outcome import Decision
 
 
-class EditingSettings(EditedBlocksSettings):
+class EditingSettings(EditedBlocksSettings, EditSettings):
     """LLaDA2.1 (arXiv 2602.08676): blocks one after the other, whose tokens are edited until they stay. Its report
     has two modes: Quality, thresholds 0.7 and 0.5, and Speed, 0.5 and 0."""
 
@@ -29,9 +30,6 @@ class EditingSettings(EditedBlocksSettings):
 
     editing_threshold: float = Field(default=0.9, ge=0.0, le=1.0)
     """A token of the current block is replaced by the most likely one if that has a probability strictly above this."""
-
-    max_post_steps: int = Field(default=16, ge=0)
-    """Most forward passes on a block without masks."""
 
     num_to_transfer: int = Field(default=1, ge=1)
     """Masked positions that a pass fills at least, as long as there are as many."""

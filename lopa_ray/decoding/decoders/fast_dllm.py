@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import Window
-from lopa_ray.decoding.decoders.vanilla import MAX_STEPS, MaskedAnswerSession, MaskedAnswerSettings
+from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession, MaskedAnswerSettings
 from lopa_ray.decoding.filling_rules import (
     rank_by_score,
     select_above_threshold,
@@ -54,10 +54,6 @@ class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
 
     factor: float = Field(default=1.0, gt=0.0)
     """Fills the n best as long as the n-th has at least probability 1 - factor ÷ (n + 1) (fill: factor)."""
-
-    steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """fill schedule: forward passes for the whole answer, spread evenly over its blocks. fill threshold:
-    fill no faster than an even pace of that many passes would; None: no such limit."""
 
     @model_validator(mode="after")
     def _steps_fit_fill(self) -> Self:

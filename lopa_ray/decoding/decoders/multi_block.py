@@ -23,22 +23,18 @@ from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
-from lopa_ray.decoding.edits import BlockEdits, check_edits_can_be_made, edits, report_of_masks
+from lopa_ray.decoding.edits import BlockEdits, EditSettings, check_edits_can_be_made, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Branch, Fill
 from lopa_ray.protocol.step_report import BranchReport
 
 
-class MultiBlockSettings(BlockParallelSettings, LookaheadSettings):
+class MultiBlockSettings(BlockParallelSettings, EditSettings):
     """Multi-block diffusion (MultiBD): several blocks of LLaDA2.0, LLaDA2.1 or SDAR in flight."""
 
     decoder: Literal["multi_block"] = "multi_block"
-
-    block_size: int = Field(default=32, ge=1)
-    """Positions per block, counted from the start of the prompt; what the model was trained with."""
 
     max_blocks: int = Field(default=2, ge=1)
     """Most blocks in flight: being filled, or decided and not in the cache yet."""
@@ -53,9 +49,6 @@ class MultiBlockSettings(BlockParallelSettings, LookaheadSettings):
     editing_threshold: float | None = Field(default=None, ge=0.0, le=1.0)
     """A token of a block in flight is replaced by the most likely one if that has a probability strictly above this
     (LLaDA2.1). None: decided tokens stay (LLaDA2.0, SDAR)."""
-
-    max_post_steps: int = Field(default=16, ge=0)
-    """With edits: most forward passes that edit a block without masks."""
 
     stability_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
     """With edits: a block is appended when also at least this share of the last one's tokens is what the last pass

@@ -38,9 +38,6 @@ class NemotronSettings(BlockCausalSettings):
 
     decoder: Literal["nemotron"] = "nemotron"
 
-    block_size: int = Field(default=32, ge=1)
-    """Positions per block, counted from the end of the prompt. 1: plain autoregressive decoding."""
-
     confidence_threshold: float | None = Field(default=0.9, ge=0.0, le=1.0)
     """Masked positions with at least this probability are filled, and the best-ranked one in any case. None: that one
     alone, as many passes as there are masks."""

@@ -44,7 +44,9 @@ class MaskedAnswerSettings(LookaheadSettings):
     None: the whole answer is one block."""
 
     steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """Forward passes for the whole answer, spread evenly over its blocks. None: one per position."""
+    """Forward passes for the whole answer, spread evenly over its blocks. None: one per position. fast_dllm needs them
+    with fill schedule; with fill threshold it fills no faster than an even pace of that many passes would, and None
+    sets no such limit."""
 
     eps: float = Field(default=1e-3, gt=0.0, lt=1.0)
     """Noise level at which Dream's schedule ends."""

@@ -32,7 +32,7 @@ class Group:
     def __init__(self, journals: ClientJournals, max_num_seqs: int) -> None:
         self.journals = journals
         self.scheduler = Scheduler(max_num_seqs)
-        self._streams = ClientStreams(self.scheduler, lambda: None, journaled=True)
+        self._streams = ClientStreams(self.scheduler, lambda: None)
         self._stream: AsyncGenerator[StepEvents, None] = self._streams.stream("c")
         self._unpublished: list[RequestEvent] = []
 

@@ -33,7 +33,7 @@ def master(requests: int) -> tuple[Master, list[int]]:
     """A master whose requests are in flight, on one worker that is not there."""
     started = Master()
     started._scheduler = Scheduler(requests)
-    started._streams = ClientStreams(started._scheduler, lambda: None, journaled=False)
+    started._streams = ClientStreams(started._scheduler, lambda: None)
     started._membership = SimpleNamespace(pool=SimpleNamespace(), close=lambda: None)
     ids = [started._scheduler.submit(session()) for _ in range(requests)]
     started._scheduler.plan(1)

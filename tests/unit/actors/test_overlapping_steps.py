@@ -95,7 +95,7 @@ def master_of(requests: int, *, overlap: bool = True) -> tuple[Master, Device]:
     """A master with requests 1, 2, ... of one client."""
     master, device = Master(), Device()
     master._scheduler = Scheduler(8, overlap=overlap)
-    master._streams = ClientStreams(master._scheduler, lambda: None, journaled=False)
+    master._streams = ClientStreams(master._scheduler, lambda: None)
     master._membership = Membership(pool=device, close=lambda: None)  # type: ignore[assignment]
     for number in range(requests):
         master._scheduler.submit(new_session((1, 2 + number), SETTINGS, VOCABULARY))

@@ -144,14 +144,6 @@ def test_branches_are_a_number_or_left_to_the_request(tmp_path: Path, text: str,
     assert lines[0]["num_branches"] == number
 
 
-def test_a_line_may_change_the_attention_that_the_commit_protocol_follows(tmp_path: Path) -> None:
-    options = (*SMALL, "--set", "decode.window_attention=block_causal")
-    result, lines = batch(
-        tmp_path, {"token_ids": [5, 6], "settings": {"window_attention": "full"}}, options=options
-    )
-    assert result.exit_code == 0, lines
-
-
 def test_streams_from_stdin_to_stdout() -> None:
     result = lopa("generate", *SMALL, "--input", "-", stdin="[1, 2]\n\n{}\n")
     assert result.exit_code == 1

@@ -68,7 +68,7 @@ def test_overrides_lie_on_top_of_the_file(tmp_path):
         ("group: {resources: {x: y}}", ["resources", "'y'"]),
         ("3: 4", ["3", "name of a setting"]),
         ("decode: {3: 4}", ["3", "name of a setting"]),
-        ("decode: {window_attention: full, commit_protocol: single_phase}", ["single_phase", "two_phase"]),
+        ("decode: {commit_protocol: single_phase}", ["single_phase", "window_attention"]),
     ],
 )
 def test_wrong_files(tmp_path, text, words):

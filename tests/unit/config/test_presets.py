@@ -86,7 +86,6 @@ def test_the_published_setting() -> None:
         "confidence_threshold": 0.9,
         "ranking": "neg_entropy",
         "window_attention": "full",
-        "commit_protocol": "two_phase",
     }
     assert {key: decode[key] for key in published} == published
 

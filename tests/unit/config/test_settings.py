@@ -43,8 +43,7 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (LopaSettings, {"decoded_token_threshold": -0.5}, ["decoded_token_threshold", "got -0.5"]),
     (LopaSettings, {"confidence_threshold": 2}, ["confidence_threshold", "got 2"]),
     (LopaSettings, {"window_attention": "causal"}, ["window_attention", "'causal'", "full", "block_causal"]),
-    (LopaSettings, {"commit_protocol": "none"}, ["commit_protocol", "'none'", "two_phase"]),
-    (LopaSettings, {"commit_protocol": "single_phase"}, ["single_phase", "block_causal", "leave"]),
+    (LopaSettings, {"commit_protocol": "single_phase"}, ["single_phase", "gone", "follow window_attention"]),
     (LopaSettings, {"num_branches": 0}, ["num_branches", "got 0"]),
     (LopaSettings, {"num_branches": 1025}, ["num_branches", "got 1025", "1 to 1024, or auto"]),
     (LopaSettings, {"num_branches": "many"}, ["num_branches", "got 'many'", "or auto"]),
@@ -89,7 +88,7 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (LopaSettings, {"logit_bias": {"x": 1.0}}, ["logit_bias.x", "got 'x'", "integer"]),
     (LopaSettings, {"logit_bias": {-1: 1.0}}, ["logit_bias", "got -1"]),
     (LopaSettings, {"logit_bias": dict.fromkeys(range(1025), 1.0)}, ["logit_bias", "1024"]),
-    (LopaSettings, {"lookahead_below": 1.5}, ["lookahead_below", "got 1.5"]),
+    (LopaSettings, {"anchor": "win"}, ["anchor = 'win' in LopaSettings; it is gone", "branch confidence"]),
     (
         FastDllmSettings,
         {"fill": "schedule", "steps": 9, "max_new_tokens": 64, "block_size": 32},
@@ -172,21 +171,6 @@ def test_settings_are_frozen_and_travel():
     with pytest.raises(ValueError):
         settings.num_branches = 4
     assert pickle.loads(pickle.dumps(settings)) == settings
-
-
-@pytest.mark.parametrize(("attention", "protocol"), [("full", "two_phase"), ("block_causal", "single_phase")])
-def test_the_commit_protocol_follows_the_attention(attention, protocol):
-    settings = D2FSettings(window_attention=attention)
-    assert settings.commit_protocol == protocol
-    assert D2FSettings(window_attention=attention, commit_protocol=None).commit_protocol == protocol
-    for other in ("full", "block_causal"):
-        assert settings.replace(window_attention=other) == D2FSettings(window_attention=other)
-    assert (
-        LopaSettings(window_attention="block_causal", commit_protocol="two_phase")
-        .replace(block_size=8)
-        .commit_protocol
-        == "two_phase"
-    )
 
 
 def test_but_is_checked_too():

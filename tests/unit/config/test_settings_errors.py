@@ -28,7 +28,7 @@ from support.fake_model import VOCABULARY
         ({"min_tokens": 9, "max_new_tokens": 8}, "min_tokens"),
         ({"ignore_eos": True, "guided_regex": "a"}, "ignore_eos"),
         ({"branch_confidence": "product", "ranking": "neg_entropy"}, "branch_confidence"),
-        ({"window_attention": "full", "commit_protocol": "single_phase"}, "commit_protocol"),
+        ({"commit_protocol": "single_phase"}, "commit_protocol"),
         ({"decoder": "fast_dllm", "fill": "schedule"}, "fill"),
         ({"decoder": "block_diffusion", "sub_block_cache": True}, "sub_block_cache"),
         ({"guided_regex": "a", "guided_json": "{}"}, "guided_regex"),

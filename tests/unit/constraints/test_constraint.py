@@ -216,7 +216,6 @@ def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSet
     return LopaSettings(
         num_branches=draw(st.integers(1, 6)),
         tokens_per_fork=draw(TOKENS_PER_FORK),
-        anchor=draw(st.sampled_from(["compete", "win", "omit"])),
         **common,
     )
 

@@ -14,7 +14,6 @@ from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import SettingsError
 from support.in_process_group import InProcessGroup
 from support.paths import MODELS
 from support.tiny_model import load_tiny_model, tiny_engine
@@ -23,7 +22,7 @@ NAMES = ("sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l")
 
 
 def tiled(**values: Any) -> dict[str, Any]:
-    return {"window_attention": "block_causal", "block_origin": "start", "stop_at_eos": False, **values}
+    return {"window_attention": "tiled", "stop_at_eos": False, **values}
 
 
 def prompts(count: int = 8) -> list[list[int]]:
@@ -70,12 +69,7 @@ def test_one_block_in_flight_is_block_diffusion(
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "two tokens per fork": {"tokens_per_fork": 2},
-    "two tokens per fork, anchor wins": {"tokens_per_fork": 2, "anchor": "win"},
-    "two tokens per fork, no anchor": {
-        "tokens_per_fork": 2,
-        "anchor": "omit",
-        "creation_confidence_alpha": 0.5,
-    },
+    "two tokens per fork, weighed": {"tokens_per_fork": 2, "creation_confidence_alpha": 0.5},
     "drawn": {"temperature": 0.8, "seed": 5},
     "drawn from the best": {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 5},
     "the best of the best": {"top_k": 3, "top_p": 0.9},
@@ -124,7 +118,7 @@ def assert_one_block_is_block_diffusion(
     engine: LocalEngine, asked: Sequence[Sequence[int] | str], *, threshold: float = 0.8, **values: Any
 ) -> None:
     shared = {"confidence_threshold": threshold, **values}
-    one_block = {"window_attention": "block_causal", "block_origin": "start", "block_add_threshold": 1.0}
+    one_block = {"window_attention": "tiled", "block_add_threshold": 1.0}
     wanted = engine.generate(asked, BlockDiffusionSettings(fuse_store=True, **shared))
     in_flight = engine.generate(asked, LopaSettings(**one_block, **shared))
     for one, other in zip(wanted, in_flight, strict=True):
@@ -200,11 +194,6 @@ def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
         result = engine.generate(prompt, settings)
         assert result.token_ids == tiny_engine(NAMES[0]).generate(prompt, settings).token_ids
     assert (engine.prefix_index.hit_requests, engine.prefix_index.hit_positions) == (1, 20)
-
-
-def test_full_attention_has_no_tiles() -> None:
-    with pytest.raises(SettingsError, match="block_origin start with window_attention full"):
-        LopaSettings(block_origin="start")
 
 
 def test_short_answers_take_fewer_passes_per_block() -> None:

@@ -21,6 +21,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY, FakeModel
+from support.fake_session import let_forks_lose
 from support.tiny_model import tiny_engine
 
 PROMPTS = [[5, 9, 2], list(range(40, 61))]
@@ -69,11 +70,12 @@ def test_lookahead_decides_more_per_step(name):
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_an_anchor_that_always_wins_is_plain_decoding(name):
+def test_an_anchor_that_always_wins_is_plain_decoding(name, monkeypatch):
     """Forks that are evaluated and lose leave nothing behind: neither in the cache nor in the rule's schedule."""
     model, settings = BASES[name]
     plain = decode(model, settings)
-    losing = decode(model, settings.replace(num_branches=4, anchor="win"))
+    let_forks_lose(monkeypatch)
+    losing = decode(model, settings.replace(num_branches=4))
     assert [r.token_ids for r in losing] == [r.token_ids for r in plain]
     assert [r.steps for r in losing] == [r.steps for r in plain]
     assert sum(r.forwards for r in losing) > sum(r.forwards for r in plain)

@@ -39,9 +39,7 @@ def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
             assert plan.start == plan.branches[0].scored.start
             assert not plan.branches[0].to_stage
         if first and wanted.sampler == "dream" and wanted.cache != "none":
-            alone = 1 + (
-                wanted.num_branches > 1 and wanted.anchor != "win" and len(plan.branches[0].scored) == 2
-            )
+            alone = 1 + (wanted.num_branches > 1 and len(plan.branches[0].scored) == 2)
             assert [position for position, _ in step.outcome.fills] == list(plan.branches[0].scored[:alone])
     assert begun == list(range(len(prompt), total, wanted.block_size))[: len(begun)]
     if wanted.fill == "schedule" and session.finish_reason == "length":
@@ -81,7 +79,7 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
 def test_a_blocks_last_mask_needs_no_comparison(prompt, wanted, model):
     """The branch that fills it has none left and would win, so with lookahead no anchor is left with one."""
     _, steps = decode(prompt, wanted, model)
-    if wanted.num_branches == 1 or wanted.anchor == "win":
+    if wanted.num_branches == 1:
         return
     for step in steps:
         seen = step.reports[step.outcome.winner].positions.tolist()

@@ -108,10 +108,3 @@ def test_an_auto_request_shares_too_where_it_is_told_to():
         for first in (auto, auto.replace(branch_budget="load", max_branches=6))
     )
     assert max(pinned) > 3 >= max(sharing[1:-1])
-
-
-def test_sure_candidates_need_no_lookahead():
-    """Early exit: with `lookahead_below` 0 every candidate is sure enough, so the anchor runs alone."""
-    assert set(branches_per_step([FIXED.replace(lookahead_below=0.0)])[1]) == {1}
-    some = branches_per_step([FIXED.replace(lookahead_below=0.4)])[1]
-    assert 1 in some[1:] and max(some) > 1

@@ -17,7 +17,7 @@ from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
-from support.fake_session import decode
+from support.fake_session import decode, let_forks_lose
 from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax, any_editing, any_multi_block
 from support.tiny_model import tiny_engine
 
@@ -106,13 +106,14 @@ def test_a_constraint_does_not_keep_edits_from_being_made(
     assert edits > 5
 
 
-def test_forks_take_fewer_steps_and_one_branch_changes_nothing() -> None:
+def test_forks_take_fewer_steps_and_one_branch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     one = EditingSettings(max_new_tokens=48, block_size=16, stop_at_eos=False, ignore_eos=True)
     engine = tiny_engine("llada21-tiny-3l")
     prompts = [[5, 9, 2], list(range(40, 61))]
     plain = engine.generate(prompts, one, trace=True)
     ahead = engine.generate(prompts, one.replace(num_branches=4), trace=True)
-    losing = engine.generate(prompts, one.replace(num_branches=4, anchor="win"), trace=True)
+    let_forks_lose(monkeypatch)
+    losing = engine.generate(prompts, one.replace(num_branches=4), trace=True)
     assert sum(result.steps for result in ahead) < sum(result.steps for result in plain)
     assert [result.token_ids for result in losing] == [result.token_ids for result in plain]
     assert [result.steps for result in losing] == [result.steps for result in plain]

@@ -169,7 +169,7 @@ def beginnings(draw: st.DrawFn) -> tuple[GenerationSettings, dict[int, int]]:
     if kind == "vanilla":
         del common["block_size"]
     if kind == "lopa":
-        common |= {"window_attention": "block_causal", "block_origin": "start", "block_add_threshold": 1.0}
+        common |= {"window_attention": "tiled", "block_add_threshold": 1.0}
     wanted = DECODERS[kind].settings(**common)
     count = draw(st.integers(1, length - 1))
     return wanted, {at: draw(st.integers(0, EOS - 1)) for at in range(count)}
@@ -252,9 +252,7 @@ def test_what_cannot_be_given_is_refused_by_name(name):
 BEHIND_A_HOLE = {
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=16, block_size=4),
     "lopa, block-causal": LopaSettings(max_new_tokens=16, block_size=4, window_attention="block_causal"),
-    "lopa, from position 0": LopaSettings(
-        max_new_tokens=16, block_size=4, window_attention="block_causal", block_origin="start"
-    ),
+    "lopa, from position 0": LopaSettings(max_new_tokens=16, block_size=4, window_attention="tiled"),
     "nemotron": NemotronSettings(max_new_tokens=16, block_size=4, causal_context=False),
 }
 
@@ -295,9 +293,7 @@ def test_decoders_without_a_place_for_given_tokens_say_so(decoder, values):
 @given(any_vanilla(), GIVEN)
 def test_a_schedule_counts_the_positions_to_fill(wanted, tokens):
     """One branch, no end: each block takes its calls, and none more than it has masks where one is filled per call."""
-    wanted = wanted.replace(
-        num_branches=1, steps=None, remasking="low_confidence", block_size=None, anchor="compete"
-    )
+    wanted = wanted.replace(num_branches=1, steps=None, remasking="low_confidence", block_size=None)
     session = session_with([1], wanted, tokens)
     steps = list(steps_of(session, FakeModel(eos_probability=0.0)))
     assert len(steps) == wanted.max_new_tokens - len(session.given)

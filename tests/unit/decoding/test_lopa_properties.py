@@ -45,14 +45,14 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
             b for b in waiting if b.stop
         ]  # a prompt that is shorter than a block may have none of its own
         assert plan.branches[0].to_stage == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
-        assert plan.stage_shared == (wanted.window_attention == "block_causal")
+        assert plan.stage_shared == (wanted.window_attention != "full")
         staged_end = plan.branches[0].to_stage[-1].stop if plan.branches[0].to_stage else plan.start
         assert MASK not in plan.canvas[: staged_end - plan.start]
         assert plan.branches[0].scored.start == staged_end
         assert all(position >= staged_end for branch in plan.branches for position, _ in branch.fills)
         for branch in plan.branches:
             ends = [b.stop for b in blocks if plan.start < b.stop <= branch.stop]
-            if wanted.block_origin == "start" and plan.start == 0:  # the prompt is blocks as well
+            if wanted.window_attention == "tiled" and plan.start == 0:  # the prompt is blocks as well
                 ends = [*range(wanted.block_size, blocks[0].stop, wanted.block_size), *ends]
             full = wanted.window_attention == "full"
             if full or branch is plan.branches[step.outcome.winner]:
@@ -93,7 +93,7 @@ def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model
                 )
                 if canvas[p] == MASK
             )
-            room = lopa.num_branches - (lopa.anchor != "omit")
+            room = lopa.num_branches - 1
             size = min(lopa.tokens_per_fork, len(ranked))
             # Python sorts stably, so equal means keep the order of the combinations.
             groups = (
@@ -103,9 +103,8 @@ def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model
             )
             expected = [tuple((p, t) for _, p, t in group) for group in groups[:room]]
             creations = [-sum(s for s, _, _ in group) / size for group in groups[:room]]
-        if lopa.anchor != "omit" or not expected:
-            expected.append(())
-            creations.append(1.0)
+        expected.append(())
+        creations.append(1.0)
         assert [branch.fills for branch in plan.branches] == expected
 
         for index, report in enumerate(step.reports):
@@ -120,8 +119,7 @@ def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model
             alpha = lopa.creation_confidence_alpha
             mixed = alpha * creations[index] + (1 - alpha) * own
             assert math.isclose(outcome.confidences[index], mixed, abs_tol=1e-6)
-        best = outcome.confidences.index(max(outcome.confidences))
-        assert outcome.winner == (len(plan.branches) - 1 if lopa.anchor == "win" else best)
+        assert outcome.winner == outcome.confidences.index(max(outcome.confidences))
         previous = step
 
 
@@ -149,8 +147,8 @@ def test_the_winner_is_filled_by_threshold_or_its_best_position(prompt, wanted, 
                 above = [min(masked, key=lambda p: (-by_position[p][2], p))]
             expected += [(p, by_position[p][0]) for p in above]
         left = sorted(by_position.keys() - dict(expected))
-        forks = isinstance(wanted, LookaheadSettings) and wanted.num_branches > 1 and wanted.anchor != "win"
-        if forks and wanted.block_origin == "start" and len(left) == 1:
+        forks = isinstance(wanted, LookaheadSettings) and wanted.num_branches > 1
+        if forks and wanted.window_attention == "tiled" and len(left) == 1:
             expected += [(p, by_position[p][0]) for p in left]
         assert list(step.outcome.fills) == expected
         assert [decision.probability for decision in step.outcome.filled] == [

@@ -13,7 +13,7 @@ from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from support.fake_session import decode
+from support.fake_session import decode, let_forks_lose
 from support.paths import MODELS
 from support.settings_strategies import EOS, FAKE_MODELS, MASK, PROMPTS, any_multi_block
 from support.tiny_model import tiny_engine
@@ -82,7 +82,7 @@ def test_blocks_without_a_bound_are_those_of_d2f(name: str) -> None:
     thresholds = {"block_size": 8, "block_add_threshold": 0.25, "decoded_token_threshold": 0.75}
     bounded = MultiBlockSettings(max_blocks=2, **thresholds, **WHOLE)
     unbounded = bounded.replace(max_blocks=8)
-    d2f = D2FSettings(window_attention="block_causal", block_origin="start", **thresholds, **WHOLE)
+    d2f = D2FSettings(window_attention="tiled", **thresholds, **WHOLE)
     prompts = [prompt for prompt in PROMPTS_OF_MODELS if len(prompt) % 8 == 0]
     two, any_number, other = (
         tiny_engine(name).generate(prompts, wanted) for wanted in (bounded, unbounded, d2f)
@@ -92,13 +92,15 @@ def test_blocks_without_a_bound_are_those_of_d2f(name: str) -> None:
 
 
 @pytest.mark.parametrize("edits", [{}, EDITS])
-def test_forks_take_fewer_steps_and_one_branch_changes_nothing(edits: dict[str, Any]) -> None:
+def test_forks_take_fewer_steps_and_one_branch_changes_nothing(
+    edits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = MultiBlockSettings(block_size=8, **WHOLE | {"confidence_threshold": 0.9}, **edits)
     engine = tiny_engine("llada21-tiny-3l")
-    plain, ahead, losing = (
-        engine.generate(PROMPTS_OF_MODELS, wanted, trace=True)
-        for wanted in (one, one.replace(num_branches=4), one.replace(num_branches=4, anchor="win"))
-    )
+    several = one.replace(num_branches=4)
+    plain, ahead = (engine.generate(PROMPTS_OF_MODELS, wanted, trace=True) for wanted in (one, several))
+    let_forks_lose(monkeypatch)
+    losing = engine.generate(PROMPTS_OF_MODELS, several, trace=True)
     assert sum(result.steps for result in ahead) < sum(result.steps for result in plain)
     assert [(r.token_ids, r.steps) for r in losing] == [(r.token_ids, r.steps) for r in plain]
     assert any(len(step.branches[step.winner].fills) for result in ahead for step in result.trace)

@@ -268,11 +268,9 @@ def test_the_step_limit_is_that_of_one_branch(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("anchor", "win"),
         ("branch_confidence", "bottom(0.3)"),
         ("creation_confidence_alpha", 0.5),
         ("tokens_per_fork", 2),
-        ("lookahead_below", 0.5),
     ],
 )
 def test_settings_of_forks_are_refused_by_name(setting: str, value: object) -> None:

@@ -59,7 +59,7 @@ def any_settings(draw: random.Random, name: str) -> LookaheadSettings:
     settled = draw.choice([None, 1.0])
     if name in BLOCK_CAUSAL:
         if draw.random() < 0.4:
-            in_flight = {"window_attention": "block_causal", "block_origin": "start", "block_size": 4}
+            in_flight = {"window_attention": "tiled", "block_size": 4}
             return LopaSettings(**common, **in_flight, confidence_threshold=threshold, settled=settled)
         if draw.random() < 0.3:
             blocks = draw.randint(1, 3)

@@ -45,7 +45,7 @@ DECODERS: dict[str, GenerationSettings] = {
         max_new_tokens=48, num_branches=3, block_size=7, window_attention="block_causal", stop_at_eos=False
     ),
     "lopa, blocks from position 0": LopaSettings(
-        max_new_tokens=48, num_branches=3, block_size=8, window_attention="block_causal", block_origin="start"
+        max_new_tokens=48, num_branches=3, block_size=8, window_attention="tiled"
     ),
     "lopa, drawn": LopaSettings(max_new_tokens=48, temperature=1.0, top_p=0.9, top_k=3, min_tokens=2),
     "d2f": D2FSettings(max_new_tokens=48, block_size=16, ranking="margin"),

@@ -191,7 +191,7 @@ def test_a_request_in_flight_keeps_its_slot_while_another_gives_its_own_away() -
 def test_prefixes_that_a_step_in_flight_uses_may_be_evicted_behind_it() -> None:
     index = PrefixIndex(6)
     loop = Loop(Scheduler(3, prefix_index=index, overlap=True))
-    causal = SETTINGS.replace(window_attention="block_causal", block_origin="start")
+    causal = SETTINGS.replace(window_attention="tiled")
     prompts = ([1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4])
 
     def submit(number: int) -> None:

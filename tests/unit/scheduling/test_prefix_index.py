@@ -29,7 +29,7 @@ EXACT: dict[str, GenerationSettings] = {
     "fused": BlockDiffusionSettings(**COMMON | {"block_size": 4}, fuse_store=True, temperature=0.8, seed=3),
     "sub_blocks": BlockDiffusionSettings(**COMMON, sub_block_size=4, sub_block_cache=True, num_branches=2),
     "single_phase": LopaSettings(**COMMON, num_branches=3, window_attention="block_causal"),
-    "two_phase": D2FSettings(**COMMON, window_attention="block_causal", commit_protocol="two_phase"),
+    "one_branch": D2FSettings(**COMMON, window_attention="block_causal"),
 }
 FULL: dict[str, GenerationSettings] = {
     "lopa": LopaSettings(**COMMON, num_branches=3),

@@ -79,7 +79,7 @@ def test_self_conditioning_changes_no_bit_whoever_is_lost(
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [
-        (7, ["single_phase", "two_phase_causal"]),
+        (7, ["single_phase", "drawn_causal"]),
         *also_slow((7, ["block_diffusion", "sub_blocks"]), (7, ["multi_block", "multi_block_edits"])),
         *also_long((7, ["dmax"]), (9, ["nemotron", "nemotron_full_context", "self_speculation"])),
     ],
@@ -93,7 +93,7 @@ def test_stored_prefixes_change_no_bit_whoever_is_lost(seed: int, kinds: list[st
 def test_stored_prefixes_of_packed_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lopa_ray.execution.runner.DEFAULT_ATTENTION", PackedAttention())
     counts = decode_with_losses(
-        MODEL, 7, ["single_phase", "two_phase_causal", "block_diffusion", "dmax"], 60, stored=40
+        MODEL, 7, ["single_phase", "drawn_causal", "block_diffusion", "dmax"], 60, stored=40
     )
     assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
 

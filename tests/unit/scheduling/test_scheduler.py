@@ -250,7 +250,6 @@ MIX: list[GenerationSettings] = [
         max_new_tokens=16,
         block_size=4,
         window_attention="block_causal",
-        commit_protocol="two_phase",
         temperature=0.8,
         seed=4,
     ),

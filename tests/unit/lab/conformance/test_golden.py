@@ -148,11 +148,10 @@ def test_recorded_block_states(name):
                 recorded = row["trace"][outcome.step - 1]
                 states = "".join(_STATES[block.state] for block in outcome.blocks)
                 where = (row["id"], outcome.step)
-                if row["settings"].get("branch_verification_mode", True):
-                    assert states == recorded["st"], where
-                    assert [block.masks for block in outcome.blocks] == recorded["bm"], where
-                    complete = "".join(str(int(block.complete)) for block in outcome.blocks)
-                    assert complete == recorded["cp"], where
+                assert states == recorded["st"], where
+                assert [block.masks for block in outcome.blocks] == recorded["bm"], where
+                complete = "".join(str(int(block.complete)) for block in outcome.blocks)
+                assert complete == recorded["cp"], where
                 assert (engine.vocabulary.eos_token_id in outcome.canvas) == bool(recorded["e"]), where
                 kept = plan.branches[0].to_stage[-1].stop if plan.branches[0].to_stage else plan.start
                 assert kept == recorded.get("pe", kept), where

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_lab.conformance.cases import Case, Verdict, read_cases
+from lopa_lab.conformance.cases import Case, UnsupportedCaseError, Verdict, read_cases
 from lopa_lab.conformance.recorded import recorded_settings
 from lopa_lab.conformance.replay import replay
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
@@ -187,22 +187,29 @@ def test_repeated_base_counts_once(verdict_of: Callable[[Row], Verdict]) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "branches", "anchor"),
+    ("change", "branches"),
     [
-        ({"branching_factor": 1}, 1, "compete"),
-        ({"branching_factor": 4}, 5, "compete"),
-        ({"branching_factor": 4, "branch_verification_mode": False}, 4, "omit"),
-        ({"branching_factor": 1, "branch_verification_mode": False}, 1, "omit"),
-        ({"branching_factor": 4, "base_branch_competition": False}, 1, "compete"),
-        ({"branching_factor": 4, "verification_force_base_winner": True}, 5, "win"),
+        ({"branching_factor": 1}, 1),
+        ({"branching_factor": 4}, 5),
+        ({"branching_factor": 4, "base_branch_competition": False}, 1),
     ],
 )
-def test_branch_modes_as_settings(change: Row, branches: int, anchor: str) -> None:
+def test_branch_modes_as_settings(change: Row, branches: int) -> None:
     row = shortest("lopa_cases")
     row["settings"] |= change
     settings = recorded_settings(Case(Path("x"), 1, "x", "lopa", row, "m", None))
     assert isinstance(settings, LopaSettings)
-    assert (settings.num_branches, settings.anchor) == (branches, anchor)
+    assert settings.num_branches == branches
+
+
+@pytest.mark.parametrize(
+    "change", [{"branch_verification_mode": False}, {"verification_force_base_winner": True}]
+)
+def test_an_anchor_that_does_not_compete_is_not_supported(change: Row) -> None:
+    row = shortest("lopa_cases")
+    row["settings"] |= change
+    with pytest.raises(UnsupportedCaseError, match="anchor"):
+        recorded_settings(Case(Path("x"), 1, "x", "lopa", row, "m", None))
 
 
 def test_unknown_strategy_means_probability() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
 
 from lopa_lab.experiments.run.lookaheads import (
     BestFork,
+    EarlyExit,
     MakeLookahead,
     RandomBranch,
     RandomPositions,
     VariedLopaSession,
+    WithoutAnchor,
 )
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.lookahead import Lookahead
@@ -70,7 +73,19 @@ def test_random_positions_are_as_many_and_not_the_best_ranked() -> None:
     assert len(drawn) > 1
 
 
-@pytest.mark.parametrize("make_lookahead", [RandomBranch, RandomPositions, BestFork])
+def test_without_the_anchor_there_are_as_many_branches_and_all_are_forks() -> None:
+    plans = varied(WithoutAnchor)
+    assert max(len(plan.branches) for plan in plans) == 4
+    assert all(branch.fills or len(plan.branches) == 1 for plan in plans for branch in plan.branches)
+
+
+def test_an_early_exit_leaves_the_anchor_alone_where_candidates_are_sure() -> None:
+    assert {len(plan.branches) for plan in varied(partial(EarlyExit, below=0.0))} == {1}
+    some = [len(plan.branches) for plan in varied(partial(EarlyExit, below=0.8))]
+    assert 1 in some[1:] and max(some) == 4
+
+
+@pytest.mark.parametrize("make_lookahead", [RandomBranch, RandomPositions, BestFork, WithoutAnchor])
 def test_every_position_is_decided(make_lookahead: MakeLookahead) -> None:
     session = VariedLopaSession(LopaSession([1], SETTINGS, VOCABULARY), make_lookahead, Random(1))
     plans_of(session)

@@ -96,5 +96,5 @@ def test_presets_are_table_6(setting: dict[str, Any]) -> None:
     ascend = setting["system"] == "LoPA-Dist-Ascend"
     assert config.model.device == ("npu" if ascend else "cuda")
     assert config.model.quantization == ("w8a8" if setting["precision"] == "w8a8" else "none")
-    assert decode["commit_protocol"] == ("single_phase" if ascend else "two_phase")
+    assert decode["window_attention"] == ("block_causal" if ascend else "full")
     assert config.model.path == "Dream-org/Dream-v0-Base-7B" and config.model.max_num_seqs == 1
