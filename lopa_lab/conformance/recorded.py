@@ -90,7 +90,6 @@ def _dream_settings(recorded: RowSettings) -> _Settings:
     threshold = pop("threshold", int, float, default=None)
     dual = pop("dual_cache", bool, default=None)
     values: dict[str, Any] = {
-        "sampler": "dream",
         "block_size": pop("block_length", int, default=None),
         "max_new_tokens": pop("max_new_tokens", int),
         "eps": pop("eps", float, default=1e-3),
@@ -128,7 +127,6 @@ def _llada_settings(recorded: RowSettings) -> _Settings:
     steps, threshold = pop("steps", int), pop("threshold", int, float, default=None)
     factor = pop("factor", int, float, default=None)
     values: dict[str, Any] = {
-        "sampler": "llada",
         "block_size": pop("block_length", int),
         "max_new_tokens": pop("gen_length", int),
         "stop_at_eos": False,
@@ -220,7 +218,6 @@ def _localleap_settings(recorded: RowSettings) -> _Settings:
     pop = recorded.pop
     is_dream = recorded.row["kind"].startswith("localleap_dream")
     values: dict[str, Any] = {
-        "sampler": "dream" if is_dream else "llada",
         "block_size": pop("block_length", int),
         "max_new_tokens": pop("max_new_tokens" if is_dream else "gen_length", int),
         "stop_at_eos": False,

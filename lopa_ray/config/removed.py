@@ -22,6 +22,7 @@ REMOVED = {
     "commit_protocol": "commits follow window_attention",
     "block_origin": "window_attention tiled counts blocks from position 0",
     "resume_timeout_s": "requests wait for another group for start_timeout_s",
+    "sampler": "a model is decoded by the sampler that it was published with",
     "anchor": "the anchor competes, and wins by its branch confidence alone",
     "lookahead_below": "num_branches auto takes the branches that have paid off",
     "retry_after_s": "clients are told to wait for a second",

@@ -23,8 +23,12 @@ class GreedyMatchSession(VanillaSession):
         """Raises PromptError as `LikelihoodSession` does."""
         check_target(target, vocabulary)
         self.target = list(target)
-        settings = VanillaSettings(max_new_tokens=len(target), sampler="llada", ignore_eos=True)
+        settings = VanillaSettings(max_new_tokens=len(target), ignore_eos=True)
         super().__init__(prefix, settings, vocabulary)
+
+    @property
+    def _uses_dream_sampler(self) -> bool:
+        return False
 
     @cached_property
     def sampling_params(self) -> SamplingParams:

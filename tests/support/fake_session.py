@@ -36,10 +36,10 @@ def create_session(
 
 
 def decode(
-    prompt: list[int], settings: GenerationSettings, model: FakeModel
+    prompt: list[int], settings: GenerationSettings, model: FakeModel, vocabulary: Vocabulary = VOCABULARY
 ) -> tuple[DecodeSession, list[SessionStep]]:
     """The finished session, and all of its steps."""
-    session = create_session(prompt, settings)
+    session = create_session(prompt, settings, vocabulary)
     return session, list(_steps(session, model))
 
 

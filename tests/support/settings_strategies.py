@@ -86,12 +86,8 @@ def any_lopa_or_d2f(draw: st.DrawFn) -> BlockSettings:
 
 @st.composite
 def any_vanilla(draw: st.DrawFn) -> VanillaSettings:
-    """Every sampler and rule, by blocks or not."""
-    common = (
-        draw(common_settings())
-        | draw(lookahead_settings())
-        | {"sampler": draw(st.sampled_from(["dream", "llada"]))}
-    )
+    """Every rule, by blocks or not."""
+    common = draw(common_settings()) | draw(lookahead_settings())
     del common["confidence_threshold"]
     if draw(st.booleans()):
         del common["block_size"]
@@ -112,7 +108,6 @@ def any_vanilla(draw: st.DrawFn) -> VanillaSettings:
 def any_fast_dllm(draw: st.DrawFn) -> FastDllmSettings:
     """Every cache and every `fill`, by one threshold or by two."""
     common = draw(common_settings()) | draw(lookahead_settings())
-    common["sampler"] = draw(st.sampled_from(["dream", "llada"]))
     common["cache"] = draw(st.sampled_from(["none", "prefix", "dual"]))
     fill = draw(st.sampled_from(["threshold", "threshold", "factor", "schedule"]))
     blocks = FastDllmSettings(**common).num_blocks

@@ -1,7 +1,7 @@
 """The samplers that Dream and LLaDA were published with: every call feeds everything, a schedule says how
 many positions it fills.
 
-Dream's `diffusion_generate` (arXiv 2508.15487) and LLaDA's `generate` (arXiv 2502.09992), by `sampler`.
+Dream's `diffusion_generate` (arXiv 2508.15487) and LLaDA's `generate` (arXiv 2502.09992), by the model.
 Random choices are reproducible here, and so are others than torch's generator would make. Dream's ranks by
 logits in half precision: its recorded decodes agree with that, and some of them not with fp32.
 """
@@ -34,10 +34,6 @@ MAX_STEPS = 2**16
 
 class MaskedAnswerSettings(LookaheadSettings):
     """The whole answer is masked from the start, and decided block by block."""
-
-    sampler: Literal["auto", "dream", "llada"] = "auto"
-    """Whose published sampler: how a schedule is rounded, what a block's first call fills, and in which
-    precision confidences are computed. auto: dream for models whose logits are shifted, as Dream's are."""
 
     block_size: int | None = Field(default=None, ge=1)
     """Positions per block (semi-autoregressive decoding); the last block is cut to fit `max_new_tokens`.
@@ -73,9 +69,9 @@ class MaskedAnswerSession(BlockwiseSession):
 
     @property
     def _uses_dream_sampler(self) -> bool:
-        """Whether it follows Dream's sampler, and not LLaDA's."""
-        sampler = self.settings.sampler
-        return self.vocabulary.shifted if sampler == "auto" else sampler == "dream"
+        """Whether it follows Dream's sampler, as models with shifted logits do, and not LLaDA's: how a schedule is
+        rounded, what a block's first call fills, and in which precision confidences are computed."""
+        return self.vocabulary.shifted
 
     @cached_property
     def sampling_params(self) -> SamplingParams:

@@ -185,7 +185,6 @@ def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSet
     if kind == "vanilla":
         del common["confidence_threshold"], common["block_size"]
         return VanillaSettings(
-            sampler=draw(st.sampled_from(["dream", "llada"])),
             num_branches=draw(st.sampled_from([1, 4])),
             tokens_per_fork=draw(TOKENS_PER_FORK),
             **common,
@@ -195,7 +194,6 @@ def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSet
         return FastDllmSettings(
             fill="schedule",
             steps=steps,
-            sampler="llada",
             num_branches=draw(st.sampled_from([1, 4])),
             tokens_per_fork=draw(TOKENS_PER_FORK),
             **common,

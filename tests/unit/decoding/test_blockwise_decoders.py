@@ -118,20 +118,6 @@ def test_origin_fills_about_its_schedule_and_ends_with_it():
         assert max(len(step.fills) for step in result.trace[:-1]) < 16
 
 
-def test_the_sampler_is_that_of_the_family():
-    """Dream's cut shares and LLaDA's even ones differ, as do their first calls under a cache."""
-    for model, sampler in (("dream-tiny-2l", "dream"), ("llada-tiny-3l", "llada")):
-        for settings in (VanillaSettings(steps=7, **WHOLE), FastDllmSettings(block_size=16, **WHOLE)):
-            other = "llada" if sampler == "dream" else "dream"
-            of = [[step.fills for step in r.trace] for r in decode(model, settings)]
-            assert of == [
-                [step.fills for step in r.trace] for r in decode(model, settings.replace(sampler=sampler))
-            ]
-            assert of != [
-                [step.fills for step in r.trace] for r in decode(model, settings.replace(sampler=other))
-            ]
-
-
 @pytest.mark.parametrize("kind", [D2FSettings, FastDllmSettings, BlockDiffusionSettings])
 def test_stop_tokens_end_an_answer_like_eos(kind):
     """Those of the request (DiffuCoder stops on its PAD token) or of the checkpoint."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from dataclasses import replace
 
+from hypothesis import given, settings, strategies as st
+
+from support.fake_model import VOCABULARY
 from support.fake_session import decode
 from support.settings_strategies import (
     BLOCKWISE_SETTINGS,
@@ -16,9 +19,9 @@ from support.settings_strategies import (
 
 
 @settings(max_examples=80)
-@given(PROMPTS, any_fast_dllm(), FAKE_MODELS)
-def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
-    session, steps = decode(prompt, wanted, model)
+@given(PROMPTS, any_fast_dllm(), FAKE_MODELS, st.booleans())
+def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model, shifted):
+    session, steps = decode(prompt, wanted, model, replace(VOCABULARY, shifted=shifted))
     total = len(prompt) + wanted.max_new_tokens
     begun: list[int] = []
     for step in steps:
@@ -38,7 +41,7 @@ def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
             assert sum(map(len, plan.cached)) + len(plan.canvas) == total
             assert plan.start == plan.branches[0].scored.start
             assert not plan.branches[0].to_stage
-        if first and wanted.sampler == "dream" and wanted.cache != "none":
+        if first and shifted and wanted.cache != "none":
             alone = 1 + (wanted.num_branches > 1 and len(plan.branches[0].scored) == 2)
             assert [position for position, _ in step.outcome.fills] == list(plan.branches[0].scored[:alone])
     assert begun == list(range(len(prompt), total, wanted.block_size))[: len(begun)]

@@ -195,7 +195,7 @@ def test_a_given_beginning_decodes_as_a_longer_prompt(prompt, request, model):
 
 def test_an_end_in_a_hole_ends_the_hole_alone():
     """EOS at its second position: the third is no part of the answer, the given text and the rest go on."""
-    wanted = VanillaSettings(max_new_tokens=8, sampler="llada")
+    wanted = VanillaSettings(max_new_tokens=8)
     session = new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7, 4: 8}))
 
     class EndsAtOffset1(FakeModel):
@@ -301,10 +301,8 @@ def test_a_schedule_counts_the_positions_to_fill(wanted, tokens):
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
 def test_dreams_first_call_is_the_rule_where_the_first_position_is_given(cache):
-    wanted = FastDllmSettings(
-        max_new_tokens=8, block_size=4, cache=cache, sampler="dream", confidence_threshold=0.0
-    )
-    session = new_session([1], wanted, VOCABULARY, given=GivenTokens({0: 3, 5: 4}))
+    wanted = FastDllmSettings(max_new_tokens=8, block_size=4, cache=cache, confidence_threshold=0.0)
+    session = new_session([1], wanted, replace(VOCABULARY, shifted=True), given=GivenTokens({0: 3, 5: 4}))
     first, *others = steps_of(session, FakeModel())
     assert list(first.outcome.canvas)[:4].count(MASK) == 0
     assert len(others) == (1 if cache == "none" else 2)
@@ -322,7 +320,7 @@ def test_a_canvas_of_blocks_begins_with_all_that_is_given():
 
 
 def test_a_given_end_stands_at_the_end_of_the_answer():
-    wanted = VanillaSettings(max_new_tokens=6, sampler="llada")
+    wanted = VanillaSettings(max_new_tokens=6)
     session = new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7, 4: EOS, 5: EOS}))
     steps = list(steps_of(session, FakeModel()))
     builder = ResultBuilder(1, wanted, session.end_token_ids, False, session.given)

@@ -73,7 +73,7 @@ def any_settings(draw: random.Random) -> GenerationSettings:
         return BlockDiffusionSettings(fuse_store=draw.random() < 0.5, num_branches=branches, **common)
     if kind == "vanilla":
         del common["confidence_threshold"]
-        return VanillaSettings(sampler=draw.choice(["dream", "llada"]), num_branches=branches, **common)
+        return VanillaSettings(num_branches=branches, **common)
     common["window_attention"] = draw.choice(["full", "block_causal"])
     if kind == "d2f":
         return D2FSettings(**common)

@@ -42,8 +42,7 @@ DECODERS: dict[str, GenerationSettings] = {
         max_new_tokens=24, num_branches=4, block_size=8, confidence_threshold=0.5, top_logprobs=3, **STRONG
     ),
     "d2f": D2FSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.2, **STRONG),
-    "vanilla": VanillaSettings(max_new_tokens=10, sampler="llada", num_branches=3, **STRONG),
-    "vanilla, fp16": VanillaSettings(max_new_tokens=10, sampler="dream", num_branches=3, **STRONG),
+    "vanilla": VanillaSettings(max_new_tokens=10, num_branches=3, **STRONG),
     "fast_dllm": FastDllmSettings(max_new_tokens=12, block_size=6, cache="dual", num_branches=3, **STRONG),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=12, num_branches=3, **STRONG),
     "frequency alone": LopaSettings(max_new_tokens=16, num_branches=3, block_size=8, frequency_penalty=-1.0),
