@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import MAX_INT, RequestModel
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.removed import REMOVED
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.text.client_object import unknown_field_message
 
@@ -65,11 +66,9 @@ class LopaOptions(RequestModel):
                     "unsupported", name, f"is set outside of lopa: use {OPENAI_FIELDS[name]}"
                 )
             if name not in LOPA_DECODE_SETTINGS:
-                raise _setting_error(
-                    "unknown",
-                    name,
-                    unknown_field_message(name, [*type(self).model_fields, *LOPA_DECODE_SETTINGS]),
-                )
+                known = [*type(self).model_fields, *LOPA_DECODE_SETTINGS]
+                hint = f"is gone: {REMOVED[name]}" if name in REMOVED else unknown_field_message(name, known)
+                raise _setting_error("unknown", name, hint)
             if isinstance(value, dict | list):
                 raise _setting_error("unsupported", name, f"takes a single value: got {short_repr(value)}")
             if isinstance(value, str) and len(value) > MAX_SETTING_CHARS:

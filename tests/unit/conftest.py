@@ -46,7 +46,6 @@ LONGER = {
     "decisions": ("test_eval_decisions.py",),
     "evaluation": ("test_harness_model.py", "test_likelihoods.py"),
     "execution": (
-        "test_compiled_layers.py",
         "test_decisions.py",
         "test_logit_changes.py",
         "test_runner_bit_equality.py",

@@ -54,7 +54,6 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (LopaSettings, {"branch_confidence": "max"}, ["branch_confidence", "'max'", "mean", "bottom"]),
     (LopaSettings, {"branch_confidence": 0.5}, ["branch_confidence", "got 0.5"]),
     (LopaSettings, {"creation_confidence_alpha": 1.01}, ["creation_confidence_alpha", "got 1.01"]),
-    (LopaSettings, {"anchor": "lose"}, ["anchor", "'lose'", "compete"]),
     (LopaSettings, {"decoder": "d2f"}, ["decoder", "'d2f'"]),
     (LopaSettings, {"num_branch": 2}, ["unknown setting num_branch = 2", "did you mean num_branches?"]),
     (LopaSettings, {"xyz": 2}, ["unknown setting xyz = 2", "known:", "block_size"]),
