@@ -40,7 +40,7 @@ ON_BOTH: list[tuple[dict[str, Any], str, str]] = [
         {"lopa": {"block_size": 0}},
         "lopa.block_size",
         "block_size: got 0; allowed: greater than or equal to 1 (Positions per block; the last block is cut to fit "
-        "`max_tokens`.)",
+        "`max_tokens`. ",
     ),
     ({"guided_regex": "(max_new_tokens"}, "guided_regex", NO_PATTERN),
     ({"guided_regex": "a$b"}, "guided_regex", "got the pattern 'a$b', with an anchor inside"),
