@@ -13,7 +13,7 @@ from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
 from cluster.command_line.options import ConfigOption, DeviceOption, SetOption, parse_overrides
 from lopa_lab.bench.measurements import Measurements
 from lopa_lab.bench.model_shapes import model_to_measure
-from lopa_lab.cli import bench_cost_commands as costs, bench_options as options
+from lopa_lab.cli import bench_options as options
 from lopa_lab.cli.bench_options import benchmark, choices, several
 from lopa_lab.cli.bench_serve_command import serve
 from lopa_ray.config.group_settings import GroupSettings
@@ -205,6 +205,23 @@ def decode(
         )
 
 
+@benchmark
+def recovery(
+    workers: options.WorkersOption = "1,2,4",
+    model: options.ModelOption = "demo",
+    shape: options.ShapeOption = None,
+    layers: options.LayersOption = None,
+    tokens: Annotated[int, typer.Option("--max-new-tokens", min=32, help="Per request.")] = 128,
+    rounds: options.RoundsOption = 5,
+) -> Measurements:
+    """Pause of requests when a worker or a whole group is killed."""
+    from lopa_lab.bench.recovery import measure_recoveries
+
+    room = {"max_num_seqs": 1, "max_model_len": 16 + tokens}
+    with model_to_measure(model, shape, layers) as (name, settings):
+        return measure_recoveries(name, {**settings, **room}, workers, rounds, tokens)
+
+
 def measure_all(
     device: options.DeviceOption = "cpu",
     folder: Annotated[
@@ -251,7 +268,7 @@ def report(
         typer.echo(f"Page: {write_report(folder)}")
 
 
-for _command in (forward, step, commit, decode, serve, *costs.COMMANDS):
+for _command in (forward, step, commit, decode, serve, recovery):
     app.command()(_command)
 app.command("all")(measure_all)
 app.command()(report)

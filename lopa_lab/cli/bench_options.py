@@ -56,15 +56,9 @@ def _on_or_off(text: str) -> bool:
     return ("off", "on").index(text) == 1
 
 
-def _format(text: str) -> tuple[str, str]:
-    dtype, _, quantization = text.partition("/")
-    return dtype, quantization or "none"
-
-
 POSITIVE = _list_of(int, "whole numbers from 1 on", lambda value: value >= 1)
 NATURAL = _list_of(int, "whole numbers from 0 on", lambda value: value >= 0)
 NUMBERS = _list_of(float, "numbers above 0", lambda value: 0 < value < float("inf"))
-FORMATS = _list_of(_format, "names like bfloat16 or float32/w8a8")
 WORDS = _list_of(str, "names", bool)
 SWITCHES = _list_of(_on_or_off, "on, off")
 

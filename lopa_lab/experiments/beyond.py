@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice, product
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
-from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding, Setup
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.lookaheads import (
     POOL,
     DistantForks,
@@ -17,6 +17,7 @@ from lopa_lab.experiments.run.lookaheads import (
     varied_by,
 )
 from lopa_lab.experiments.run.outcomes import Outcomes, column
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.experiments.run.winner_rules import (
     LinearPredictor,
     RandomWinner,
@@ -76,6 +77,7 @@ class Beyond(Experiment):
     """See the module."""
 
     problems = 100
+    smallest: ClassVar = {"SEEDS": (0,), "BLOCK_SIZES": (16,), "TRAINING_PROBLEMS": 2}
     method = (
         f"LoPA with {BRANCHES} branches, and lookaheads that differ in one thing and evaluate no more branches, "
         f"with blocks of {' and '.join(map(str, BLOCK_SIZES))}. two tokens: each fork "
@@ -122,9 +124,8 @@ class Beyond(Experiment):
         lookahead = LOOKAHEADS.get(variant)
         if variant in LEARNED:
             lookahead = by_value(_learn(bench, settings, seed))
-        varied = None if lookahead is None else varied_by(lookahead, seed)
         problems = held_out_problems(seed, bench.setup.problems)
-        return bench.decode_problems(settings, varied, problems)
+        return bench.decode_problems(settings, varied_by(lookahead, seed), problems)
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Each variant against LoPA, in each cell and over all."""
@@ -177,9 +178,7 @@ class Beyond(Experiment):
             tpf, score = estimate(whole.tpf(resamples)), estimate(whole.score(resamples) / len(BLOCK_SIZES))
             marker = MARKERS[(index + index // len(PALETTE)) % len(MARKERS)]
             color = PALETTE[index % len(PALETTE)]
-            width = [[tpf.value - tpf.low], [tpf.high - tpf.value]]
-            style: dict[str, Any] = {"color": color, "fmt": marker, "linewidth": 1, "label": name}
-            error_bars(axes[0], [tpf.value], [score], 0, xerr=width, **style)
+            error_bars(axes[0], [tpf], [score], 0, color=color, fmt=marker, linewidth=1, label=name)
         axes[0].set(xlabel="TPF", ylabel="solved, %")
         axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 

@@ -34,6 +34,7 @@ class Parallelism(Experiment):
 
     problems = 20
     timed = True
+    smallest = None
     resampled = "rounds"
     plot_rows = (1, 1)
     method = (

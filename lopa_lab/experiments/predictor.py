@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
-from lopa_lab.experiments.run.outcomes import Figures, column
+from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import error_bars
 from lopa_lab.records.intervals import Array, estimate
@@ -101,6 +101,10 @@ class Predictor(Experiment):
     """See the module."""
 
     problems = 80
+    smallest: ClassVar = {
+        "METRICS": {"neg_entropy": ("mean", "bottom(0.3)"), "probability": ("mean", "product")},
+        "BRANCHES": 4,
+    }
     plot_rows = (1, 1)
     method = (
         f"LoPA with {BRANCHES} branches whose winner the mean decides. In each step every branch has a branch "
@@ -146,7 +150,7 @@ class Predictor(Experiment):
     def finding(self, record: ExperimentRecord) -> Finding:
         """The best predictor and the best decoder of each ranking."""
         rho, chosen = _observed(record)
-        figures = Figures({(r, m): record.outcomes(ranking=r, metric=m) for r, m in rho}, record.resamples)
+        figures = record.figures({(r, m): {"ranking": r, "metric": m} for r, m in rho})
         tpf = figures.tpf
         sentences, answers, compared = [], [], []
         for ranking, metrics in METRICS.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
+from lopa_lab.experiments.run.experiment import ExperimentRecord
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.records.machine import Machine
 from lopa_lab.records.points_log import MeasuredPoint
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from lopa_lab.experiments.branches import aup, pareto_front
-from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
+from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.run.outcomes import Outcomes
 from lopa_lab.experiments.run.runner import text_fingerprint, weights_fingerprint
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.records.intervals import Estimate, Resamples, estimate, percent_of
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
 from lopa_lab.word_problems import held_out_problems
