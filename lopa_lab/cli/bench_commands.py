@@ -10,11 +10,17 @@ import typer
 
 from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
-from cluster.command_line.options import ConfigOption, DeviceOption, SetOption, parse_overrides
+from cluster.command_line.options import (
+    ConfigOption,
+    DeviceOption,
+    SetOption,
+    allowed_values,
+    parse_overrides,
+)
 from lopa_lab.bench.measurements import Measurements
 from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_options as options
-from lopa_lab.cli.bench_options import benchmark, choices, several
+from lopa_lab.cli.bench_options import benchmark, several
 from lopa_lab.cli.bench_serve_command import serve
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.decoding.decoders import DECODERS
@@ -41,14 +47,12 @@ def forward(
     window: Annotated[Any, several(options.POSITIVE, "Positions per branch.")] = "32",
     prefix: Annotated[Any, several(options.NATURAL, "Cached positions before them.")] = "128",
     requests: options.RequestsOption = "1",
-    dtype: Annotated[Any, several(options.WORDS, f"{', '.join(choices('dtype'))}.")] = "float32",
-    quantization: Annotated[Any, several(options.WORDS, f"{', '.join(choices('quantization'))}.")] = "none",
-    kernel: Annotated[Any, several(options.WORDS, f"Attention: {', '.join(choices('attention'))}.")] = "auto",
-    implementation: Annotated[
-        Any, several(options.WORDS, f"{', '.join(choices('implementation'))}.")
-    ] = "native",
+    dtype: Annotated[Any, several(options.WORDS, f"{allowed_values('dtype')}.")] = "float32",
+    quantization: Annotated[Any, several(options.WORDS, f"{allowed_values('quantization')}.")] = "none",
+    kernel: Annotated[Any, several(options.WORDS, f"Attention: {allowed_values('attention')}.")] = "auto",
+    implementation: Annotated[Any, several(options.WORDS, f"{allowed_values('implementation')}.")] = "native",
     compile: Annotated[Any, several(options.SWITCHES, "model.compile: off, on.")] = "off",
-    cuda_graphs: Annotated[Any, several(options.WORDS, f"{', '.join(choices('cuda_graphs'))}.")] = "none",
+    cuda_graphs: Annotated[Any, several(options.WORDS, f"{allowed_values('cuda_graphs')}.")] = "none",
     batch_invariant: Annotated[Any, several(options.SWITCHES, "model.batch_invariant: off, on.")] = "off",
     model: options.ModelOption = "demo",
     shape: options.ShapeOption = None,

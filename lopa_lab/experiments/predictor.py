@@ -47,9 +47,7 @@ def average_ranks(values: Sequence[float]) -> Array:
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     """Spearman's rank correlation of two lists of the same length; 0 if one of them is constant."""
     a, b = average_ranks(one), average_ranks(other)
-    a, b = a - a.mean(), b - b.mean()
-    norm = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / norm if norm > 0 else 0.0
+    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
 
 
 class Observed:

@@ -79,13 +79,7 @@ class Verified(Experiment):
     """See the module."""
 
     problems = 300
-    smallest: ClassVar = {
-        "BLOCK_SIZES": (USUAL_SIZE,),
-        "RUNS": {
-            name: ([n for n in (1, 4, 8, 16) if n in numbers], (USUAL_THRESHOLD,))
-            for name, (numbers, _) in RUNS.items()
-        },
-    }
+    smallest: ClassVar = {"BLOCK_SIZES": (USUAL_SIZE,)}
     plot_rows = (1, 1)
     method = (
         f"D2F's rule with blocks of {' and '.join(map(str, BLOCK_SIZES))}. one branch: the rule alone, at several "

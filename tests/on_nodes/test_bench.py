@@ -38,6 +38,5 @@ def test_parts_with_a_group_and_a_server(tmp_path: Path) -> None:
     plots = {path.name for path in (tmp_path / "plots").iterdir()}
     assert plots == {
         "serve-cpu-throughput-against-concurrency.svg",
-        "step-cpu-launches-against-lanes.svg",
         "step-cpu-share-of-phases.svg",
     }

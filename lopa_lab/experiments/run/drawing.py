@@ -23,7 +23,7 @@ def draw_over_tpf(
     for index, (label, names) in enumerate(lines.items()):
         xs = [estimate(tpf[name]) for name in names]
         for axis, values in zip(axes, rows.values(), strict=True):
-            style = {"linewidth": 1, "elinewidth": 0.6, "markersize": 4, "label": label}
+            style: dict[str, Any] = {"linewidth": 1, "elinewidth": 0.6, "markersize": 4, "label": label}
             error_bars(axis, xs, [estimate(values[name]) for name in names], index, **style)
     for axis, label in zip(axes, rows, strict=True):
         axis.set_ylabel(label)
