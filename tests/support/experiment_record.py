@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,3 +30,8 @@ def experiment_record(
         setup=Setup(problems=problems, seed=0, problem_texts="", model="demo", weights=None, settings={}),
         points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
     )
+
+
+def values(text: str) -> str:
+    """A finding without its intervals."""
+    return re.sub(r" \[[^\]]*\]", "", text)

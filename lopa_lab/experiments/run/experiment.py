@@ -46,8 +46,7 @@ class ExperimentRecord(Record):
 
     def figures(self, points: Mapping[Name, Point]) -> Figures[Name]:
         """The figures of the outcomes at these points. Raises KeyError without one of them."""
-        outcomes = {name: self.outcomes(**point) for name, point in points.items()}
-        return Figures(outcomes, self.resamples)
+        return Figures({name: self.outcomes(**point) for name, point in points.items()}, self.resamples)
 
     def equal_answers(self, one: Point, other: Point) -> int:
         """The number of problems whose `answers` are the same at two points. Raises KeyError without one of them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Any, cast
@@ -19,14 +18,9 @@ from lopa_lab.records.figure import svg_image
 from lopa_lab.records.intervals import Resamples
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
-from support.experiment_record import experiment_record
+from support.experiment_record import experiment_record, values
 
 PROBLEMS = 3
-
-
-def values(text: str) -> str:
-    """Without intervals."""
-    return re.sub(r" \[[^\]]*\]", "", text)
 
 
 def words_of_plot(experiment: Experiment, of: ExperimentRecord) -> str:
