@@ -77,7 +77,7 @@ def error_bars(
     """Draw estimates (`value`, `low`, `high`) over `xs`, which are numbers or estimates too, with their intervals, in
     the colour and with the marker of `index`."""
     style = {"fmt": f"{MARKERS[index]}{line}", "color": PALETTE[index], **options}
-    if isinstance(xs[0], Estimate):
+    if any(isinstance(x, Estimate) for x in xs):
         style["xerr"] = _widths(xs)
         xs = [x.value for x in xs]
     axes.errorbar(xs, [estimate.value for estimate in estimates], yerr=_widths(estimates), **style)
