@@ -16,7 +16,6 @@ from lopa_ray.protocol.events import RequestStep
 
 SEPARATE, ONE, MOST = "separate", "joint, 1 branch", "joint, 8 branches"
 OTHERS = ("D2F", "Fast-dLLM", "LoPA, 4 branches", "verified, 8 branches")
-VERIFIED = OTHERS[-1]
 
 _SPECULATION: dict[str, Any] = {"decoder": "self_speculation", "block_size": 16}
 
@@ -24,7 +23,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "D2F": {"decoder": "d2f"},
     "Fast-dLLM": {"decoder": "fast_dllm"},
     "LoPA, 4 branches": {"decoder": "lopa", "num_branches": 4},
-    VERIFIED: {"decoder": "lopa", "lookahead": "verified", "num_branches": 8},
+    "verified, 8 branches": {"decoder": "lopa", "lookahead": "verified", "num_branches": 8},
     SEPARATE: _SPECULATION | {"drafting": "separate"},
     ONE: _SPECULATION,
     "joint, 2 branches": _SPECULATION | {"num_branches": 2},
