@@ -32,7 +32,7 @@ class Comparison:
         columns = ["row", "task"]
         for name in self._metrics:
             columns += [name, "paper"]
-        return [*columns, "tpf_to_eos"]
+        return [*columns, "tpf_to_eos", "problems"]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -43,7 +43,7 @@ class Comparison:
             for name in self._metrics:
                 published = cell.published.get(name)
                 line += [_number(run, name), "" if published is None else f"{published:,}"]
-            rows.append([*line, _number(run, "tpf_to_eos")])
+            rows.append([*line, _number(run, "tpf_to_eos"), f"{len(run.records):,}"])
         return rows
 
     @property
