@@ -29,10 +29,8 @@ class Comparison:
     @property
     def header(self) -> list[str]:
         """Row and task; score and TPF, and each other metric that the paper prints for one of the cells."""
-        columns = ["row", "task"]
-        for name in self._metrics:
-            columns += [name, "paper"]
-        return [*columns, "tpf_to_eos", "problems"]
+        metrics = [f"{name} / paper" if name in self._printed else name for name in self._metrics]
+        return ["row", "task", *metrics, "tpf_to_eos", "problems"]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -42,7 +40,7 @@ class Comparison:
             line = [cell.row, cell.column]
             for name in self._metrics:
                 published = cell.published.get(name)
-                line += [_number(run, name), "" if published is None else f"{published:,}"]
+                line.append(_number(run, name) + ("" if published is None else f" / {published:,}"))
             rows.append([*line, _number(run, "tpf_to_eos"), f"{len(run.records):,}"])
         return rows
 
@@ -77,9 +75,12 @@ class Comparison:
         (folder / "comparison.md").write_text(text + "\n", encoding="utf-8")
 
     @property
+    def _printed(self) -> set[str]:
+        return {name for cell in self.runs for name, value in cell.published.items() if value is not None}
+
+    @property
     def _metrics(self) -> Sequence[str]:
-        printed = {name for cell in self.runs for name, value in cell.published.items() if value is not None}
-        return [name for name in METRICS if name in printed | {"score", "tpf"}]
+        return [name for name in METRICS if name in self._printed | {"score", "tpf"}]
 
     def _plots(self) -> dict[str, str]:
         """Caption → SVG text, one per model and task of Figure 4 or 5."""
