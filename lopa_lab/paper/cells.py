@@ -1,30 +1,32 @@
 """Cells of the paper's tables and figures (arXiv 2512.16229): which preset, with which changes, makes which of them.
 
-Nothing runs here. A cell's configuration is `cell.load()`, its task one of the names in `COLUMNS`, and what the paper
-says is `cell.published`.
+Nothing runs here. A cell's configuration is `cell.load()`, its task one of the names in `BENCHMARKS`, and what the
+paper says is `cell.published`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
 from itertools import product
 from typing import Any
 
-from lopa_lab.paper.tables.published import published_table
+from lopa_lab.paper.tasks import BENCHMARKS
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
-COLUMNS = {
-    "gsm8k": "GSM8K",
-    "math": "MATH",
-    "humaneval": "HumanEval",
-    "mbpp": "MBPP",
-    "humaneval_plus": "HumanEval+",
-    "mbpp_plus": "MBPP+",
+METRICS = {
+    "score": "Accuracy or pass@1, in percent, ± the standard error of a run.",
+    "tpf": "Tokens per forward: all decided tokens ÷ forward rounds.",
+    "avg_tps": "Tokens per second, mean over problems: all decided tokens ÷ seconds after the first step.",
+    "max_tps": "The same of the fastest problem.",
+    "top10_tps": "The same, mean over the ten fastest problems.",
+    "latency_s": "Seconds per problem, mean.",
 }
-"""Task → what the paper calls it. Examples before each problem are in Table 5 (`shots` in `published.json`)."""
+"""What the tables print, as the authors count: tokens behind the first EOS too."""
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """Section → setting → value, as `Config.load` takes them."""
@@ -45,7 +47,7 @@ BRANCHES = range(2, 15)
 """Numbers of branches on Figure 4's axis, behind plain D2F."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cell:
     """One task of one row of a table, or one point or curve of a figure."""
 
@@ -53,9 +55,8 @@ class Cell:
     """table1 … table7, fig4 or fig5."""
     row: str
     """What the paper calls the row; in figures the model and the number of branches."""
-    column: str
-    """What the paper calls the task."""
     task: str
+    """One of `BENCHMARKS`."""
     config: str | None
     """A preset; None where nothing in this project makes the cell, for the reason in `note`."""
     overrides: Overrides = field(default_factory=dict)
@@ -69,6 +70,11 @@ class Cell:
     def name(self) -> str:
         """Of the cell within its table."""
         return f"{self.row}, {self.column}"
+
+    @property
+    def column(self) -> str:
+        """What the paper calls the task."""
+        return BENCHMARKS[self.task].title
 
     def load(self) -> Config:
         """The configuration that makes the cell. Raises SettingsError where nothing does."""
@@ -91,18 +97,27 @@ def cells(table: str) -> list[Cell]:
     """The cells of `table`, row by row as in the paper. Raises SettingsError for a name that is not in `TABLES`."""
     if table not in TABLES:
         raise SettingsError(f"table: got {table!r}; allowed: {', '.join(TABLES)}")
-    return list(TABLES[table]())
+    return list(TABLES[table][1]())
+
+
+@cache
+def published() -> dict[str, Any]:
+    """`published.json`: the results of Tables 1 to 7, copied, and the settings of Tables 5 and 6. Figures are drawn in
+    the paper, not printed."""
+    numbers: dict[str, Any] = json.loads(
+        files("lopa_lab.paper").joinpath("published.json").read_text(encoding="utf-8")
+    )
+    return numbers
 
 
 def _cells(table: str, origin: Callable[[str, str], _Origin]) -> Iterator[Cell]:
     """The cells of a table of results; `origin` returns the settings that make a cell, from its model and row."""
-    for row in published_table(table):
-        settings = origin(row.model, row.row)
-        for task, values in row.results.items():
+    for row in published()["results"][table]:
+        settings = origin(row["model"], row["row"])
+        for task, values in row["results"].items():
             yield Cell(
                 table=table,
-                row=f"{row.model} {row.row}".strip(),
-                column=COLUMNS[task],
+                row=f"{row['model']} {row['row']}".strip(),
                 task=task,
                 config=settings.config and settings.config.format(task=task.replace("_", "-")),
                 overrides=settings.overrides,
@@ -165,30 +180,33 @@ FIGURE_4: Curves = {
 FIGURE_5: Curves = {"D2F-Dream": (D2F, ("gsm8k", "mbpp", "humaneval"))}
 
 
-def _points(
-    table: str, curves: Curves, branches: Iterable[int], reported: tuple[str, ...] = ()
-) -> Iterator[Cell]:
+def _points(table: str, curves: Curves, branches: Iterable[int]) -> Iterator[Cell]:
     """Plain D2F, then LoPA with each number of branches, on the preset of Table 5 for the task."""
     of_tasks = [(model, plain, task) for model, (plain, tasks) in curves.items() for task in tasks]
     for (model, plain, task), number in product(of_tasks, (1, *branches)):
         yield Cell(
             table=table,
             row=f"{model} D2F" if number == 1 else f"{model} {number} branches",
-            column=COLUMNS[task],
             task=task,
             config=f"paper/{model.lower()}-{task.replace('_', '-')}",
             overrides=plain if number == 1 else {"decode": {"num_branches": number}},
-            published=dict.fromkeys(reported),
         )
 
 
-TABLES: dict[str, Callable[[], Iterator[Cell]]] = {
-    "table1": partial(_cells, "table1", lambda model, row: _TABLE_1_AND_2[model, row]),
-    "table2": partial(_cells, "table2", lambda model, row: _TABLE_1_AND_2[model, row]),
-    "table3": partial(_cells, "table3", _best_system),
-    "table4": partial(_cells, "table4", _system),
-    "table7": partial(_cells, "table7", lambda model, row: _TABLE_7[model]),
-    "fig4": partial(_points, "fig4", FIGURE_4, BRANCHES, ("tpf", "score")),
-    "fig5": partial(_points, "fig5", FIGURE_5, (2, 4, 8)),
+def _of_methods(model: str, row: str) -> _Origin:
+    return _TABLE_1_AND_2[model, row]
+
+
+TABLES: dict[str, tuple[str, Callable[[], Iterator[Cell]]]] = {
+    "table1": ("Table 1: Dream and D2F-Dream", partial(_cells, "table1", _of_methods)),
+    "table2": ("Table 2: DiffuCoder and D2F-DiffuCoder", partial(_cells, "table2", _of_methods)),
+    "table3": ("Table 3: systems", partial(_cells, "table3", _best_system)),
+    "table4": ("Table 4: settings S1 to S18", partial(_cells, "table4", _system)),
+    "table7": (
+        "Table 7: speed beside other systems",
+        partial(_cells, "table7", lambda model, _: _TABLE_7[model]),
+    ),
+    "fig4": ("Figure 4: TPF and score against branches", partial(_points, "fig4", FIGURE_4, BRANCHES)),
+    "fig5": ("Figure 5: tokens decided per step", partial(_points, "fig5", FIGURE_5, (2, 4, 8))),
 }
-"""Tables that `cells` can make. Tables 5 and 6 are settings, in the presets."""
+"""Title and cells of each table; Tables 5 and 6 are settings, in the presets."""
