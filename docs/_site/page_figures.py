@@ -15,8 +15,6 @@ FIGURES = DOCS / "figures"
 if __name__ == "__main__":
     sys.path.insert(0, str(DOCS.parent))
 
-from lopa_lab.bench.cluster_simulation import read_costs, simulate_clusters
-from lopa_lab.bench.measurements import number
 from lopa_lab.records.figure import INK, MARKERS, PALETTE, svg_image
 from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
 
@@ -71,31 +69,6 @@ def cluster_layout() -> str:
         axis.set_xlim(0, 10)
         axis.set_ylim(0, 6.1)
         axis.set_axis_off()
-
-    return svg_image(draw)
-
-
-def step_parts() -> str:
-    """Where the simulated time of a step goes, in one group of each size."""
-    simulated = simulate_clusters(read_costs(None)).rows
-    rows = [row for row in simulated if row["groups"] == 1 and number(row, "step ms") < 100]
-    rows.reverse()  # the first one on top
-
-    def draw(axis: Any) -> None:
-        names = [
-            "{workers per group} × {requests per group}, {network}".format_map(row).replace(
-                "nvlink", "NVLink"
-            )
-            for row in rows
-        ]
-        left = [0.0] * len(rows)
-        for at, part in enumerate(("forward", "messages", "plan", "commit")):
-            widths = [number(row, part) for row in rows]
-            axis.barh(names, widths, left=left, color=PALETTE[at], label=part, height=0.7)
-            left = [begin + width for begin, width in zip(left, widths, strict=True)]
-        axis.set_xlabel("ms of a step, simulated; workers × requests in flight")
-        axis.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.3, 1.15), fontsize=9)
-        axis.grid(visible=False, axis="y")
 
     return svg_image(draw)
 
@@ -175,7 +148,6 @@ def branch_budget() -> str:
 
 DRAWN = {
     "cluster_layout.svg": cluster_layout,
-    "step_parts.svg": step_parts,
     "link_delay.svg": link_delay,
     "checkpoint_memory.svg": checkpoint_memory,
     "branch_budget.svg": branch_budget,

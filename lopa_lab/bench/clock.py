@@ -38,12 +38,8 @@ class Clock:
         return self.device.type == "cpu" and torch.get_num_threads() == 1
 
     def medians_ms(self, calls: Sequence[TimedCall], repeats: int) -> list[float]:
-        """The median time of each call, in milliseconds; see `times_ms`."""
-        return [statistics.median(spent) for spent in self.times_ms(calls, repeats)]
-
-    def times_ms(self, calls: Sequence[TimedCall], repeats: int) -> list[list[float]]:
-        """Milliseconds of each repeat of each call. All take turns, so that a change of the machine's speed concerns
-        all of them."""
+        """The median time of each call, in milliseconds. All take turns, so that a change of the machine's speed
+        concerns all of them."""
         now = time.process_time if self._counts_processor_time else time.perf_counter
         times: list[list[float]] = [[] for _ in calls]
         for repeat in range(-WARM_UPS, repeats):
@@ -55,7 +51,7 @@ class Clock:
                 self._wait()
                 if repeat >= 0:
                     spent.append(1000 * (now() - began))
-        return times
+        return [statistics.median(spent) for spent in times]
 
     def free_memory(self) -> None:
         """Give the device's memory that nothing holds back, for other processes."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any, TypeAlias
 
+import yaml
+
 from cluster.batch.open_engine import open_engine
 from cluster.command_line.options import ConfigOverrides
 from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
@@ -77,7 +79,10 @@ def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
             raise SettingsError(
                 f"--vary: got {text!r}; allowed: SECTION.KEY=VALUE,VALUE, as in decode.num_branches=1,4,8"
             )
-        variations[f"{section}.{key}"] = tuple(parse_yaml(value) for value in values.split(","))
+        try:
+            variations[f"{section}.{key}"] = tuple(map(parse_yaml, values.split(",")))
+        except yaml.YAMLError:
+            raise SettingsError(f"--vary {name}: got {values!r}, which are not YAML values") from None
     return variations
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -59,22 +59,22 @@ class LocalStep:
     """One per request in flight; `request_key` is the index of its session."""
 
 
-def local_steps(
-    engine: LocalEngine, sessions: Sequence[DecodeSession], clock: Callable[[], float] = time.perf_counter
-) -> Generator[LocalStep]:
-    """Decode sessions on the engine's runner, with the time of each step by phase: of `clock` for what the
-    session does. One step is over before the next is planned, whatever `group.overlap_schedule` says. Raises the first
-    error that ends a request."""
+def local_steps(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Generator[LocalStep]:
+    """Decode sessions on the engine's runner, with the wall time of each step by phase.
+
+    One step is over before the next is planned, whatever `group.overlap_schedule` says. Raises the first error that
+    ends a request.
+    """
     group = engine.config.group.replace(overlap_schedule=False)
     scheduler = Scheduler.from_config(engine.config.replace(group=group))
     engine.runner.reconcile({}, ())  # a scheduler before this one gave its requests the same ids
     index_of = {scheduler.submit(session): index for index, session in enumerate(sessions)}
     while scheduler.busy:
-        began = clock()
+        began = time.perf_counter()
         (plan,) = scheduler.plan(num_workers=1)
-        planned = clock()
+        planned = time.perf_counter()
         report = engine.runner.execute(plan)
-        executed = clock()
+        executed = time.perf_counter()
         events = scheduler.advance([report])
         timing = StepTiming(
             plan=planned - began,
@@ -82,7 +82,7 @@ def local_steps(
             commit=report.commit_s,
             forward=report.forward_s,
             gather=0.0,
-            select=clock() - executed,
+            select=time.perf_counter() - executed,
         )
         steps = map(not_failed, events)
         yield LocalStep(

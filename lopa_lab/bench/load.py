@@ -1,34 +1,25 @@
 """Load on a server: clients that wait for their answers (closed loop), or arrivals at a rate (open loop).
 
-AnsweredRequest is what a client saw of one request; `load_figures` are the figures of many. GuideLLM makes the same
-load in a process of its own: its package may live in another environment.
+AnsweredRequest is what a client saw of one request; `load_figures` are the figures of many.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from cluster.command_line.loopback import is_loopback
 from lopa_lab.bench.measurements import Row, percentile_ms
-from lopa_lab.bench.parent_death import end_with_parent
 from lopa_lab.word_problems import Problem, is_correct
-from lopa_ray.config.model_settings import DEMO_MODEL
-from lopa_ray.errors import ClusterError, SettingsError
-from lopa_ray.extras import install_advice
+from lopa_ray.errors import ClusterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +33,7 @@ class AnsweredRequest:
     """From when it was due to the first text; None if there was none."""
     tokens: int
     steps: int | None = None
-    """Steps of the decoder; None where the client does not keep what the server says of it."""
+    """Steps of the decoder; None where the server does not say."""
     forwards: int | None = None
     correct: bool | None = None
     """Whether the answer solves the problem; None where that is not known."""
@@ -206,79 +197,3 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
 
 def _failed(due: float, error: str) -> AnsweredRequest:
     return AnsweredRequest(due, time.perf_counter(), None, 0, error=error)
-
-
-GUIDELLM_TIMEOUT_S = 1800.0
-"""Seconds until the end of one load."""
-
-PROMPT_TOKENS = 48
-"""Length of its synthetic prompts."""
-
-
-def guidellm_closed_loop(
-    executable: str, target: Target, requests: int, clients: int
-) -> list[AnsweredRequest]:
-    """Requests of synthetic text from so many clients, by the command `executable`.
-
-    The key, if the target has one, is part of the command line, which other users of the machine can read.
-
-    Raises SettingsError if there is no such command, ClusterError if it fails.
-    """
-    with tempfile.TemporaryDirectory(prefix="lopa-bench-") as folder:
-        report = Path(folder) / "report.json"
-        command = [
-            executable,
-            "run",
-            f"--backend=kind=openai_http,target={target.url},model={target.model}"
-            + (f",api_key={target.api_key}" if target.api_key else ""),
-            f"--profile=kind=concurrent,streams={clients}",
-            f"--constraint=kind=max_requests,count={requests}",
-            f"--tokenizer=kind=huggingface_auto,model={DEMO_MODEL}",
-            f"--data=kind=synthetic_text,prompt_tokens={PROMPT_TOKENS},output_tokens={target.max_tokens}",
-            "--output=kind=json,path=report.json",
-            "--disable-console",
-        ]
-        # What it caches goes into the folder too, and it has nothing to ask the Hub for.
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(Path(folder) / "hugging-face")}
-        if is_loopback(target.url):
-            environment["no_proxy"] = "*"
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=GUIDELLM_TIMEOUT_S,
-                check=False,
-                preexec_fn=end_with_parent,
-            )
-        except subprocess.TimeoutExpired:
-            raise ClusterError(f"guidellm did not end within {GUIDELLM_TIMEOUT_S:g} s") from None
-        except OSError as error:
-            raise SettingsError(
-                f"--guidellm: cannot run {executable} ({error.strerror}); {install_advice('clients')}, best "
-                "in an environment of its own, or name its command"
-            ) from None
-        if done.returncode != 0 or not report.exists():
-            raise ClusterError(f"guidellm failed: {(done.stderr or done.stdout).strip()[-500:]}")
-        benchmarks = json.loads(report.read_text(encoding="utf-8"))["benchmarks"]
-    if len(benchmarks) != 1:
-        raise ClusterError(f"guidellm reports {len(benchmarks)} benchmarks in place of one")
-    (benchmark,) = benchmarks
-    answered = [
-        AnsweredRequest(
-            request["request_start_time"],
-            request["request_end_time"],
-            request["time_to_first_token_ms"] and request["time_to_first_token_ms"] / 1000,
-            request["output_tokens"],
-        )
-        for request in benchmark["requests"]["successful"]
-    ]
-    failures = len(benchmark["requests"]["errored"]) + len(benchmark["requests"]["incomplete"])
-    end = max((request.ended for request in answered), default=0.0)
-    lost = "guidellm counts it as failed or incomplete"
-    answered += [AnsweredRequest(end, end, None, 0, error=lost)] * failures
-    if not answered:
-        raise ClusterError("guidellm reports no requests")
-    return answered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import subprocess
 import sys
@@ -37,13 +36,6 @@ def actor_processes(class_name: str) -> set[int]:
         for folder in Path("/proc").glob("[0-9]*")
         if _read(folder / "cmdline").startswith(f"ray::{class_name}")
     }
-
-
-def proportional_mib(process: int) -> float:
-    """Memory of a process in MiB; of what n processes share, 1/n."""
-    match = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
-    assert match is not None
-    return int(match[1]) / 1024
 
 
 def _read(path: Path) -> str:

@@ -19,7 +19,6 @@ from lopa_ray.errors import SettingsError
 
 PUBLISHED_SHAPES = ("dream-7b", "llada-8b", "sdar-4b")
 
-
 _PARTS = Path(__file__).with_name("parts.json")
 """Parts by kind of device, the most important ones first; one whose name has `{shape}` is a part for each shape."""
 

@@ -51,12 +51,9 @@ def _section(path: Path, folder: Path) -> str:
     header, *rows = record_table(record)
     lines = [f"## {path.stem}", "", markdown.code_block(record.command_line), "", record.origin, ""]
     for what, draw in PLOTS_OF.get(record.name, {}).items():
-        plot = draw(record)
-        if plot is None:
-            continue
         file = folder / PLOTS / f"{path.stem}-{what.replace(' ', '-')}.svg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(plot, encoding="utf-8")
+        file.write_text(draw(record), encoding="utf-8")
         lines += [f"![{what}]({PLOTS}/{file.name})", ""]
     common = common_values(record)
     lines += [markdown.table(header, rows), ""]
@@ -117,19 +114,6 @@ def phases_plot(record: BenchRecord) -> str:
     return svg_image(draw)
 
 
-def launches_plot(record: BenchRecord) -> str | None:
-    """Kernels that a worker's step launches on an accelerator, over its lanes: branches of all requests.
-
-    None where they are not known.
-    """
-    known: dict[float, float] = {}
-    for row in record.rows:
-        branches = -(-number(row, "branches") // max(1.0, number(row, "workers")))
-        if row["launches"] is not None:
-            known[branches * number(row, "requests")] = number(row, "launches")
-    return _lines({"launches": sorted(known.items())}, "lanes of a worker", "kernels") if known else None
-
-
 def _lines(series: Series, x: str, y: str) -> str:
     from matplotlib.ticker import MaxNLocator
 
@@ -147,8 +131,8 @@ def _lines(series: Series, x: str, y: str) -> str:
     return svg_image(draw)
 
 
-PLOTS_OF: dict[str, dict[str, Callable[[BenchRecord], str | None]]] = {
+PLOTS_OF: dict[str, dict[str, Callable[[BenchRecord], str]]] = {
     "forward": {"step time against branches": step_time_plot},
     "serve": {"throughput against concurrency": throughput_plot},
-    "step": {"share of phases": phases_plot, "launches against lanes": launches_plot},
+    "step": {"share of phases": phases_plot},
 }

@@ -7,15 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from lopa_lab.bench.load import (
-    PROMPT_TOKENS,
-    AnsweredRequest,
-    Target,
-    closed_loop,
-    guidellm_closed_loop,
-    load_figures,
-    open_loop,
-)
+from lopa_lab.bench.load import AnsweredRequest, Target, closed_loop, load_figures, open_loop
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
 from lopa_lab.bench.own_processes import own_server
@@ -49,10 +41,9 @@ def measure_server(
     rates: Sequence[float],
     requests: int,
     deadline_s: float,
-    guidellm: str | None,
 ) -> Measurements:
-    """Send word problems: closed loops of so many clients, then open loops of so many arrivals per second, then the
-    closed loops again by the command `guidellm`, if it is given; so many requests each.
+    """Send word problems: closed loops of so many clients, then open loops of so many arrivals per second; so many
+    requests each.
 
     `name`: what the table calls the model. Answers within `deadline_s` seconds count as goodput. Raises ClusterError if
     all requests of a load fail.
@@ -62,22 +53,14 @@ def measure_server(
     row = partial(_row, deadline_s)
     rows = [row("closed", n, asyncio.run(closed_loop(target, problems, n))) for n in concurrency]
     rows += [row("open", rate, asyncio.run(open_loop(target, problems, rate))) for rate in rates]
-    if guidellm is not None:
-        rows += [row("guidellm", n, guidellm_closed_loop(guidellm, target, requests, n)) for n in concurrency]
+    settings = ", ".join(f"{name} {value}" for name, value in target.lopa.items()) or "the server's"
     return Measurements(
         ("model", "settings", "loop", "load"),
-        [{"model": name, "settings": _settings(of_load, target), **of_load} for of_load in rows],
+        [{"model": name, "settings": settings, **of_load} for of_load in rows],
         f"{requests} streamed chat completions per load, at most {target.max_tokens} new tokens; {WARM_UPS} before the "
         "first load are not counted. closed: so many clients, each with one request in flight; open: Poisson arrivals, "
-        "so many per second, latency from when a request was due; guidellm: closed, with synthetic prompts of "
-        f"{PROMPT_TOKENS} tokens. Tokens are as the server counts them.",
+        "so many per second, latency from when a request was due. Tokens are as the server counts them.",
     )
-
-
-def _settings(row: Row, target: Target) -> str:
-    """Decode settings of the requests, which GuideLLM does not send."""
-    sent = {} if row["loop"] == "guidellm" else target.lopa
-    return ", ".join(f"{name} {value}" for name, value in sent.items()) or "the server's"
 
 
 def _row(deadline_s: float, loop: str, load: float, requests: Sequence[AnsweredRequest]) -> Row:

@@ -16,7 +16,7 @@ COMMANDS: dict[str, Command] = {
 }
 
 app = CommandApp(
-    name="python -m lopa_lab",
+    name="python -m lopa_lab.cli",
     help="Benchmarks, evaluation, experiments and recorded decodes of lopa-ray.",
     no_args_is_help=True,
     add_completion=False,

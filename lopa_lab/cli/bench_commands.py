@@ -10,11 +10,17 @@ import typer
 
 from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
-from cluster.command_line.options import ConfigOption, DeviceOption, SetOption, parse_overrides
+from cluster.command_line.options import (
+    ConfigOption,
+    DeviceOption,
+    SetOption,
+    allowed_values,
+    parse_overrides,
+)
 from lopa_lab.bench.measurements import Measurements
 from lopa_lab.bench.model_shapes import model_to_measure
-from lopa_lab.cli import bench_cost_commands as costs, bench_options as options
-from lopa_lab.cli.bench_options import benchmark, choices, several
+from lopa_lab.cli import bench_options as options
+from lopa_lab.cli.bench_options import benchmark, several
 from lopa_lab.cli.bench_serve_command import serve
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.decoding.decoders import DECODERS
@@ -41,13 +47,11 @@ def forward(
     window: Annotated[Any, several(options.POSITIVE, "Positions per branch.")] = "32",
     prefix: Annotated[Any, several(options.NATURAL, "Cached positions before them.")] = "128",
     requests: options.RequestsOption = "1",
-    dtype: Annotated[Any, several(options.WORDS, f"{', '.join(choices('dtype'))}.")] = "float32",
-    quantization: Annotated[Any, several(options.WORDS, f"{', '.join(choices('quantization'))}.")] = "none",
-    kernel: Annotated[Any, several(options.WORDS, f"Attention: {', '.join(choices('attention'))}.")] = "auto",
-    implementation: Annotated[
-        Any, several(options.WORDS, f"{', '.join(choices('implementation'))}.")
-    ] = "native",
-    cuda_graphs: Annotated[Any, several(options.WORDS, f"{', '.join(choices('cuda_graphs'))}.")] = "none",
+    dtype: Annotated[Any, several(options.WORDS, f"{allowed_values('dtype')}.")] = "float32",
+    quantization: Annotated[Any, several(options.WORDS, f"{allowed_values('quantization')}.")] = "none",
+    kernel: Annotated[Any, several(options.WORDS, f"Attention: {allowed_values('attention')}.")] = "auto",
+    implementation: Annotated[Any, several(options.WORDS, f"{allowed_values('implementation')}.")] = "native",
+    cuda_graphs: Annotated[Any, several(options.WORDS, f"{allowed_values('cuda_graphs')}.")] = "none",
     batch_invariant: Annotated[Any, several(options.SWITCHES, "model.batch_invariant: off, on.")] = "off",
     model: options.ModelOption = "demo",
     shape: options.ShapeOption = None,
@@ -203,6 +207,23 @@ def decode(
         )
 
 
+@benchmark
+def recovery(
+    workers: options.WorkersOption = "1,2,4",
+    model: options.ModelOption = "demo",
+    shape: options.ShapeOption = None,
+    layers: options.LayersOption = None,
+    tokens: Annotated[int, typer.Option("--max-new-tokens", min=32, help="Per request.")] = 128,
+    rounds: options.RoundsOption = 5,
+) -> Measurements:
+    """Pause of requests when a worker or a whole group is killed."""
+    from lopa_lab.bench.recovery import measure_recoveries
+
+    room = {"max_num_seqs": 1, "max_model_len": 16 + tokens}
+    with model_to_measure(model, shape, layers) as (name, settings):
+        return measure_recoveries(name, {**settings, **room}, workers, rounds, tokens)
+
+
 def measure_all(
     device: options.DeviceOption = "cpu",
     folder: Annotated[
@@ -249,7 +270,7 @@ def report(
         typer.echo(f"Page: {write_report(folder)}")
 
 
-for _command in (forward, step, commit, decode, serve, *costs.COMMANDS):
+for _command in (forward, step, commit, decode, serve, recovery):
     app.command()(_command)
 app.command("all")(measure_all)
 app.command()(report)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -29,7 +29,6 @@ from lopa_lab.records.machine import Machine, checkout_commit
 from lopa_lab.records.markdown import table
 from lopa_lab.records.record import arguments_of_process, check_writable, now
 from lopa_lab.records.terminal_tables import terminal_tables
-from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
 
 Parser: TypeAlias = Callable[[str], tuple[Any, ...]]
@@ -56,15 +55,9 @@ def _on_or_off(text: str) -> bool:
     return ("off", "on").index(text) == 1
 
 
-def _format(text: str) -> tuple[str, str]:
-    dtype, _, quantization = text.partition("/")
-    return dtype, quantization or "none"
-
-
 POSITIVE = _list_of(int, "whole numbers from 1 on", lambda value: value >= 1)
 NATURAL = _list_of(int, "whole numbers from 0 on", lambda value: value >= 0)
 NUMBERS = _list_of(float, "numbers above 0", lambda value: 0 < value < float("inf"))
-FORMATS = _list_of(_format, "names like bfloat16 or float32/w8a8")
 WORDS = _list_of(str, "names", bool)
 SWITCHES = _list_of(_on_or_off, "on, off")
 
@@ -72,11 +65,6 @@ SWITCHES = _list_of(_on_or_off, "on, off")
 def several(parser: Parser, help: str, default: str | None = None) -> Any:
     """An option of values with commas between them. `default` describes a default that is too long for the help."""
     return typer.Option(parser=parser, metavar="A,B,...", help=help, show_default=default or True)
-
-
-def choices(setting: str) -> tuple[str, ...]:
-    """The values that a setting of the section `model` may have."""
-    return get_args(ModelSettings.model_fields[setting].annotation)
 
 
 BranchesOption = Annotated[Any, several(POSITIVE, "Branches per request.")]

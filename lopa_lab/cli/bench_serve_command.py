@@ -47,12 +47,6 @@ def serve(
     ] = None,
     layers: options.LayersOption = None,
     device: options.DeviceOption = "cpu",
-    guidellm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND", help="Measure by this guidellm, too; it has the key on its command line."
-        ),
-    ] = None,
     api_keys: Annotated[
         str | None, typer.Option(metavar="FILE", help="The server's file of keys; the first one is sent.")
     ] = None,
@@ -88,5 +82,4 @@ def serve(
             rates=rate or (),
             requests=requests,
             deadline_s=deadline,
-            guidellm=guidellm,
         )

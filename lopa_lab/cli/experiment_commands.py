@@ -12,7 +12,8 @@ from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
 from cluster.command_line.exit_status import exit_on_error
 from cluster.command_line.progress import ShownTask
-from lopa_lab.experiments.table import EXPERIMENTS, FIT_SEED
+from lopa_lab.experiments.run.setup import FIT_SEED
+from lopa_lab.experiments.table import EXPERIMENTS
 
 app = CommandApp(
     help="Open questions about LoPA: each command measures one, and writes data, plot and finding. Give an interrupted "

@@ -50,10 +50,7 @@ def run_harness(arguments: Sequence[str]) -> None:
         try:
             cli.execute(cli.parse_args())
         except ConnectionError as error:
-            raise SettingsError(
-                f"data cannot be loaded from the Hub: {error}; `lopa eval paper TASK --data FILE` reads a benchmark of "
-                "the paper from a file"
-            ) from error
+            raise SettingsError(f"data cannot be loaded from the Hub: {error}") from error
         except ValueError as error:
             if not _is_about_usage(error):
                 raise

@@ -24,10 +24,12 @@ from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.evaluation.totals import DecodeTotals
 from lopa_lab.requests import answered, cut_at_stop, encode_prompt, fitting_prompt
 from lopa_ray import __version__
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.text.chat_template import Message
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
@@ -60,7 +62,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
 
     def __init__(
         self,
-        config: str = "demo",
+        config: str | Config = "demo",
         *,
         local: bool = False,
         groups: int = 1,
@@ -69,7 +71,8 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         parse_special: bool = True,
         **arguments: Any,
     ) -> None:
-        """`config` is a preset or a YAML file, and `arguments` go on top; see `config_of`. Groups start at first use.
+        """`config` is a preset or a YAML file, and `arguments` go on top (see `config_of`), or it has all settings.
+        Groups start at first use.
 
         `local` decodes in this process, without Ray; `groups` are started on the Ray at RAY_ADDRESS, or on a local
         one. `mc_num` draws estimate a log-likelihood (see `loglikelihood`), and `check_greedy` says whose
@@ -82,7 +85,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         if not isinstance(parse_special, bool):
             raise SettingsError(f"parse_special: got {parse_special!r}; allowed: True, False")
         self._parse_special = parse_special
-        self._config = config_of(config, arguments)
+        self._config = config if isinstance(config, Config) else config_of(config, arguments)
         self._groups = Groups(self._config, groups, local=local)
         self._likelihoods = Likelihoods(self._groups, mc_num, check_greedy, parse_special=parse_special)
         self.totals: defaultdict[str, DecodeTotals] = defaultdict(DecodeTotals)
@@ -130,11 +133,16 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     def _prepare(self, instance: Instance, repeat: int) -> tuple[tuple[str, ...], DecodeSession]:
         """The stop strings of a request of the harness, and the session that answers it."""
         context, generation = instance.args
-        settings, stop = parse_generation(generation, self._engine.config.decode, repeat)
+        settings, stop = self._settings(generation, repeat)
         ids = self._encode(context)
         fitting = fitting_prompt(self._engine, ids, settings.max_new_tokens)
         self.totals[instance.task_name or ""].truncated_prompts += len(fitting) < len(ids)
         return stop, self._engine.create_session(fitting, settings)
+
+    def _settings(
+        self, generation: Mapping[str, Any], repeat: int
+    ) -> tuple[GenerationSettings, tuple[str, ...]]:
+        return parse_generation(generation, self._engine.config.decode, repeat)
 
     def _encode(self, context: str) -> list[int]:
         if isinstance(context, ChatPrompt):

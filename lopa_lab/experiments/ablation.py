@@ -14,7 +14,7 @@ from lopa_lab.experiments.run.lookaheads import (
     WithoutAnchor,
     varied_by,
 )
-from lopa_lab.experiments.run.outcomes import Figures, column
+from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
 from lopa_lab.records.intervals import Array, Estimate, estimate, percent_of
@@ -49,6 +49,9 @@ LOOKAHEADS: dict[str, MakeLookahead] = {
 """Those of the variants that have one of their own."""
 
 
+POINTS: dict[str, Point] = {name: {"variant": name} for name in VARIANTS}
+
+
 class Ablation(Experiment):
     """See the module."""
 
@@ -66,17 +69,16 @@ class Ablation(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        return [{"variant": name} for name in VARIANTS]
+        return list(POINTS.values())
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         name = str(point["variant"])
         settings = bench.settings(decoder="lopa", **VARIANTS[name])
-        varied = varied_by(LOOKAHEADS[name], bench.setup.seed) if name in LOOKAHEADS else None
-        return bench.decode_problems(settings, varied)
+        return bench.decode_problems(settings, varied_by(LOOKAHEADS.get(name), bench.setup.seed))
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Every variant against LoPA."""
-        figures = Figures({name: record.outcomes(variant=name) for name in VARIANTS}, record.resamples)
+        figures = record.figures(POINTS)
         tpf, score, forwards = figures.tpf, figures.score, figures.forwards
 
         def ratio(name: str, other: str = LOPA) -> Estimate:
@@ -118,7 +120,7 @@ class Ablation(Experiment):
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF and score of each variant, with intervals."""
         names = list(VARIANTS)[::-1]
-        figures = Figures({name: record.outcomes(variant=name) for name in names}, record.resamples)
+        figures = record.figures(POINTS)
         for index, name in enumerate(names):
             tpf, score = estimate(figures.tpf[name]), estimate(figures.score[name])
             axes[0].barh(index, tpf.value, color=PALETTE[0 if name == LOPA else 5], height=0.6)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice, product
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
-from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding, Setup
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.lookaheads import (
     POOL,
     DistantForks,
@@ -18,6 +18,7 @@ from lopa_lab.experiments.run.lookaheads import (
     varied_by,
 )
 from lopa_lab.experiments.run.outcomes import Outcomes, column
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.experiments.run.winner_rules import (
     LinearPredictor,
     RandomWinner,
@@ -78,6 +79,7 @@ class Beyond(Experiment):
     """See the module."""
 
     problems = 100
+    smallest: ClassVar = {"SEEDS": (0,), "BLOCK_SIZES": (16,), "TRAINING_PROBLEMS": 2}
     method = (
         f"LoPA with {BRANCHES} branches, and lookaheads that differ in one thing and evaluate no more branches, "
         f"with blocks of {' and '.join(map(str, BLOCK_SIZES))}. two tokens: each fork "
@@ -124,21 +126,19 @@ class Beyond(Experiment):
         lookahead = LOOKAHEADS.get(variant)
         if variant in LEARNED:
             lookahead = by_value(_learn(bench, settings, seed))
-        varied = None if lookahead is None else varied_by(lookahead, seed)
         problems = held_out_problems(seed, bench.setup.problems)
-        return bench.decode_problems(settings, varied, problems)
+        return bench.decode_problems(settings, varied_by(lookahead, seed), problems)
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Each variant against LoPA, in each cell and over all."""
-        variants = _variants(record)
-        cells = {name: _against_lopa(record, name) for name in variants[1:]}
+        cells = {name: _against_lopa(record, name) for name in VARIANTS[1:]}
         enough = record.setup.problems >= FEWEST_PROBLEMS
-        whole = {name: _together(record, name) for name in variants}
+        whole = {name: _together(record, name) for name in VARIANTS}
         resamples = Resamples(len(SEEDS) * record.setup.problems)
         tpf = {name: outcomes.tpf(resamples) for name, outcomes in whole.items()}
         score = {name: outcomes.score(resamples) / len(BLOCK_SIZES) for name, outcomes in whole.items()}
-        ratio = {name: estimate(tpf[name] / tpf[LOPA]) for name in variants}
-        gain = {name: estimate(score[name] - score[LOPA]) for name in variants}
+        ratio = {name: estimate(tpf[name] / tpf[LOPA]) for name in VARIANTS}
+        gain = {name: estimate(score[name] - score[LOPA]) for name in VARIANTS}
         winners = [name for name, of_name in cells.items() if enough and meets_bar(of_name, gain[name])]
         bar = "No lookahead meets the bar in every cell. "
         if winners:
@@ -150,21 +150,21 @@ class Beyond(Experiment):
             f"LoPA has {estimate(tpf[LOPA]):.2f} TPF at {estimate(score[LOPA]):.1f} % solved, over all cells. {bar}"
             + " ".join(
                 f"{name[0].upper() + name[1:]}: {ratio[name]:.2f} times the TPF at {gain[name]:+.1f} points."
-                for name in variants[1:]
+                for name in VARIANTS[1:]
             )
         )
-        verdicts = {name: "yes" if name in winners else "no" if enough else "–" for name in variants[1:]}
+        verdicts = {name: "yes" if name in winners else "no" if enough else "–" for name in VARIANTS[1:]}
         table = {
-            "lookahead": variants,
+            "lookahead": VARIANTS,
             "TPF": column(tpf.values(), ".2f"),
-            "÷ LoPA's TPF": [f"{ratio[name]:.2f}" for name in variants],
-            "points of score": [f"{gain[name]:+.1f}" for name in variants],
+            "÷ LoPA's TPF": [f"{ratio[name]:.2f}" for name in VARIANTS],
+            "points of score": [f"{gain[name]:+.1f}" for name in VARIANTS],
         }
         for index, (seed, size) in enumerate(product(SEEDS, BLOCK_SIZES)):
             of_cell = [f"{of_name[index][0]:.2f}; {of_name[index][1]:+.1f}" for of_name in cells.values()]
             table[f"seed {record.setup.seed + seed}, blocks of {size}"] = ["–", *of_cell]
         table["meets the bar"] = ["", *verdicts.values()]
-        fastest = max(variants[1:], key=lambda name: ratio[name].value)
+        fastest = max(VARIANTS[1:], key=lambda name: ratio[name].value)
         headline = (
             f"{bar}The fastest, {fastest}, has {ratio[fastest]:.2f} times LoPA's TPF at "
             f"{gain[fastest]:+.1f} points."
@@ -174,14 +174,12 @@ class Beyond(Experiment):
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score against TPF, of all cells together, with intervals."""
         resamples = Resamples(len(SEEDS) * record.setup.problems)
-        for index, name in enumerate(_variants(record)):
+        for index, name in enumerate(VARIANTS):
             whole = _together(record, name)
             tpf, score = estimate(whole.tpf(resamples)), estimate(whole.score(resamples) / len(BLOCK_SIZES))
             marker = MARKERS[(index + index // len(PALETTE)) % len(MARKERS)]
             color = PALETTE[index % len(PALETTE)]
-            width = [[tpf.value - tpf.low], [tpf.high - tpf.value]]
-            style: dict[str, Any] = {"color": color, "fmt": marker, "linewidth": 1, "label": name}
-            error_bars(axes[0], [tpf.value], [score], 0, xerr=width, **style)
+            error_bars(axes[0], [tpf], [score], 0, color=color, fmt=marker, linewidth=1, label=name)
         axes[0].set(xlabel="TPF", ylabel="solved, %")
         axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -210,12 +208,6 @@ def _learn(bench: Workbench, settings: GenerationSettings, seed: int) -> LinearP
 
     bench.decode_problems(settings, make, list(islice(training_problems(seed), TRAINING_PROBLEMS)))
     return fit_predictor(recorders)
-
-
-def _variants(record: ExperimentRecord) -> list[str]:
-    """Those that the record has: one of an earlier version may have fewer."""
-    names = {measured.point["variant"] for measured in record.points}
-    return [name for name in VARIANTS if name in names]
 
 
 def _against_lopa(record: ExperimentRecord, name: str) -> list[tuple[Estimate, Estimate]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
-from lopa_lab.experiments.run.outcomes import Figures, Name, column
+from lopa_lab.experiments.run.outcomes import Name
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
 from lopa_lab.records.intervals import Array, estimate
@@ -31,6 +31,7 @@ class Branches(Experiment):
     """See the module."""
 
     problems = 100
+    smallest: ClassVar = {"BRANCHES": (1, 4), "THRESHOLDS": (0.7, 0.9)}
     method = (
         "LoPA with each combination of confidence_threshold and num_branches (the anchor included; 1 is D2F). TPF: "
         "tokens up to the first EOS ÷ steps, of all problems together. Score: share of right answers. AUP "
@@ -44,14 +45,14 @@ class Branches(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        return [{"confidence_threshold": t, "num_branches": b} for t in THRESHOLDS for b in BRANCHES]
+        return list(_points().values())
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         return bench.decode_problems(bench.settings(decoder="lopa", **point))
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Gain and cost of the most branches, the front, and AUP."""
-        figures = _figures(record)
+        figures = record.figures(_points())
         tpf, score = figures.tpf, figures.score
         middle = _usual_threshold(record)
         one, most = (middle, min(BRANCHES)), (middle, max(BRANCHES))
@@ -76,9 +77,7 @@ class Branches(Experiment):
         table = {
             "threshold": [f"{threshold:g}" for threshold, _ in tpf],
             "branches": [str(branches) for _, branches in tpf],
-            "TPF": column(tpf.values(), ".2f"),
-            "score %": column(score.values(), ".1f"),
-            "forwards per token": column(figures.forwards.values(), ".2f"),
+            **figures.columns(),
             "on the front": ["yes" if name in front else "" for name in tpf],
         }
         headline = (
@@ -94,7 +93,7 @@ class Branches(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score over TPF, a line per number of branches through the thresholds; the front is ringed."""
-        figures = _figures(record)
+        figures = record.figures(_points())
         at = {name: (float(tpf[0]), float(figures.score[name][0])) for name, tpf in figures.tpf.items()}
         for index, b in enumerate(BRANCHES):
             xs, ys = zip(*(at[t, b] for t in THRESHOLDS), strict=True)
@@ -105,11 +104,8 @@ class Branches(Experiment):
         axes[0].figure.legend(loc="outside upper left", ncols=6, title="branches per step")
 
 
-def _figures(record: ExperimentRecord) -> Figures[Setting]:
-    outcomes = {
-        (t, b): record.outcomes(confidence_threshold=t, num_branches=b) for t in THRESHOLDS for b in BRANCHES
-    }
-    return Figures(outcomes, record.resamples)
+def _points() -> dict[Setting, Point]:
+    return {(t, b): {"confidence_threshold": t, "num_branches": b} for t in THRESHOLDS for b in BRANCHES}
 
 
 def _usual_threshold(record: ExperimentRecord) -> float:

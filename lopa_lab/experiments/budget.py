@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.lookaheads import EarlyExit, varied_by
-from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
 from lopa_lab.records.intervals import Array, estimate
@@ -32,6 +31,7 @@ class Budget(Experiment):
     """See the module."""
 
     problems = 100
+    smallest: ClassVar = {"BUDGETS": {FIXED: (1, 4), AUTO: (4,), EARLY_EXIT: (0.5,)}}
     method = (
         "fixed: num_branches as given. auto: num_branches auto, which follows the request's own branch "
         f"confidences, with max_branches as given. early exit: {EARLY_EXIT_BRANCHES} branches, and the anchor alone "
@@ -42,7 +42,7 @@ class Budget(Experiment):
     paper = "The paper fixes the number of branches per task (Table 5) and names no adaptive one."
 
     def points(self) -> Sequence[Point]:
-        return [{"budget": kind, "value": value} for kind, values in BUDGETS.items() for value in values]
+        return list(_points().values())
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         value = point["value"]
@@ -51,15 +51,15 @@ class Budget(Experiment):
             AUTO: {"num_branches": "auto", "max_branches": value},
             EARLY_EXIT: {"num_branches": EARLY_EXIT_BRANCHES},
         }
-        changes = by_kind[str(point["budget"])]
-        varied = None
-        if point["budget"] == EARLY_EXIT:
-            varied = varied_by(partial(EarlyExit, below=float(value or 0)), bench.setup.seed)
-        return bench.decode_problems(bench.settings(decoder="lopa", **changes), varied)
+        settings = bench.settings(decoder="lopa", **by_kind[str(point["budget"])])
+        if point["budget"] != EARLY_EXIT:
+            return bench.decode_problems(settings)
+        early_exit = varied_by(partial(EarlyExit, below=float(value or 0)), bench.setup.seed)
+        return bench.decode_problems(settings, early_exit)
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Adaptive budgets against fixed ones that spend as much."""
-        figures = _figures(record)
+        figures = record.figures(_points())
         tpf, spent, score = figures.tpf, figures.forwards, figures.score
         fixed = [(FIXED, value) for value in BUDGETS[FIXED]]
         at_equal = {
@@ -89,9 +89,7 @@ class Budget(Experiment):
         table = {
             "budget": [kind for kind, _ in tpf],
             "value": [f"{value:g}" for _, value in tpf],
-            "TPF": column(tpf.values(), ".2f"),
-            "score %": column(score.values(), ".1f"),
-            "forwards per token": column(spent.values(), ".2f"),
+            **figures.columns(),
             "TPF ÷ fixed at equal forwards": [
                 f"{estimate(at_equal[name]):.3f}" if name in at_equal else "" for name in tpf
             ],
@@ -113,7 +111,7 @@ class Budget(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF over forwards per token."""
-        figures = _figures(record)
+        figures = record.figures(_points())
         for index, (kind, values) in enumerate(BUDGETS.items()):
             spots = [(figures.forwards[kind, v][0], figures.tpf[kind, v][0]) for v in values]
             xs, ys = zip(*spots, strict=True)
@@ -125,13 +123,12 @@ class Budget(Experiment):
         axes[0].figure.legend(loc="outside upper left", ncols=3)
 
 
-def _figures(record: ExperimentRecord) -> Figures[Name]:
-    outcomes = {
-        (kind, value): record.outcomes(budget=kind, value=value)
+def _points() -> dict[Name, Point]:
+    return {
+        (kind, value): {"budget": kind, "value": value}
         for kind, values in BUDGETS.items()
         for value in values
     }
-    return Figures(outcomes, record.resamples)
 
 
 def _interpolated(at: Array, xs: Sequence[Array], ys: Sequence[Array]) -> Array:

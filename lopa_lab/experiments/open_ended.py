@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
-from lopa_lab.bench.decoding import results_of
+from lopa_lab.experiments.run.drawing import draw_over_tpf
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
-from lopa_lab.records.figure import MARKERS, PALETTE
-from lopa_lab.records.intervals import estimate
+from lopa_lab.records.intervals import Array, estimate
 from lopa_lab.records.points_log import Point
 from lopa_lab.requests import answered
 from lopa_lab.word_problems import held_out_stream
@@ -57,6 +56,7 @@ class OpenEnded(Experiment):
     """See the module."""
 
     problems = 30
+    smallest: ClassVar = {"DECODERS": (0, 1, 4), "LENGTH": 16, "MC_NUM": 2}
     plot_rows = (1, 1)
     method = (
         f'Prompts are word problems that end with "{OPEN_QUESTION}" in place of their question, so there is no right '
@@ -125,17 +125,16 @@ class OpenEnded(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Likelihood and agreement over TPF."""
-        for index, count in enumerate(DECODERS):
-            figures = _figures(record, count)
-            x = figures["TPF"][0]
-            for axis, name in zip(axes, ("nats per token", "as vanilla %"), strict=True):
-                y = estimate(figures[name])
-                axis.vlines(x, y.low, y.high, color=PALETTE[index])
-                label = {VANILLA: "vanilla", 1: "1 branch"}.get(count, f"{count} branches")
-                axis.plot(x, y.value, MARKERS[index], color=PALETTE[index], label=label)
-                axis.set_ylabel(name)
-        axes[-1].set(xlabel="TPF", xlim=(0, None))
-        axes[-1].figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+        figures = {count: _figures(record, count) for count in DECODERS}
+
+        def by_count(name: str) -> dict[int, Array]:
+            return {count: of_count[name] for count, of_count in figures.items()}
+
+        names = {VANILLA: "vanilla", 1: "1 branch"}
+        lines = {names.get(count, f"{count} branches"): [count] for count in DECODERS}
+        rows = {name: by_count(name) for name in ("nats per token", "as vanilla %")}
+        draw_over_tpf(axes, lines, by_count("TPF"), rows)
+        axes[-1].set_xlim(0, None)
 
 
 def _texts(bench: Workbench, prompts: Sequence[str], num_branches: int) -> list[GenerationResult]:
@@ -143,7 +142,7 @@ def _texts(bench: Workbench, prompts: Sequence[str], num_branches: int) -> list[
     lopa = {"decoder": "lopa", "num_branches": num_branches}
     decoder = {"decoder": "vanilla"} if num_branches == VANILLA else lopa
     settings = bench.settings(**decoder, max_new_tokens=LENGTH)
-    return results_of(bench.engine, [bench.engine.create_session(prompt, settings) for prompt in prompts])
+    return bench.decode(settings, prompts)
 
 
 def _figures(record: ExperimentRecord, num_branches: int) -> dict[str, Any]:

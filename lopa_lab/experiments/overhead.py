@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import StepTotals, column
@@ -31,6 +31,7 @@ class Overhead(Experiment):
     """See the module."""
 
     problems = 40
+    smallest: ClassVar = {"LOOKAHEADS": (1, 3), "USUAL": 3}
     timed = True
     method = (
         "One request at a time in one process, with num_branches k + 1 and, in turns with it problem by problem, "

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from threading import Lock
+from itertools import chain, pairwise
+from queue import SimpleQueue
 from typing import Any
-
-import numpy as np
 
 from lopa_lab.bench.decoding import results_of
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
@@ -34,6 +32,7 @@ class Parallelism(Experiment):
 
     problems = 20
     timed = True
+    smallest = None
     resampled = "rounds"
     plot_rows = (1, 1)
     method = (
@@ -143,44 +142,23 @@ class Parallelism(Experiment):
 def send(
     engines: Sequence[Engine], sessions: Sequence[DecodeSession], clients: int
 ) -> list[GenerationResult]:
-    """The results of sessions in any order, decoded by so many clients, each with one at a time on its engine.
+    """The results of sessions, decoded by so many clients, each with one at a time on its engine.
 
     Raises the first error that ends a request.
     """
-    waiting, lock = iter(sessions), Lock()
+    engine_of_client: SimpleQueue[Engine] = SimpleQueue()
+    for client in range(clients):
+        engine_of_client.put(engines[client % len(engines)])
 
-    def taken() -> Iterator[DecodeSession]:
-        while True:
-            with lock:
-                session = next(waiting, None)
-            if session is None:
-                return
-            yield session
-
-    def decode(client: int) -> list[GenerationResult]:
-        engine = engines[client % len(engines)]
-        return [result for session in taken() for result in results_of(engine, [session])]
+    def decode(session: DecodeSession) -> list[GenerationResult]:
+        engine = engine_of_client.get()
+        try:
+            return results_of(engine, [session])
+        finally:
+            engine_of_client.put(engine)
 
     with ThreadPoolExecutor(clients) as pool:
-        return [result for of_client in pool.map(decode, range(clients)) for result in of_client]
-
-
-def crossing(ratios: Mapping[int, Array], *, rises: bool) -> Array:
-    """The number of requests at which a ratio [1 + resamples] of float64 first goes through 1 in that direction.
-
-    [1 + resamples], float64; on lines between the logarithms of the points. NaN where it nowhere does.
-    """
-    requests, logs = np.log2(np.array(list(ratios))), np.log(np.stack(list(ratios.values())))
-    if not rises:
-        logs = -logs
-    crossed = np.full(logs.shape[1], np.nan)
-    for at in range(1, len(requests)):
-        before, now = logs[at - 1], logs[at]
-        here = np.isnan(crossed) & (before < 0) & (now >= 0)
-        share = -before[here] / (now[here] - before[here])
-        crossed[here] = requests[at - 1] + share * (requests[at] - requests[at - 1])
-    numbers: Array = np.exp2(crossed)
-    return numbers
+        return list(chain.from_iterable(pool.map(decode, sessions)))
 
 
 def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
@@ -200,8 +178,8 @@ def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
     if changes == 0:
         return f"{what} is better with {begins} for every number of requests{where}."
     if changes == 1:
-        at = estimate(crossing(ratios, rises=ahead[-1]))
-        return f"{what} is better with {begins} up to {at:.1f} requests in flight, and with {ends} beyond that{where}."
+        last = [count for count, is_ahead in zip(ratios, ahead, strict=True) if is_ahead == ahead[0]][-1]
+        return f"{what} is better with {begins} up to {last} in flight, and with {ends} beyond that{where}."
     return f"Which of the two has the better {what.lower()} changes more than once{where}."
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
-from lopa_lab.experiments.run.outcomes import Figures, column
+from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import error_bars
 from lopa_lab.records.intervals import Array, estimate
@@ -47,9 +47,7 @@ def average_ranks(values: Sequence[float]) -> Array:
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     """Spearman's rank correlation of two lists of the same length; 0 if one of them is constant."""
     a, b = average_ranks(one), average_ranks(other)
-    a, b = a - a.mean(), b - b.mean()
-    norm = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / norm if norm > 0 else 0.0
+    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
 
 
 class Observed:
@@ -101,6 +99,10 @@ class Predictor(Experiment):
     """See the module."""
 
     problems = 80
+    smallest: ClassVar = {
+        "METRICS": {"neg_entropy": ("mean", "bottom(0.3)"), "probability": ("mean", "product")},
+        "BRANCHES": 4,
+    }
     plot_rows = (1, 1)
     method = (
         f"LoPA with {BRANCHES} branches whose winner the mean decides. In each step every branch has a branch "
@@ -146,7 +148,7 @@ class Predictor(Experiment):
     def finding(self, record: ExperimentRecord) -> Finding:
         """The best predictor and the best decoder of each ranking."""
         rho, chosen = _observed(record)
-        figures = Figures({(r, m): record.outcomes(ranking=r, metric=m) for r, m in rho}, record.resamples)
+        figures = record.figures({(r, m): {"ranking": r, "metric": m} for r, m in rho})
         tpf = figures.tpf
         sentences, answers, compared = [], [], []
         for ranking, metrics in METRICS.items():

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lopa_lab.bench.decoding import results_of
+from lopa_lab.experiments.run.drawing import draw_over_tpf
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench, graded
 from lopa_lab.experiments.verified import answer_fingerprint
-from lopa_lab.records.figure import error_bars
 from lopa_lab.records.intervals import Array, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.protocol.events import RequestStep
 
 SEPARATE, ONE, MOST = "separate", "joint, 1 branch", "joint, 8 branches"
 OTHERS = ("D2F", "Fast-dLLM", "LoPA, 4 branches", "verified, 8 branches")
-VERIFIED = OTHERS[-1]
 
 _SPECULATION: dict[str, Any] = {"decoder": "self_speculation", "block_size": 16}
 
@@ -25,7 +23,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "D2F": {"decoder": "d2f"},
     "Fast-dLLM": {"decoder": "fast_dllm"},
     "LoPA, 4 branches": {"decoder": "lopa", "num_branches": 4},
-    VERIFIED: {"decoder": "lopa", "lookahead": "verified", "num_branches": 8},
+    "verified, 8 branches": {"decoder": "lopa", "lookahead": "verified", "num_branches": 8},
     SEPARATE: _SPECULATION | {"drafting": "separate"},
     ONE: _SPECULATION,
     "joint, 2 branches": _SPECULATION | {"num_branches": 2},
@@ -34,6 +32,8 @@ DECODERS: dict[str, dict[str, Any]] = {
     "joint, auto": _SPECULATION | {"num_branches": "auto"},
 }
 """Settings, by what decodes; the others are the run's, or the decoder's defaults."""
+
+POINTS: dict[str, Point] = {name: {"decoder": name} for name in DECODERS}
 
 JOINT = tuple(name for name in DECODERS if name.startswith("joint"))
 
@@ -57,19 +57,18 @@ class Speculation(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        return [{"decoder": name} for name in DECODERS]
+        return list(POINTS.values())
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """The outcomes, the rows of each problem, and the fingerprints of answers that are compared."""
         name = str(point["decoder"])
         settings = bench.settings(**DECODERS[name])
-        sessions = [bench.engine.create_session(problem.question, settings) for problem in bench.problems]
-        rows = [0] * len(sessions)
+        rows = [0] * len(bench.problems)
 
         def on_event(index: int, event: RequestStep) -> None:
             rows[index] += event.plan.num_rows
 
-        results = results_of(bench.engine, sessions, on_event=on_event)
+        results = bench.decode(settings, on_event=on_event)
         data = graded(bench.problems, results) | {"rows": rows}
         if name == SEPARATE or name in JOINT:
             data["answers"] = list(map(answer_fingerprint, results))
@@ -80,10 +79,7 @@ class Speculation(Experiment):
         figures, rows = _figures(record)
         tpf, score = figures.tpf, figures.score
         problems = record.setup.problems
-        answers = {name: record.data(decoder=name)["answers"] for name in (SEPARATE, *JOINT)}
-        equal = {
-            name: sum(a == b for a, b in zip(answers[name], answers[SEPARATE], strict=True)) for name in JOINT
-        }
+        equal = {name: record.equal_answers(POINTS[name], POINTS[SEPARATE]) for name in JOINT}
         fastest = max(OTHERS, key=lambda name: float(tpf[name][0]))
         all_equal = all(count == problems for count in equal.values())
         gains = f"{estimate(tpf[ONE] / tpf[SEPARATE]):.2f} times the TPF of separate drafting with one branch, and "
@@ -99,9 +95,7 @@ class Speculation(Experiment):
         )
         table = {
             "decoder": list(DECODERS),
-            "TPF": column(tpf.values(), ".2f"),
-            "score %": column(score.values(), ".1f"),
-            "forwards per token": column(figures.forwards.values(), ".2f"),
+            **figures.columns(),
             "rows per token": column(rows.values(), ".1f"),
             "equal answers": [f"{equal[name]} of {problems}" if name in equal else "" for name in DECODERS],
         }
@@ -115,28 +109,17 @@ class Speculation(Experiment):
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score and rows per token over TPF, with intervals."""
         figures, rows = _figures(record)
-        groups = {name: [name] for name in (*OTHERS, SEPARATE)} | {"joint, 1 to 8 branches": [*JOINT[:-1]]}
-        for index, (label, names) in enumerate(groups.items()):
-            tpf = [estimate(figures.tpf[name]) for name in names]
-            widths = [[t.value - t.low for t in tpf], [t.high - t.value for t in tpf]]
-            for axis, values in zip(axes, (figures.score, rows), strict=True):
-                style: dict[str, Any] = {"linewidth": 1, "elinewidth": 0.6, "markersize": 4, "label": label}
-                estimates = [estimate(values[name]) for name in names]
-                error_bars(axis, [t.value for t in tpf], estimates, index, xerr=widths, **style)
-        axes[0].set_ylabel("solved, %")
-        axes[1].set_ylabel("rows per token")
-        axes[1].set_xlabel("TPF")
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+        lines = {name: [name] for name in (*OTHERS, SEPARATE)} | {"joint, 1 to 8 branches": [*JOINT[:-1]]}
+        draw_over_tpf(axes, lines, figures.tpf, {"solved, %": figures.score, "rows per token": rows})
 
 
 def _figures(record: ExperimentRecord) -> tuple[Figures[str], dict[str, Array]]:
     """The figures of all decoders, and their rows per token."""
-    outcomes = {name: record.outcomes(decoder=name) for name in DECODERS}
+    data = {name: record.data(**point) for name, point in POINTS.items()}
     per_token = {
-        name: record.resamples.quotient(record.data(decoder=name)["rows"], outcome.tokens)
-        for name, outcome in outcomes.items()
+        name: record.resamples.quotient(of_name["rows"], of_name["tokens"]) for name, of_name in data.items()
     }
-    return Figures(outcomes, record.resamples), per_token
+    return record.figures(POINTS), per_token
 
 
 EXPERIMENT = Speculation()

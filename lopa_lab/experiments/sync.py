@@ -34,6 +34,7 @@ class Sync(Experiment):
 
     problems = 40
     timed = True
+    smallest = None
     method = (
         f"LoPA with {BRANCHES} branches and blocks of each span, one request at a time, on groups of 1, 2, 4 and so on "
         "up to group.num_workers workers, which are open at once and take turns problem by problem, as do the two "

@@ -23,9 +23,6 @@ EXPERIMENTS = {
 }
 """Name → the question that it answers. The order is that of help and findings."""
 
-FIT_SEED = 101
-"""Seed of the problems that `lopa experiment fit-drafts` decodes: experiments are about others."""
-
 
 def load_experiment(name: str) -> Experiment:
     """The experiment of that name. Raises SettingsError if there is none."""

@@ -7,7 +7,7 @@ each step evenly. So LoPA's own order is one of those that may be drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class FillingOrders(Experiment):
     """See the module."""
 
     problems = 24
+    smallest: ClassVar = {"ORDERS": 4, "CHUNK": 2}
     method = (
         f"{ORDERS} random token filling orders per problem: in each step the winner is drawn evenly from the "
         "branches that LoPA would compare, which are the anchor and the forks at its best-ranked positions; the "

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from lopa_lab.bench.decoding import results_of
+from lopa_lab.experiments.run.drawing import draw_over_tpf
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
-from lopa_lab.experiments.run.outcomes import Figures, column
+from lopa_lab.experiments.run.outcomes import Figures
+from lopa_lab.experiments.run.setup import FIT_SEED
 from lopa_lab.experiments.run.workbench import Workbench, graded
-from lopa_lab.experiments.table import FIT_SEED
-from lopa_lab.records.figure import PALETTE, error_bars
-from lopa_lab.records.intervals import FEWEST_PROBLEMS, Resamples, estimate
+from lopa_lab.records.figure import PALETTE
+from lopa_lab.records.intervals import FEWEST_PROBLEMS, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import SettingsError
@@ -79,6 +79,7 @@ class Verified(Experiment):
     """See the module."""
 
     problems = 300
+    smallest: ClassVar = {"BLOCK_SIZES": (USUAL_SIZE,)}
     plot_rows = (1, 1)
     method = (
         f"D2F's rule with blocks of {' and '.join(map(str, BLOCK_SIZES))}. one branch: the rule alone, at several "
@@ -101,7 +102,7 @@ class Verified(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        return [name._asdict() for name in _names()]
+        return list(_points().values())
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """The outcomes, and the answers' fingerprints where they are compared. Raises SettingsError for the problems
@@ -115,8 +116,7 @@ class Verified(Experiment):
         changes = {"decoder": "lopa", "lookahead": "lopa", "acceptance": "exact", "settled": None}
         of_point = {name: value for name, value in point.items() if name != "decoder"}
         settings = bench.settings(**changes | of_point | SETTINGS[decoder])
-        sessions = [bench.engine.create_session(problem.question, settings) for problem in bench.problems]
-        results = results_of(bench.engine, sessions)
+        results = bench.decode(settings)
         data = graded(bench.problems, results)
         if decoder in (ONE, EXACT) and point["confidence_threshold"] == USUAL_THRESHOLD:
             data["answers"] = list(map(answer_fingerprint, results))
@@ -125,9 +125,13 @@ class Verified(Experiment):
     def finding(self, record: ExperimentRecord) -> Finding:
         """The bars at the usual settings, then the other size of blocks."""
         problems = record.setup.problems
-        figures = _figures(record, Resamples(problems))
+        figures = record.figures(_points())
         tpf, score, forwards = figures.tpf, figures.score, figures.forwards
-        equal = {name: _equal_answers(record, name) for name in tpf if name.decoder == EXACT}
+        equal = {
+            name: record.equal_answers(point, _usual(ONE, 1, name.block_size)._asdict())
+            for name, point in _points().items()
+            if name.decoder == EXACT
+        }
         bars = _bars(figures, equal, problems)
         one, lopa = _usual(ONE, 1), _usual(LOPA, 4)
         caveat = (
@@ -155,9 +159,7 @@ class Verified(Experiment):
             "decoder": [name.decoder for name in tpf],
             "branches": [str(name.num_branches) for name in tpf],
             "threshold": [f"{name.confidence_threshold:g}" for name in tpf],
-            "TPF": column(tpf.values(), ".2f"),
-            "score %": column(score.values(), ".1f"),
-            "forwards per token": column(forwards.values(), ".2f"),
+            **figures.columns(),
             "equal answers": [f"{equal[name]} of {problems}" if name in equal else "" for name in tpf],
         }
         on = "On one small model: " if record.setup.model == "demo" else ""
@@ -173,24 +175,16 @@ class Verified(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score and forwards per token over TPF, with intervals."""
-        figures = _figures(record, Resamples(record.setup.problems))
-        for index, (label, names) in enumerate(_lines()):
-            tpf = [estimate(figures.tpf[name]) for name in names]
-            widths = [[t.value - t.low for t in tpf], [t.high - t.value for t in tpf]]
-            for axis, values in zip(axes, (figures.score, figures.forwards), strict=True):
-                style: dict[str, Any] = {"linewidth": 1, "elinewidth": 0.6, "markersize": 4, "label": label}
-                estimates = [estimate(values[name]) for name in names]
-                error_bars(axis, [t.value for t in tpf], estimates, index, xerr=widths, **style)
-            for name, at in zip(names, tpf, strict=True):
+        figures, lines = record.figures(_points()), _lines()
+        rows = {"solved, %": figures.score, "forwards per token": figures.forwards}
+        draw_over_tpf(axes, lines, figures.tpf, rows)
+        for index, names in enumerate(lines.values()):
+            for name in names:
                 of_line = name.decoder in (ONE, LOPA)
                 text = f"{name.confidence_threshold:g}" if of_line else str(name.num_branches)
-                spot = (at.value, float(figures.forwards[name][0]))
+                spot = (float(figures.tpf[name][0]), float(figures.forwards[name][0]))
                 offset = {"xytext": (4, -9), "textcoords": "offset points", "fontsize": 7}
                 axes[1].annotate(text, spot, color=PALETTE[index], **offset)
-        axes[0].set_ylabel("solved, %")
-        axes[1].set_ylabel("forwards per token")
-        axes[1].set_xlabel("TPF")
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
 
 def answer_fingerprint(result: GenerationResult) -> str:
@@ -198,39 +192,29 @@ def answer_fingerprint(result: GenerationResult) -> str:
     return hashlib.sha256(repr((result.token_ids, result.finish_reason)).encode()).hexdigest()[:8]
 
 
-def _names() -> list[Name]:
-    return [
+def _points() -> dict[Name, Point]:
+    names = [
         Name(size, decoder, branches, threshold)
         for size in BLOCK_SIZES
         for decoder, (numbers, thresholds) in RUNS.items()
         for threshold in thresholds
         for branches in numbers
     ]
+    return {name: name._asdict() for name in names}
 
 
 def _usual(decoder: str, num_branches: int, size: int = USUAL_SIZE) -> Name:
     return Name(size, decoder, num_branches, USUAL_THRESHOLD)
 
 
-def _figures(record: ExperimentRecord, resamples: Resamples) -> Figures[Name]:
-    return Figures({name: record.outcomes(**name._asdict()) for name in _names()}, resamples)
-
-
-def _lines() -> list[tuple[str, list[Name]]]:
+def _lines() -> dict[str, list[Name]]:
     """What is drawn as a line: one decoder over thresholds, or over branches."""
-    names = [name for name in _names() if name.block_size == USUAL_SIZE]
+    names = [name for name in _points() if name.block_size == USUAL_SIZE]
     lines: dict[str, list[Name]] = {}
     for name in names:
         label = {LOPA: f"{LOPA}, {name.num_branches} branches", ONE_SETTLED: RELAXED_SETTLED}
         lines.setdefault(label.get(name.decoder, name.decoder), []).append(name)
-    return list(lines.items())
-
-
-def _equal_answers(record: ExperimentRecord, name: Name) -> int:
-    """Problems whose answer is that of one branch at the same settings."""
-    of_one = name._replace(decoder=ONE, num_branches=1)
-    own, others = (record.data(**each._asdict())["answers"] for each in (name, of_one))
-    return sum(answer == other for answer, other in zip(own, others, strict=True))
+    return lines
 
 
 def _bars(figures: Figures[Name], equal: Mapping[Name, int], problems: int) -> list[Bar]:

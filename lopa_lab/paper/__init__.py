@@ -1,1 +1,1 @@
-"""The paper's evaluation: tasks, runs that continue after an interruption, figures, and tables beside the paper's."""
+"""The tables and figures of LoPA's paper (arXiv 2512.16229): what makes each cell, run beside what is published."""

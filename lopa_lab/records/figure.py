@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO, StringIO
 from typing import IO, Any
 
+from lopa_lab.records.intervals import Estimate
 from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
 
@@ -71,15 +72,20 @@ def whole_numbers(*axes: Any) -> None:
 
 
 def error_bars(
-    axes: Any, xs: Sequence[float], estimates: Sequence[Any], index: int, line: str = "-", **options: Any
+    axes: Any, xs: Sequence[Any], estimates: Sequence[Any], index: int, line: str = "-", **options: Any
 ) -> None:
-    """Draw estimates (`value`, `low`, `high`) over `xs` with their intervals, in the colour and with the marker of
-    `index`."""
-    values = [estimate.value for estimate in estimates]
-    below = [estimate.value - estimate.low for estimate in estimates]
-    above = [estimate.high - estimate.value for estimate in estimates]
+    """Draw estimates (`value`, `low`, `high`) over `xs`, which are numbers or estimates too, with their intervals, in
+    the colour and with the marker of `index`."""
     style = {"fmt": f"{MARKERS[index]}{line}", "color": PALETTE[index], **options}
-    axes.errorbar(xs, values, yerr=[below, above], **style)
+    if any(isinstance(x, Estimate) for x in xs):
+        style["xerr"] = _widths(xs)
+        xs = [x.value for x in xs]
+    axes.errorbar(xs, [estimate.value for estimate in estimates], yerr=_widths(estimates), **style)
+
+
+def _widths(estimates: Sequence[Any]) -> list[list[float]]:
+    """How far intervals reach below and above their values."""
+    return [[each.value - each.low for each in estimates], [each.high - each.value for each in estimates]]
 
 
 def _save(draw: Callable[..., None], rows: Sequence[int], file: IO[Any], **options: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,28 +51,12 @@ class Estimate:
 class Resamples:
     """Draws of so many problems with replacement."""
 
-    def __init__(
-        self,
-        problems: int,
-        count: int = RESAMPLES,
-        seed: int = SEED,
-        *,
-        drawn: Literal["counts", "problems"] = "counts",
-    ) -> None:
-        """`drawn`: the counts of all problems of a resample at once, or one problem after the other.
-
-        Both draw from the same distribution, with other random numbers: reports keep the intervals that they had.
-        Raises ValueError without problems.
-        """
+    def __init__(self, problems: int, count: int = RESAMPLES, seed: int = SEED) -> None:
+        """Raises ValueError without problems."""
         if problems < 1:
             raise ValueError("there are no problems to draw from")
         generator = np.random.default_rng(seed)
-        if drawn == "counts":
-            times = generator.multinomial(problems, np.full(problems, 1 / problems), size=count)
-        else:
-            indices = generator.integers(problems, size=(count, problems))
-            indices += problems * np.arange(count)[:, None]
-            times = np.bincount(indices.ravel(), minlength=count * problems).reshape(count, problems)
+        times = generator.multinomial(problems, np.full(problems, 1 / problems), size=count)
         self._times: Array = np.vstack([np.ones((1, problems)), times])
 
     def total(self, values: Sequence[float]) -> Array:
@@ -88,20 +72,6 @@ class Resamples:
     def mean(self, values: Sequence[float]) -> Array:
         """The mean of a value per problem: [1 + resamples], float64."""
         return self.total(values) / len(values)
-
-    def mean_of_largest(self, values: Sequence[float | None], number: int) -> Array:
-        """The mean of the `number` largest values, or of all where a resample has fewer: [1 + resamples], float64.
-
-        None stands for a problem without a value; NaN where a resample has none.
-        """
-        known = np.array([value is not None for value in values])
-        present = np.array([value for value in values if value is not None], dtype=np.float64)
-        order = np.argsort(-present)
-        taken = np.minimum(np.cumsum(self._times[:, known][:, order], axis=1), number)
-        counts = np.diff(taken, axis=1, prepend=0)
-        sums, sizes = counts @ present[order], counts.sum(axis=1)
-        means: Array = np.divide(sums, sizes, out=np.full_like(sizes, np.nan), where=sizes > 0)
-        return means
 
 
 def interval(figure: Array) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.operators import triton_failure
 from lopa_ray.kernels.padding import bucket_rows, padded_rows
+from lopa_ray.kernels.sdpa import causal_sdpa, sdpa
 from lopa_ray.kernels.slot_attention import slot_attention
 from lopa_ray.model.transformer import AttentionFn
 
@@ -25,6 +26,9 @@ LaneKernel = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 Keys and values may be views of a cache. Query head h reads KV head h * K // H.
 """
+
+CausalKernel = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""The same of rows of which the first sees so many keys of a slot [K, C, E], and each further row one more."""
 
 
 class AttentionBackend(Protocol):
@@ -65,7 +69,7 @@ class GraphAttention(AttentionBackend, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaneAttention:
-    """One kernel call per lane and segment.
+    """One kernel call per lane and segment, and one for the causal rows of a lane, or for each of them.
 
     A lane writes its keys and values behind its prefix in the slot and attends to that view, so no prefix is copied and
     no mask is built. Block-causal attention is one call per segment, over exactly the positions that the segment sees.
@@ -74,26 +78,38 @@ class LaneAttention:
     """
 
     kernel: LaneKernel
+    causal_kernel: CausalKernel | None = None
+    """What it reads behind the rows that it gets is zero, or K/V of the same request. None: `kernel`, row by row."""
     bucket: Callable[[int], int] = padded_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
         """See `AttentionBackend.bind`."""
+        causal_rows = [lane.causal_rows if self.causal_kernel is not None else 0 for lane in packing.lanes]
+        for lane, causal in zip(packing.lanes, causal_rows, strict=True):
+            if causal:  # another request may have left numbers there that are not finite
+                cache.clear_behind(lane.slot, lane.stop)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             mixed = []
-            for lane, row in zip(packing.lanes, packing.first_rows, strict=False):
+            for lane, row, causal in zip(packing.lanes, packing.first_rows, causal_rows, strict=False):
                 keys, values = cache.layer_views(lane.slot, layer)
                 rows = slice(row, row + len(lane.canvas))
                 keys[:, lane.start : lane.stop] = k[rows].transpose(0, 1)
                 values[:, lane.start : lane.stop] = v[rows].transpose(0, 1)
-                begin = row
-                for count, seen in lane.runs():
+                begin = row + causal
+                if causal and self.causal_kernel is not None:
+                    mixed.append(self.causal_kernel(q[row:begin], keys, values, lane.start + 1))
+                for count, seen in lane.runs()[causal:]:
                     end = begin + count
                     mixed.append(self.kernel(q[begin:end], keys[:, :seen], values[:, :seen]))
                     begin = end
             return torch.cat((*mixed, torch.zeros_like(q[packing.num_rows :])))
 
         return attend
+
+
+SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)
+"""With torch's kernel, on every device."""
 
 
 @dataclass(frozen=True, slots=True)

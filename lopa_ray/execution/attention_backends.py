@@ -9,13 +9,12 @@ import torch
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
-from lopa_ray.execution.attention import AttentionBackend, LaneAttention, PackedAttention
+from lopa_ray.execution.attention import SDPA_ATTENTION, AttentionBackend, LaneAttention, PackedAttention
 from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial, branches_of_a_step
 from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from lopa_ray.kernels.operators import triton_failure
-from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.config import CanvasConfig, ModelConfig
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -28,7 +27,7 @@ _log = logging.getLogger("lopa.attention")
 
 
 BACKENDS: dict[str, tuple[AttentionBackend, ...]] = {
-    "sdpa": (LaneAttention(sdpa),),
+    "sdpa": (SDPA_ATTENTION,),
     "triton": (PackedAttention(needs_triton=True),),
     "flash_attn": tuple(FlashAttention(version) for version in VERSIONS),
     "npu": (LaneAttention(npu.attention),),

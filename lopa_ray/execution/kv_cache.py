@@ -116,6 +116,11 @@ class KVCache:
         keys_values = self.data[slot, layer]
         return keys_values[0], keys_values[1]
 
+    def clear_behind(self, slot: int, position: int) -> None:
+        """Zero what is read beyond `position` and all that is committed: the rest of the `ALIGN_ROWS` there."""
+        begin = max(position, *(span.stop for span in self.committed[slot]), 0)
+        self.data[slot, :, :, :, begin : -(-begin // ALIGN_ROWS) * ALIGN_ROWS] = 0
+
     def empty_payload(self, positions: int, commits: int = 1) -> Tensor:
         """An uninitialised flat payload, in the dtype and on the device of the cache.
 

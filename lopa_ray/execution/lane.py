@@ -82,11 +82,16 @@ class Lane:
 
         A run is a segment, or one causal row: so a row's result depends on what it sees alone.
         """
-        causal_end = min(max(self.start, self.causal_stop), self.stop)
+        causal_end = self.start + self.causal_rows
         runs = [(1, seen) for seen in range(self.start + 1, causal_end + 1)]
         segments = [segment for segment in self.segments if segment[0] > causal_end]
         begins = [causal_end, *(stop for stop, _ in segments)]
         return runs + [(stop - begins[at], seen) for at, (stop, seen) in enumerate(segments)]
+
+    @property
+    def causal_rows(self) -> int:
+        """How many of the rows, the first ones, are causal."""
+        return max(0, min(self.causal_stop, self.stop) - self.start)
 
     @property
     def draft_rows(self) -> int:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention import AttentionBackend, LaneAttention
+from lopa_ray.execution.attention import SDPA_ATTENTION, AttentionBackend
 from lopa_ray.execution.canvas_attention import CanvasAttention
 from lopa_ray.execution.graph_capture import GraphCapture
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
@@ -31,7 +31,6 @@ from lopa_ray.execution.staging import StagedLane, StagedStep
 from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
-from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.canvas_model import CanvasModel
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
@@ -42,7 +41,7 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 
 logger = logging.getLogger("lopa.runner")
 
-DEFAULT_ATTENTION: AttentionBackend = LaneAttention(sdpa)
+DEFAULT_ATTENTION: AttentionBackend = SDPA_ATTENTION
 
 
 class BranchRunner:

@@ -1,10 +1,18 @@
-"""Attention of a few query rows over a run of keys, by torch's scaled_dot_product_attention."""
+"""Attention of a few query rows over a run of keys, or over one that grows, by torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+KEYS = 32
+"""Causal rows read a multiple of so many keys, some of which are masked."""
+
+ALIGN_BYTES = 64
+"""The queries of a causal row begin at a multiple of this."""
 
 
 def sdpa(
@@ -24,3 +32,41 @@ def sdpa(
     of_heads = None if mask is None else mask.repeat(heads // groups, 1)
     mixed = F.scaled_dot_product_attention(stacked, keys[None], values[None], attn_mask=of_heads, scale=scale)
     return mixed.view(groups, heads // groups, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads, dim)
+
+
+def causal_sdpa(q: Tensor, keys: Tensor, values: Tensor, seen: int) -> Tensor:
+    """Attention of rows of which the first sees `seen` keys and each further row one more.
+
+    q [T, H, E], keys and values [K, C, E] with C a multiple of `KEYS` → [T, H, E], all of one floating dtype. What is
+    masked has to be finite. Each row is an entry of a batch, so its result has the same bits whatever the other rows
+    are: it depends on what the row sees, and on the number of keys that are read for it.
+    """
+    rows, heads, dim = q.shape
+    groups = keys.shape[0]
+    queries = q.reshape(rows, heads * dim)
+    padding = -queries.shape[1] % (ALIGN_BYTES // q.element_size())
+    queries = (
+        F.pad(queries, (0, padding)) if padding else queries.clone(memory_format=torch.contiguous_format)
+    )
+    queries = queries[:, : heads * dim].unflatten(1, (groups, heads // groups, dim))
+    mixed, begin = [], 0
+    for mask in _causal_masks(rows, seen, q.device):
+        count, *_, read = mask.shape
+        of_rows = queries[begin : begin + count]
+        k, v = (x[:, :read].expand(count, -1, -1, -1) for x in (keys, values))
+        mixed.append(F.scaled_dot_product_attention(of_rows, k, v, attn_mask=mask))
+        begin += count
+    return torch.cat(mixed).reshape(rows, heads, dim)
+
+
+@lru_cache(maxsize=256)  # the same in all layers of a step
+def _causal_masks(rows: int, seen: int, device: torch.device) -> list[Tensor]:
+    """The keys that rows see, bool [rows, 1, 1, keys], for each run of rows for which as many keys are read."""
+    masks, begin = [], seen
+    while begin < seen + rows:
+        read = -(-begin // KEYS) * KEYS
+        end = min(seen + rows, read + 1)
+        counts = torch.arange(begin, end, device=device)
+        masks.append(torch.arange(read, device=device) < counts[:, None, None, None])
+        begin = end
+    return masks

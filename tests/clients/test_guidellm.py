@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from lopa_ray.config.model_settings import DEMO_MODEL
-from support.bench_command import bench_record
 from support.client_command import run_command
 from support.server_process import ServerProcess
 
@@ -43,19 +41,3 @@ def test_a_benchmark(server: ServerProcess, tmp_path: Path) -> None:
         assert request["output_metrics"]["text_tokens"] == OUTPUT_TOKENS
         assert request["input_metrics"]["text_tokens"] > 0
         assert request["output"]
-
-
-def test_lopa_bench_runs_it(server: ServerProcess, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(server.api_key)
-    arguments = [
-        "serve", "--url", server.url, "--api-keys", str(keys), "--concurrency", "2", "--requests",
-        str(REQUESTS), "--max-tokens", str(OUTPUT_TOKENS),
-        "--guidellm", str(Path(sys.executable).with_name("guidellm")),
-    ]  # fmt: skip
-    ours, theirs = bench_record(tmp_path, *arguments).rows
-    assert (ours["loop"], theirs["loop"]) == ("closed", "guidellm")
-    for row in (ours, theirs):
-        assert (row["load"], row["sent"], row["failed"]) == (2, REQUESTS, 0)
-        assert 0 < row["first token p50 ms"] <= row["latency p50 ms"]
-    assert theirs["TPF"] is None

@@ -11,30 +11,6 @@ from support.client_command import run_command
 
 
 @pytest.mark.long
-def test_a_start_by_phase(tmp_path: Path) -> None:
-    options = (
-        "--shape",
-        "dream-27m",
-        "--layers",
-        "1",
-        "--workers",
-        "2",
-        "--rounds",
-        "1",
-        "--output",
-        "record.json",
-    )
-    run_command(tmp_path, "cluster.cli", "bench", "startup", *options)
-    record = BenchRecord.read(tmp_path / "record.json")
-    assert [row["object store"] for row in record.rows] == ["small", "large"]
-    for row in record.rows:
-        phases = [value for name, value in row.items() if name.endswith(" s") and name != "ready s"]
-        assert len(phases) >= 4 and min(phases) >= 0
-        assert sum(phases) <= row["ready s"]
-        assert row["workers MiB"] > 100
-
-
-@pytest.mark.long
 def test_pauses_after_a_kill(tmp_path: Path) -> None:
     options = ("--workers", "2", "--rounds", "1", "--max-new-tokens", "64", "--output", "record.json")
     run_command(tmp_path, "cluster.cli", "bench", "recovery", *options)
@@ -46,20 +22,6 @@ def test_pauses_after_a_kill(tmp_path: Path) -> None:
     for row in record.rows:
         assert row["same tokens"] is True
         assert row["longest pause s"] >= row["pause s"] > row["step ms"] / 1000 > 0
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_calls_connections_and_compiled_graphs(tmp_path: Path) -> None:
-    options = ("--workers", "1,2", "--forward-ms", "1", "--rounds", "3", "--output", "record.json")
-    run_command(tmp_path, "cluster.cli", "bench", "control", *options)
-    record = BenchRecord.read(tmp_path / "record.json")
-    assert [row["workers"] for row in record.rows] == [1, 2]
-    for row in record.rows:
-        for way, gain in (("connections", "gain %"), ("compiled graph", "graph's gain %")):
-            assert min(row["calls ms"], row[f"{way} ms"]) > row["forward ms"] == 1
-            assert row[gain] == pytest.approx(100 * (1 - row[f"{way} ms"] / row["calls ms"]))
-        assert row["compile s"] > 0
 
 
 @pytest.mark.long
@@ -76,6 +38,5 @@ def test_parts_with_a_group_and_a_server(tmp_path: Path) -> None:
     plots = {path.name for path in (tmp_path / "plots").iterdir()}
     assert plots == {
         "serve-cpu-throughput-against-concurrency.svg",
-        "step-cpu-launches-against-lanes.svg",
         "step-cpu-share-of-phases.svg",
     }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
-from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
+from lopa_lab.experiments.run.experiment import ExperimentRecord
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.records.machine import Machine
 from lopa_lab.records.points_log import MeasuredPoint
 
@@ -28,3 +30,8 @@ def experiment_record(
         setup=Setup(problems=problems, seed=0, problem_texts="", model="demo", weights=None, settings={}),
         points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
     )
+
+
+def values(text: str) -> str:
+    """A finding without its intervals."""
+    return re.sub(r" \[[^\]]*\]", "", text)

@@ -63,7 +63,7 @@ LONGER = {
         "test_transformers_models.py",
         "test_transformers_refusals.py",
     ),
-    "paper": ("test_code_tasks.py", "test_commands.py", "test_report.py", "test_sandbox.py"),
+    "paper": ("test_reproduce.py",),
     "scheduling": (
         "test_fair_queue.py",
         "test_prefix_index.py",

@@ -155,7 +155,7 @@ def test_extras_are_installed_from_the_checkout() -> None:
         assert not re.search(r"pip install\s+'?lopa-ray|lopa-ray\[", text), page
         used |= set(re.findall(r"'\.\[(\w+)\]'|install_advice\(['\"](\w+)", text))
     names = {name for pair in used for name in pair if name}
-    assert {"eval", "jobs", "npu", "clients"} <= names <= set(declared["optional-dependencies"])
+    assert {"eval", "jobs", "npu"} <= names <= set(declared["optional-dependencies"])
 
 
 def test_short_options_are_listed_as_model_arguments() -> None:

@@ -33,8 +33,8 @@ import importlib, pkgutil
 for root in {packages}:
     package = importlib.import_module(root)
     for module in pkgutil.walk_packages(package.__path__, root + "."):
-        # Only CUDA imports the former, and it has Triton; the latter is for those who have the harness.
-        if not module.name.startswith(("lopa_ray.kernels.triton.", "lopa_lab.evaluation")):
+        # Only CUDA imports the former, and it has Triton; the others are for those who have the harness.
+        if not module.name.startswith(("lopa_ray.kernels.triton.", "lopa_lab.evaluation", "lopa_lab.paper")):
             importlib.import_module(module.name)
 """
 

@@ -16,7 +16,6 @@ from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
 from lopa_lab.conformance.cases import read_cases
 from lopa_lab.decisions.labels import read_labelled
-from lopa_lab.paper.tasks.benchmark_data import BenchmarkData
 from lopa_ray.config.yaml_files import read_config, serve_config
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.model.json_file import read_json
@@ -35,7 +34,6 @@ READERS: dict[str, tuple[str, Reader]] = {
     "questions.json": (json.dumps([QUESTION]), lambda path: read_questions([], [], [], str(path))),
     "labelled.jsonl": (json.dumps(LABELLED), read_labelled),
     "cases.jsonl": (json.dumps(CASE), read_cases),
-    "data.jsonl": ('{"question": "a"}\n', lambda path: BenchmarkData.read(path).rows),
     "prompts.jsonl": ('{"prompt": "a"}\n"b"\n', lambda path: read_lines(str(path))),
 }
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.outcomes import Figures, Name, Outcomes
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.records.intervals import Resamples
 from lopa_lab.records.points_log import MeasuredPoint, Point
 from lopa_lab.records.record import Record, Value
@@ -20,25 +22,6 @@ if TYPE_CHECKING:
 
 Data: TypeAlias = Mapping[str, Any]
 """What was measured at a point, as JSON."""
-
-
-class Setup(BaseModel):
-    """What all points of a run have in common. A run can be continued only with the same setup."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    problems: int
-    seed: int
-    problem_texts: str
-    """Fingerprint of the problems, which another version of the package may make otherwise."""
-    model: str
-    """Folder, or name on the Hub with its commit."""
-    weights: str | None
-    """`weights_fingerprint` of the files of a folder; None for a model on the Hub, which its commit pins."""
-    settings: dict[str, dict[str, Any]]
-    """By section, as the configuration and the command line give them."""
-    timed_on: str | None = None
-    """Hardware, for experiments that measure times."""
 
 
 class ExperimentRecord(Record):
@@ -60,6 +43,15 @@ class ExperimentRecord(Record):
         """Return the outcomes at the one point with these parameters. Raises KeyError without such a point."""
         data = self.data(**parameters)
         return Outcomes(**{field.name: data[field.name] for field in fields(Outcomes)})
+
+    def figures(self, points: Mapping[Name, Point]) -> Figures[Name]:
+        """The figures of the outcomes at these points. Raises KeyError without one of them."""
+        return Figures({name: self.outcomes(**point) for name, point in points.items()}, self.resamples)
+
+    def equal_answers(self, one: Point, other: Point) -> int:
+        """The number of problems whose `answers` are the same at two points. Raises KeyError without one of them."""
+        own, others = (self.data(**point)["answers"] for point in (one, other))
+        return sum(map(operator.eq, own, others))
 
     @cached_property
     def resamples(self) -> Resamples:
@@ -115,6 +107,9 @@ class Experiment(ABC):
 
     problems: ClassVar[int]
     """Default number of problems."""
+
+    smallest: ClassVar[Mapping[str, Any] | None] = {}
+    """Constants of its module with values that make it small enough for a test; None: it needs groups of workers."""
 
     timed: ClassVar[bool] = False
     """Whether times are measured. A run of such an experiment can be continued only on the machine that began it."""

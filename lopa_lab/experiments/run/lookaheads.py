@@ -194,8 +194,13 @@ def _second(best: Decision) -> Fork | None:
     return Fork((Decision(best.position, token, probability, logprob, best.top_logprobs),), probability)
 
 
-def varied_by(make_lookahead: MakeLookahead, *seed: object) -> MakeSession:
-    """Puts LoPA with another lookahead in the place of a session, with draws by the index of its problem and `seed`."""
+def varied_by(make_lookahead: MakeLookahead | None, *seed: object) -> MakeSession:
+    """Puts LoPA with another lookahead in the place of a session, with draws by the index of its problem and `seed`.
+
+    None leaves the session as it is.
+    """
+    if make_lookahead is None:
+        return lambda session, index: session
     first, *rest = seed
     return lambda session, index: VariedLopaSession(
         session, make_lookahead, Random(" ".join(map(str, (first, index, *rest))))

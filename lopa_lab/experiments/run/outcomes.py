@@ -48,6 +48,14 @@ class Figures(Generic[Name]):
         self.score = {name: outcome.score(resamples) for name, outcome in outcomes.items()}
         self.forwards = {name: outcome.forwards_per_token(resamples) for name, outcome in outcomes.items()}
 
+    def columns(self) -> dict[str, list[str]]:
+        """Header → cells of a column of a finding's table."""
+        return {
+            "TPF": column(self.tpf.values(), ".2f"),
+            "score %": column(self.score.values(), ".1f"),
+            "forwards per token": column(self.forwards.values(), ".2f"),
+        }
+
 
 def column(figures: Iterable[Array], spec: str) -> list[str]:
     """Cells with the estimates of figures [1 + resamples] of float64, each number in the format `spec`."""

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cluster.command_line.progress import ShownTask
-from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord, Setup
+from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord
 from lopa_lab.experiments.run.findings_page import section, write_figure
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import png, require_matplotlib
 from lopa_lab.records.machine import Machine, checkout_commit

@@ -14,9 +14,9 @@ from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.batch.open_engine import open_engine
 from cluster.command_line.progress import ShownTask
 from lopa_lab.bench.decoding import results_of, solved
-from lopa_lab.experiments.run.experiment import Data, Setup
 from lopa_lab.experiments.run.lookaheads import MakeSession
 from lopa_lab.experiments.run.outcomes import Name, StepTotals
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
@@ -91,28 +91,41 @@ class Workbench(ExitStack):
         """The run's decode settings with changes; `decoder` may be one of them. Raises SettingsError."""
         return Config.parse(self.config.given(), {"decode": changes}).decode
 
-    def decode_problems(
+    def decode(
         self,
         settings: GenerationSettings,
-        make_session: MakeSession | None = None,
-        problems: Sequence[Problem] | None = None,
-    ) -> Data:
-        """Decode and grade problems, by default the run's; returns what `Outcomes` are made of. `make_session` puts
-        another session into the place of a usual one.
+        prompts: Sequence[str] | None = None,
+        make_session: MakeSession = lambda session, index: session,
+        on_event: Callable[[int, RequestStep], object] = lambda index, event: None,
+    ) -> list[GenerationResult]:
+        """The results of prompts, by default the questions of the run's problems. `make_session` puts another session
+        into the place of a usual one; `on_event` gets each step with the index of its prompt.
 
         Raises the first error that ends a request.
         """
-        problems = self.problems if problems is None else problems
-        sessions = [self.engine.create_session(problem.question, settings) for problem in problems]
-        if make_session is not None:
-            sessions = [make_session(session, index) for index, session in enumerate(sessions)]
+        prompts = [problem.question for problem in self.problems] if prompts is None else prompts
+        usual = (self.engine.create_session(prompt, settings) for prompt in prompts)
+        sessions = [make_session(session, index) for index, session in enumerate(usual)]
         with ShownTask("Decoding", len(sessions), "problems") as task:
 
-            def on_event(_index: int, event: RequestStep) -> None:
+            def on_each(index: int, event: RequestStep) -> None:
+                on_event(index, event)
                 if event.outcome.finish_reason is not None:
                     task.advance()
 
-            return graded(problems, results_of(self.engine, sessions, on_event=on_event))
+            return results_of(self.engine, sessions, on_event=on_each)
+
+    def decode_problems(
+        self,
+        settings: GenerationSettings,
+        make_session: MakeSession = lambda session, index: session,
+        problems: Sequence[Problem] | None = None,
+    ) -> dict[str, Any]:
+        """Decode and grade problems, by default the run's; returns what `Outcomes` are made of. See `decode`."""
+        problems = self.problems if problems is None else problems
+        return graded(
+            problems, self.decode(settings, [problem.question for problem in problems], make_session)
+        )
 
     def totals_in_turns(
         self, decoders: Mapping[Name, Callable[[str], Mapping[str, float]]]

@@ -37,7 +37,7 @@ def test_an_uploaded_checkout_has_them_without_being_installed(tmp_path: Path) -
         "sys.meta_path = [finder for finder in sys.meta_path if 'editable' not in repr(finder)]; "
         "importlib.metadata.entry_points = lambda **_: (); "
         "sys.argv = ['lopa_lab', 'conformance', '--help']; "
-        "runpy.run_module('lopa_lab', run_name='__main__', alter_sys=True)"
+        "runpy.run_module('lopa_lab.cli', run_name='__main__', alter_sys=True)"
     )
     done = subprocess.run(
         [sys.executable, "-c", without_project], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -142,6 +142,7 @@ WRONG = {
     "no switch": (("forward", "--batch-invariant", "maybe"), "on, off"),
     "no transport": (("commit", "--transport", "pigeon"), "allowed: collective"),
     "no setting": (("decode", "--vary", "branches"), "SECTION.KEY=VALUE,VALUE"),
+    "no YAML": (("decode", "--vary", "decode.guided_regex=[a-z ]+"), "not YAML values"),
     "unknown setting": (("decode", "--requests", "1", "--vary", "decode.speed=1"), "speed"),
     "no record": (("forward", "--against", "nothing.json"), "nothing.json"),
     "no folder to write to": (("forward", "--output", "/proc/nothing/record.json"), "--output"),

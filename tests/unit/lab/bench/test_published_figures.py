@@ -32,10 +32,11 @@ def test_the_readme_has_the_figures_of_the_records() -> None:
     verified = [
         row for row in rows_of("lookahead-cpu") if (row["lookahead"], row["num_branches"]) == ("verified", 8)
     ]
-    assert len(decodes) == 6 and len(verified) == 1
-    for row in decodes + verified:
+    speculation = [row for row in rows_of("speculation-cpu") if row["num_branches"] == 8]
+    assert len(decodes) == 6 and len(verified) == len(speculation) == 1
+    for row in decodes + verified + speculation:
         forwards = f"{row['forwards per step']:.3g} | {row['TPS']:.0f}"
-        assert f"| {row['solved %']:.0f} % | {row['TPF']:.2f} | {forwards} |" in readme, row["decoder"]
+        assert f"| {row['solved %']:.0f} % | {row['TPF']:.2f} | {forwards} |" in readme, row
     steps = {(row["branches"], row["window"]): row["step ÷ plain"] for row in rows_of("forward-cpu")}
     assert f"{steps[9, 64]:.2f} times as long as a plain batched forward" in readme
     closed = {row["load"]: row for row in rows_of("serve-cpu") if row["loop"] == "closed"}

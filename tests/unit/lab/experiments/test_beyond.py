@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from lopa_lab.records.intervals import Estimate
 from lopa_ray.decoding.branching import ANCHOR, Fork
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.plan import Branch, Plan
+from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 
@@ -55,19 +56,9 @@ class RankedModel(FakeModel):
 MODEL = RankedModel(seed=5, probability_exponent=0.3)
 
 
-def plans_of(session: LopaSession) -> list[Plan]:
-    """The plans of a whole decode."""
-    plans = []
-    while not session.finished:
-        plan = session.plan()
-        plans.append(plan)
-        session.advance([MODEL.report(plan, branch) for branch in range(len(plan.branches))])
-    return plans
-
-
 def varied(make_lookahead: MakeLookahead) -> list[Plan]:
     plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
-    return plans_of(VariedLopaSession(plain, make_lookahead, Random(1)))
+    return MODEL.plans_of(VariedLopaSession(plain, make_lookahead, Random(1)))
 
 
 def fills(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
@@ -75,7 +66,7 @@ def fills(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
     return [[branch.fills for branch in plan.branches if branch.fills] for plan in plans]
 
 
-LOPA = fills(plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY)))
+LOPA = fills(MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY)))
 
 
 def first_forks(
@@ -128,29 +119,31 @@ def test_one_fork_in_three_has_a_second_best_token() -> None:
     assert token == (before.tokens[before.positions == last].item() + 1) % VOCABULARY.mask_token_id
 
 
-def choices(value: BranchValue) -> Iterator[tuple[Sequence[Branch], list[BranchReport], int]]:
-    """Each step of a decode: its branches, their reports, and the winner by `value`."""
-    session = VariedLopaSession(
-        LopaSession([1, 2, 3], SETTINGS, VOCABULARY),
-        lambda settings, random: ByValue(settings, value),
-        Random(1),
-    )
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (
+            expected_fills,
+            lambda probabilities: np.count_nonzero(probabilities > SETTINGS.confidence_threshold),
+        ),
+        (summed_probability, lambda probabilities: probabilities.sum().item()),
+    ],
+)
+def test_the_winner_has_most_of_the_value(value: BranchValue, expected: Callable[[Any], float]) -> None:
+    plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
+    session = VariedLopaSession(plain, lambda settings, random: ByValue(settings, value), Random(1))
+    compared = 0
     while not session.finished:
         plan = session.plan()
-        reports = [MODEL.report(plan, branch) for branch in range(len(plan.branches))]
-        yield plan.branches, reports, session.advance(reports).winner
-
-
-def test_expected_fills_choose_the_branch_that_decides_most() -> None:
-    compared = 0
-    for branches, reports, winner in choices(expected_fills):
-        decided = [
-            len(branch.fills) + np.count_nonzero(report.probabilities > SETTINGS.confidence_threshold)
-            for branch, report in zip(branches, reports, strict=True)
+        reports = MODEL.reports(plan)
+        winner = session.advance(reports).winner
+        values = [
+            len(branch.fills) + expected(report.probabilities)
+            for branch, report in zip(plan.branches, reports, strict=True)
         ]
         if all(len(report.scores) for report in reports):
-            assert decided[winner] == max(decided)
-            compared += len(set(decided)) > 1
+            assert values[winner] == pytest.approx(max(values))
+            compared += len(set(values)) > 1
     assert compared
 
 
@@ -177,18 +170,6 @@ def test_summed_probability_counts_what_lies_below_the_threshold() -> None:
     assert total > np.count_nonzero(report.probabilities > 0.9)
 
 
-def test_the_winner_by_summed_probability_has_most_of_it() -> None:
-    compared = 0
-    for branches, reports, winner in choices(summed_probability):
-        sums = [
-            len(branch.fills) + report.probabilities.sum().item() if len(report.scores) else np.inf
-            for branch, report in zip(branches, reports, strict=True)
-        ]
-        assert sums[winner] == pytest.approx(max(sums))
-        compared += len(set(sums)) > 1
-    assert compared
-
-
 def test_a_predictor_finds_what_tells_branches_of_a_step_apart() -> None:
     """Steps differ much, and branches a little, the other way round."""
     rng = np.random.default_rng(0)
@@ -202,7 +183,7 @@ def test_a_predictor_finds_what_tells_branches_of_a_step_apart() -> None:
 def test_a_predictor_is_fitted_on_decodes() -> None:
     plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
     recorder = WinnerRecorder(plain, RandomWinner, Random(3))
-    plans = plans_of(recorder)
+    plans = MODEL.plans_of(recorder)
     assert len(recorder.winners) == len(recorder.decided) == len(plans)
     assert sum(recorder.decided) == 48
     predictor = fit_predictor([recorder])

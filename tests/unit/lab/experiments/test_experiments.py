@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -13,8 +12,9 @@ from typer.testing import CliRunner, Result
 from cluster.cli import app
 from lopa_lab.experiments.branches import Branches
 from lopa_lab.experiments.run.experiment import Data, ExperimentRecord
+from lopa_lab.experiments.run.setup import FIT_SEED
 from lopa_lab.experiments.run.workbench import Workbench
-from lopa_lab.experiments.table import EXPERIMENTS, FIT_SEED, load_experiment
+from lopa_lab.experiments.table import EXPERIMENTS, load_experiment
 from lopa_lab.records.points_log import Point
 from lopa_ray.errors import SettingsError
 from support.marks import also_long
@@ -23,33 +23,9 @@ pytestmark = pytest.mark.slow
 
 
 OFTEN = ("branches", "verified")
-"""Experiments that `make test` runs; `make test-long` runs all."""
+"""Experiments that `make test` runs; `make test-long` runs all that need no groups."""
 
-SMALLER: dict[str, dict[str, Any]] = {
-    "branches": {"BRANCHES": (1, 4), "THRESHOLDS": (0.7, 0.9)},
-    "tfo": {"ORDERS": 4, "CHUNK": 2},
-    "ablation": {},
-    "predictor": {
-        "METRICS": {"neg_entropy": ("mean", "bottom(0.3)"), "probability": ("mean", "product")},
-        "BRANCHES": 4,
-    },
-    "budget": {"BUDGETS": {"fixed": (1, 4), "auto": (4,), "early exit": (0.5,)}},
-    "overhead": {"LOOKAHEADS": (1, 3), "USUAL": 3},
-    "verified": {
-        "BLOCK_SIZES": (32,),
-        "RUNS": {
-            "one branch": ((1,), (0.9,)),
-            "LoPA": ((4, 8), (0.9,)),
-            "exact": ((4, 8, 16), (0.9,)),
-            "relaxed": ((8,), (0.9,)),
-            "one branch, settled": ((1,), (0.9,)),
-            "relaxed, settled": ((8,), (0.9,)),
-        },
-    },
-    "open-ended": {"DECODERS": (0, 1, 4), "LENGTH": 16, "MC_NUM": 2},
-}
-"""Experiments that need no Ray, with constants of their modules that make them smaller."""
-
+SELDOM = [name for name in EXPERIMENTS if name not in OFTEN and load_experiment(name).smallest is not None]
 
 TWO_PROBLEMS = ("--problems", "2", "--set", "decode.max_new_tokens=48")
 
@@ -78,14 +54,16 @@ def test_points_differ(name: str) -> None:
 def smaller(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The experiment with fewer points."""
     pytest.importorskip("matplotlib")
+    smallest = load_experiment(name).smallest
     module = importlib.import_module(type(load_experiment(name)).__module__)
-    for constant, value in SMALLER[name].items():
+    assert smallest is not None
+    for constant, value in smallest.items():
         assert hasattr(module, constant)
         monkeypatch.setattr(module, constant, value)
 
 
 @pytest.mark.usefixtures("smaller")
-@pytest.mark.parametrize("name", [*OFTEN, *also_long(*(name for name in SMALLER if name not in OFTEN))])
+@pytest.mark.parametrize("name", [*OFTEN, *also_long(*SELDOM)])
 def test_an_experiment_runs(name: str, tmp_path: Path) -> None:
     done = experiment(name, *TWO_PROBLEMS, "--output", tmp_path)
     assert done.exit_code == 0, done.output

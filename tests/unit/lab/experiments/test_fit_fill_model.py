@@ -24,7 +24,7 @@ from lopa_lab.experiments.run.fit_fill_model import (
     fit_fill_model,
     fit_in_rounds,
 )
-from lopa_lab.experiments.table import FIT_SEED
+from lopa_lab.experiments.run.setup import FIT_SEED
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.filling_session import RuleBlock

@@ -25,19 +25,9 @@ SETTINGS = LopaSettings(max_new_tokens=48, num_branches=4, block_size=16, ignore
 MODEL = FakeModel(seed=5, probability_exponent=0.3)
 
 
-def plans_of(session: LopaSession) -> list[Plan]:
-    """The plans of a whole decode."""
-    plans = []
-    while not session.finished:
-        plan = session.plan()
-        plans.append(plan)
-        session.advance([MODEL.report(plan, branch) for branch in range(len(plan.branches))])
-    return plans
-
-
 def varied(make_lookahead: MakeLookahead, seed: str = "a") -> list[Plan]:
     plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
-    return plans_of(VariedLopaSession(plain, make_lookahead, Random(seed)))
+    return MODEL.plans_of(VariedLopaSession(plain, make_lookahead, Random(seed)))
 
 
 def forks(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
@@ -45,7 +35,7 @@ def forks(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
 
 
 def test_with_the_usual_lookahead_it_is_lopa() -> None:
-    usual = plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
+    usual = MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
     assert forks(varied(lambda settings, random: Lookahead(settings))) == forks(usual)
     assert max(len(plan.branches) for plan in usual) == 4
 
@@ -60,13 +50,13 @@ def test_a_random_branch_is_the_only_one() -> None:
 
 
 def test_the_best_fork_is_lopas_first_until_paths_part() -> None:
-    plans, usual = varied(BestFork), plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
+    plans, usual = varied(BestFork), MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
     assert {len(plan.branches) for plan in plans} == {1}
     assert plans[1].branches[0].fills == usual[1].branches[0].fills != ()
 
 
 def test_random_positions_are_as_many_and_not_the_best_ranked() -> None:
-    plans, usual = varied(RandomPositions), plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
+    plans, usual = varied(RandomPositions), MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
     assert len(plans[1].branches) == len(usual[1].branches) == 4
     assert plans[1].branches[-1].fills == (), "the anchor competes"
     drawn = {varied(RandomPositions, seed)[1].branches[0].fills for seed in "abcdef"}
@@ -88,5 +78,5 @@ def test_an_early_exit_leaves_the_anchor_alone_where_candidates_are_sure() -> No
 @pytest.mark.parametrize("make_lookahead", [RandomBranch, RandomPositions, BestFork, WithoutAnchor])
 def test_every_position_is_decided(make_lookahead: MakeLookahead) -> None:
     session = VariedLopaSession(LopaSession([1], SETTINGS, VOCABULARY), make_lookahead, Random(1))
-    plans_of(session)
+    MODEL.plans_of(session)
     assert len(session.generated) == 48 and VOCABULARY.mask_token_id not in session.generated

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lopa_lab.experiments.branches import aup, pareto_front
-from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
+from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.run.outcomes import Outcomes
 from lopa_lab.experiments.run.runner import text_fingerprint, weights_fingerprint
+from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.records.intervals import Estimate, Resamples, estimate, percent_of
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
 from lopa_lab.word_problems import held_out_problems
@@ -33,26 +35,28 @@ def measured(number: int) -> MeasuredPoint:
     return MeasuredPoint(point={"n": number}, data={"steps": [number]})
 
 
-def test_aup_of_one_point_is_its_rectangle() -> None:
-    assert aup([(3.0, 80.0)], 90.0) == pytest.approx(240.0)
+def weight(score: float, best: float) -> float:
+    return math.exp(-3 * (1 - score / best))
 
 
-def test_aup_adds_weighted_trapezoids() -> None:
-    weight = math.exp(-3 * (1 - 78 / 80))
-    expected = 2 * 80 + (5 - 2) * (80 + 78 * weight) / 2
-    assert aup([(5.0, 78.0), (2.0, 80.0)], 80.0) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("points", "best", "area"),
+    [
+        ([(3.0, 80.0)], 90.0, 240),
+        ([(5.0, 78.0), (2.0, 80.0)], 80.0, 2 * 80 + 3 * (80 + 78 * weight(78, 80)) / 2),
+        # More than five points below the first one it does not count.
+        ([(2.0, 80.0), (9.0, 74.9)], 80.0, 160),
+        ([(2.0, 80.0), (9.0, 75.0)], 80.0, 160 + 7 * (80 + 75 * weight(75, 80)) / 2),
+        # The first point's own weight counts in its trapezoid, not in its rectangle.
+        ([(2.0, 80.0), (4.0, 90.0)], 90.0, 160 + 80 * weight(80, 90) + 90),
+        ([(2.0, 0.0), (4.0, 0.0)], 0.0, 0),
+    ],
+)
+def test_aup_adds_weighted_trapezoids(points: list[tuple[float, float]], best: float, area: float) -> None:
+    assert aup(points, best) == pytest.approx(area)
 
 
-def test_aup_leaves_out_what_lies_more_than_five_points_below_the_first() -> None:
-    assert aup([(2.0, 80.0), (9.0, 74.9)], 80.0) == pytest.approx(160.0)
-    assert aup([(2.0, 80.0), (9.0, 75.0)], 80.0) > 160.0
-
-
-def test_aup_weighs_the_first_rectangle_fully_and_a_better_score_by_one() -> None:
-    # The first point's own weight counts in its trapezoid, not in its rectangle.
-    first = math.exp(-3 * (1 - 80 / 90))
-    assert aup([(2.0, 80.0), (4.0, 90.0)], 90.0) == pytest.approx(160 + 2 * (80 * first + 90) / 2)
-    assert aup([(2.0, 0.0), (4.0, 0.0)], 0.0) == 0.0
+def test_aup_needs_points() -> None:
     with pytest.raises(ValueError):
         aup([], 1.0)
 
@@ -112,11 +116,6 @@ def test_a_share_of_nothing_is_left_out() -> None:
     assert estimate(percent_of(np.ones(4), whole)) == Estimate(25.0, 50.0, 50.0)
 
 
-def test_the_same_record_gives_the_same_interval() -> None:
-    values = [1.0, 2.0, 5.0, 9.0]
-    assert estimate(Resamples(4).mean(values)) == estimate(Resamples(4).mean(values))
-
-
 def test_estimates_are_written_with_their_interval() -> None:
     assert f"{Estimate(7.283, 6.9, 7.7):.2f}" == "7.28 [6.90 to 7.70]"
 
@@ -134,14 +133,19 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert PointsLog(path, SETUP)[{"n": 2}] == measured(2)
 
 
-def test_another_question_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {"decode": {"block_size": 16}}}, "block_size: 32 then, 16 now"),
+        ({"seed": 3}, "seed: 2 then, 3 now"),
+        ({"problem_texts": "b2"}, "problem_texts"),
+    ],
+)
+def test_another_question_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
     PointsLog(path, SETUP)
-    other = SETUP.model_copy(update={"settings": {"decode": {"block_size": 16}}})
-    with pytest.raises(SettingsError, match="block_size: 32 then, 16 now"):
-        PointsLog(path, other)
-    with pytest.raises(SettingsError, match="seed: 2 then, 3 now"):
-        PointsLog(path, SETUP.model_copy(update={"seed": 3}))
+    with pytest.raises(SettingsError, match=message):
+        PointsLog(path, SETUP.model_copy(update=change))
 
 
 def test_files_that_are_no_runs_are_refused(tmp_path: Path) -> None:
@@ -181,9 +185,3 @@ def test_other_problems_have_another_fingerprint() -> None:
     assert text_fingerprint(held_out_problems(2, 5)) == before
     assert text_fingerprint(held_out_problems(3, 5)) != before
     assert text_fingerprint(held_out_problems(2, 6)) != before
-
-
-def test_a_run_on_other_problems_is_not_continued(tmp_path: Path) -> None:
-    PointsLog(tmp_path / "points.jsonl", SETUP)
-    with pytest.raises(SettingsError, match="problem_texts"):
-        PointsLog(tmp_path / "points.jsonl", SETUP.model_copy(update={"problem_texts": "b2"}))

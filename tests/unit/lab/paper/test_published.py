@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from typing import Any
 
 import pytest
 
-from lopa_lab.paper.tables.published import METRICS, published_table
+from lopa_lab.paper.cells import METRICS, published
 from lopa_ray.engine.config import Config
-from lopa_ray.errors import SettingsError
 
-NUMBERS = json.loads(files("lopa_lab.paper.tables").joinpath("published.json").read_text(encoding="utf-8"))
+NUMBERS = published()
 """Sizes are in positions; `tp`: devices that a model is cut over, `bp`: groups of these for the branches."""
 THRESHOLDS = ("block_add_threshold", "decoded_token_threshold", "confidence_threshold")
 
@@ -20,7 +17,7 @@ THRESHOLDS = ("block_add_threshold", "decoded_token_threshold", "confidence_thre
 def test_numbers_of_the_tables() -> None:
     """Spots of each table."""
     table1, table2, table3, table4, table7 = (
-        {(row.model, row.row): row.results for row in published_table(name)}
+        {(row["model"], row["row"]): row["results"] for row in NUMBERS["results"][name]}
         for name in ("table1", "table2", "table3", "table4", "table7")
     )
     assert table1["D2F-Dream", "lopa"]["gsm8k"] == {"tpf": 10.1, "score": 73.8}
@@ -50,23 +47,18 @@ def test_numbers_of_the_tables() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    rows = [row for name in NUMBERS["results"] for row in published_table(name)]
-    assert set(METRICS) == {metric for row in rows for values in row.results.values() for metric in values}
-
-
-def test_other_tables_are_refused() -> None:
-    with pytest.raises(SettingsError, match="got 'table5'; allowed: table1, table2, table3, table4, table7"):
-        published_table("table5")
+    rows = [row for table in NUMBERS["results"].values() for row in table]
+    assert set(METRICS) == {metric for row in rows for values in row["results"].values() for metric in values}
 
 
 def test_table_3_is_settings_12_and_18() -> None:
     """It names no settings, but the TPS of its rows are theirs, for both models and tasks."""
-    table4 = {(row.model, row.row): row.results for row in published_table("table4")}
-    for row in published_table("table3"):
-        setting = {"LoPA-Dist-NV": "S12", "LoPA-Dist-Ascend": "S18"}[row.row]
-        for task, values in row.results.items():
+    table4 = {(row["model"], row["row"]): row["results"] for row in NUMBERS["results"]["table4"]}
+    for row in NUMBERS["results"]["table3"]:
+        setting = {"LoPA-Dist-NV": "S12", "LoPA-Dist-Ascend": "S18"}[row["row"]]
+        for task, values in row["results"].items():
             for metric in ("avg_tps", "max_tps"):
-                assert values[metric] == table4[row.model, setting][task][metric]
+                assert values[metric] == table4[row["model"], setting][task][metric]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lopa_lab.paper.runs.run_info import RunInfo
 from lopa_lab.records import machine
 from lopa_lab.records.machine import Machine, checkout_commit
-from support.paper_records import make_run
 from support.paths import ROOT
 
 
@@ -72,9 +70,3 @@ def test_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert checkout_commit() == commit
     (tmp_path / "file").write_text("two")
     assert checkout_commit() == f"{commit}+changes"
-
-
-def test_a_run_is_read_as_it_was_written() -> None:
-    run = make_run()
-    assert RunInfo.model_validate_json(run.model_dump_json()) == run
-    assert run.command_line == "lopa eval paper gsm8k --output 'my results'"

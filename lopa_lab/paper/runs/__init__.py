@@ -1,1 +1,0 @@
-"""A run of a benchmark: decoding, keeping and grading answers."""

@@ -1,1 +1,0 @@
-"""The benchmarks of the paper: their prompts, and the scores of answers."""
