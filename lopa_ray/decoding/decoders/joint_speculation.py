@@ -48,7 +48,7 @@ class JointSpeculationSession(DecodeSession):
         self._ids = list(self.prompt)
         self._drafts: list[Alternatives] = []
         """Drafts of the positions from `_base` + 1 on."""
-        self._base = len(self.prompt) - 1
+        self._base = len(self.prompt)
         """The position that the causal pass decided behind the guess with which the drafts were made."""
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
@@ -101,14 +101,20 @@ class JointSpeculationSession(DecodeSession):
             return [()]
         end = len(self._ids)
         age = end - self._base
-        drafts = reweigh(self._drafts[age - 1 :][: self.max_len - 1 - end], self._ids[-1], age)
+        most_tokens = max(0, min(self.max_len - 1 - end, self.settings.block_size - 2))
+        drafts = reweigh(self._drafts[age - 1 :][:most_tokens], self._ids[-1], age)
         min_gain = MIN_GAIN if self.settings.num_branches == "auto" else 0.0
         return choose_guesses(drafts, age, most, min_gain)
 
     def _branch(self, start: int, guess: Guess) -> Branch:
         end = len(self._ids)
         base = end + len(guess)
-        stop = min(base + max(1, self.settings.block_size - 1), self.max_len)
+        masks = max(1, self.settings.block_size - 1)
+        if (
+            not self.steps
+        ):  # no later branch has more rows than the first, whose number is checked against the limit
+            masks = max(masks, 2 * masks - end)
+        stop = min(base + masks, self.max_len)
         return Branch(
             segments=((base, base), (stop, stop)),
             scored=range(end, stop),
@@ -127,7 +133,7 @@ class JointSpeculationSession(DecodeSession):
         taken = [self._decision(reports[winner], row) for row in range(accepted[winner] + 1)]
         whole = [index for index, guess in enumerate(self._branches) if accepted[index] == len(guess)]
         newest = max(whole, key=accepted.__getitem__, default=None)
-        if newest is not None and end + accepted[newest] > self._base:
+        if newest is not None:
             self._base = end + accepted[newest]
             self._drafts = self._drafted(reports[newest], accepted[newest] + 1)
         self._ids += [decision.token for decision in taken]

@@ -39,7 +39,8 @@ class SelfSpeculationSettings(BranchSettings):
     decoder: Literal["self_speculation"] = "self_speculation"
 
     block_size: int = Field(default=16, ge=1)
-    """Most tokens that a verifying pass takes: drafts of all but one of them, and the one that follows."""
+    """The last token and the masks behind it. A verifying pass takes so many tokens at most, or one less with drafting
+    joint, where the first mask is at the position that the causal pass decides."""
 
     confidence_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
     """A drafting pass drafts masked positions with at least this probability, and the best-ranked one in any case.

@@ -12,6 +12,7 @@ from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.events import RequestStep
 from support.paths import MODELS
 
 PROMPTS = [[1, 2, 3], [*range(20, 60)], [9] * 17]
@@ -46,6 +47,18 @@ def test_self_speculation_gives_the_tokens_of_autoregressive_decoding(
         if sampling:
             other_seed = engine.generate(PROMPTS, plain.replace(seed=seed + 9))
             assert [r.token_ids for r in other_seed] != expected
+
+
+def test_no_branch_has_more_rows_than_the_first(engine: LocalEngine) -> None:
+    """Whether a request fits into a step is checked once, with its first plan."""
+    for block_size, num_branches in (1, 8), (2, 8), (16, 1), (16, 8):
+        settings = SelfSpeculationSettings(
+            max_new_tokens=60, block_size=block_size, num_branches=num_branches, ignore_eos=True
+        )
+        for prompt in ([5], *PROMPTS):
+            events = engine.events([engine.create_session(prompt, settings)])
+            first, *later = [event.plan.max_branch_rows for event in events if isinstance(event, RequestStep)]
+            assert max(later) <= first
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,8 @@ def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
             assert plan.commit is None
         else:
             shared = last.plan.stage_shared
-            assert plan.commit == Commit(
-                number - 1, last.outcome.winner, last.plan.branches[0].to_stage, shared
-            )
+            winner = last.outcome.winner
+            assert plan.commit == Commit(number - 1, winner, last.plan.branches[winner].to_stage, shared)
             have = merge_spans(have + plan.commit.spans)
         for span in plan.cached:
             assert any(set(span) <= set(other) for other in have)

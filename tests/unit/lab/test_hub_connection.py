@@ -41,21 +41,24 @@ def test_without_a_connection_the_cache_is_used(
     assert capsys.readouterr().err == ""
 
 
-def test_problems_on_the_hub_are_an_error_before_a_model_is_loaded(tmp_path: Path) -> None:
+def test_a_cell_whose_checkpoint_cannot_be_had_is_named_at_once(tmp_path: Path) -> None:
     pytest.importorskip("lm_eval")
     environment = hub_environment(f"http://127.0.0.1:{free_port()}", tmp_path)
-    command = [
-        sys.executable,
-        "-m",
-        "cluster.cli",
-        "eval",
-        "paper",
+    cell = [
+        "reproduce",
+        "table1",
+        "--row",
+        "D2F-Dream lopa",
+        "--task",
         "gsm8k",
         "--local",
         "--model",
         "no/model",
     ]
+    command = [sys.executable, "-m", "cluster.cli", *cell]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Error: GSM8K: the problems cannot be loaded from the Hub" in done.stderr
-    assert "Retrying" not in done.stderr and "no/model" not in done.stderr
+    assert done.returncode == 1
+    assert (
+        "cannot be reached" in done.stderr and "Not run: D2F-Dream lopa, GSM8K" in done.stdout + done.stderr
+    )
+    assert "Retrying" not in done.stderr
