@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,24 +47,13 @@ def causal_sdpa(q: Tensor, keys: Tensor, values: Tensor, seen: int) -> Tensor:
         F.pad(queries, (0, padding)) if padding else queries.clone(memory_format=torch.contiguous_format)
     )
     queries = queries[:, : heads * dim].unflatten(1, (groups, heads // groups, dim))
+    counts = torch.arange(seen, seen + rows, device=q.device)[:, None, None, None]
     mixed, begin = [], 0
-    for mask in _causal_masks(rows, seen, q.device):
-        count, *_, read = mask.shape
-        of_rows = queries[begin : begin + count]
-        k, v = (x[:, :read].expand(count, -1, -1, -1) for x in (keys, values))
-        mixed.append(F.scaled_dot_product_attention(of_rows, k, v, attn_mask=mask))
-        begin += count
-    return torch.cat(mixed).reshape(rows, heads, dim)
-
-
-@lru_cache(maxsize=256)  # the same in all layers of a step
-def _causal_masks(rows: int, seen: int, device: torch.device) -> list[Tensor]:
-    """The keys that rows see, bool [rows, 1, 1, keys], for each run of rows for which as many keys are read."""
-    masks, begin = [], seen
-    while begin < seen + rows:
-        read = -(-begin // KEYS) * KEYS
-        end = min(seen + rows, read + 1)
-        counts = torch.arange(begin, end, device=device)
-        masks.append(torch.arange(read, device=device) < counts[:, None, None, None])
+    while begin < rows:
+        read = -(-(seen + begin) // KEYS) * KEYS
+        end = min(rows, read - seen + 1)
+        mask = torch.arange(read, device=q.device) < counts[begin:end]
+        k, v = (x[:, :read].expand(end - begin, -1, -1, -1) for x in (keys, values))
+        mixed.append(F.scaled_dot_product_attention(queries[begin:end], k, v, attn_mask=mask))
         begin = end
-    return masks
+    return torch.cat(mixed).reshape(rows, heads, dim)

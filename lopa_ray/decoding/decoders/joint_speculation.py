@@ -110,9 +110,8 @@ class JointSpeculationSession(DecodeSession):
         end = len(self._ids)
         base = end + len(guess)
         masks = max(1, self.settings.block_size - 1)
-        if (
-            not self.steps
-        ):  # no later branch has more rows than the first, whose number is checked against the limit
+        # The limit of a step's rows is checked with the first branch alone, so no later one may have more.
+        if not self.steps:
             masks = max(masks, 2 * masks - end)
         stop = min(base + masks, self.max_len)
         return Branch(
