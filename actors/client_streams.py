@@ -90,7 +90,6 @@ class ClientStreams:
         self._on_submit()
 
     def cancel(self, client: str, numbers: list[int]) -> None:
-        """See `Master.cancel`."""
         opened = self._clients.get(client)
         for number in numbers:
             request_id = opened.requests.pop(number, None) if opened is not None else None

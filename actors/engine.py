@@ -102,7 +102,6 @@ class RayEngine(Engine):
 
     @property
     def num_workers(self) -> int:
-        """See `AsyncRayEngine.num_workers`."""
         return self._engine.num_workers
 
     @property

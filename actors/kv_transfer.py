@@ -67,16 +67,13 @@ class CollectiveTransfer(KVTransfer):
         self._collective = CollectiveHandle()
 
     def join(self, rendezvous: Rendezvous) -> None:
-        """See `KVTransfer.join`."""
         super().join(rendezvous)
         self._collective.join(rendezvous)
 
     def leave(self) -> None:
-        """See `KVTransfer.leave`."""
         self._collective.leave()
 
     def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
-        """See `KVTransfer.broadcast`."""
         for source, payload in payloads.items():
             self._collective.broadcast(payload, source, f"K/V of worker {source} did not arrive")
         self._collective.synchronize("K/V of a worker did not arrive")
@@ -96,14 +93,12 @@ class ObjectStoreTransfer(KVTransfer):
 
     @staticmethod
     def exports(workers: Sequence[WorkerHandle], plan: StepPlan) -> dict[WorkerHandle, tuple[Any, ...]]:
-        """See `KVTransfer.exports`."""
         return {
             workers[source]: workers[source].call("export_payload", requests)
             for source, requests in plan.commits_by_source.items()
         }
 
     def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """See `KVTransfer.set_exported`."""
         self._exported = list(payloads)
 
     def broadcast(self, payloads: Mapping[int, Tensor]) -> None:

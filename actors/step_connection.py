@@ -170,7 +170,6 @@ class StepConnection(asyncio.Protocol):
         self._closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -195,7 +194,6 @@ class StepConnection(asyncio.Protocol):
             self._settle(pickle.loads(message))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._closed = True
         self._ask_ray()
 

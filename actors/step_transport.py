@@ -52,7 +52,6 @@ class ConnectionTransport(StepTransport):
         self._server = StepServer()
 
     def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
-        """See `StepTransport.scatter`."""
         replies = {}
         for worker, plan in zip(workers, plans, strict=True):
             message = pickle.dumps(plan, pickle.HIGHEST_PROTOCOL)
@@ -60,16 +59,13 @@ class ConnectionTransport(StepTransport):
         return RPCBatch(replies)
 
     async def address(self, actor: Any) -> StepAddress:
-        """See `StepTransport.address`."""
         return await self._server.address(actor)
 
     def forget(self, worker: WorkerHandle) -> None:
-        """See `StepTransport.forget`."""
         for shard in worker.shards:
             self._server.forget(shard)
 
     def close(self) -> None:
-        """See `StepTransport.close`."""
         self._server.close()
 
 
@@ -80,7 +76,6 @@ class CallTransport(StepTransport):
         self._transfer = transfer
 
     def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
-        """See `StepTransport.scatter`."""
         exports = self._transfer.exports(workers, plans[0])
         steps = {
             worker: tuple(

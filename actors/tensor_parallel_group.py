@@ -36,7 +36,6 @@ class RayTensorParallelGroup(CollectiveHandle):
         self.size = size
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup.all_reduce`."""
         if self.size > 1:
             x = x.contiguous()
             with self.group(LOST_TOUCH) as group:
@@ -44,7 +43,6 @@ class RayTensorParallelGroup(CollectiveHandle):
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup.all_gather`."""
         if self.size == 1:
             return x[None]
         gathered = x.new_empty(self.size, *x.shape)
@@ -53,12 +51,10 @@ class RayTensorParallelGroup(CollectiveHandle):
         return gathered
 
     def wait(self) -> None:
-        """See `TensorParallelGroup`."""
         if self.size > 1:
             self.synchronize(LOST_TOUCH)
 
     def barrier(self, device: torch.device) -> None:
-        """See `TensorParallelGroup`."""
         if self.size > 1:
             self.all_gather(torch.zeros(1, device=device))
             self.wait()

@@ -54,7 +54,6 @@ class PlainParser:
     complete: bool = False
 
     def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
-        """See `AnswerParser`."""
         if text:
             yield _add(self.answer, AnswerDelta(content=text))
 
@@ -69,7 +68,6 @@ class CallParser:
         self._separator, self._name, self._text = known.separator, name, ""
 
     def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
-        """See `AnswerParser`."""
         self._text += text
         if self._name is None:
             name, separator, rest = self._text.partition(self._separator)
@@ -102,7 +100,6 @@ class ChatParser:
         self._behind_call = False
 
     def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
-        """See `AnswerParser`."""
         self._text += text
         while not self.complete and (delta := self._next(final)) is not None:
             if delta.content and self._behind_call and self.answer.content:

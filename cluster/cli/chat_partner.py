@@ -31,7 +31,6 @@ class EnginePartner:
         self._engine = engine
 
     def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
-        """See `ChatPartner`."""
         self.note = ""
         for chunk in self._engine.stream(messages):
             if chunk.text:

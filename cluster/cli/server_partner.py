@@ -34,7 +34,6 @@ class ServerPartner:
         self._api_key, self._model, self._parameters = api_key, model, parameters
 
     def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
-        """See `ChatPartner`."""
         self._model = self._model or self._first_model()
         self.note = ""
         body = {"model": self._model, "messages": list(messages), "stream": True, **self._parameters}

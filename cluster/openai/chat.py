@@ -128,7 +128,6 @@ class ChatRequest(MultiChoiceRequest):
         return "tools" if self.tools else None
 
     def choices_options(self) -> dict[str, Any]:
-        """See `GenerationRequest`."""
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         choice = self.tool_choice if isinstance(self.tool_choice, str | None) else self.tool_choice.chosen()
         return super().choices_options() | {

@@ -86,14 +86,12 @@ class CompletionRequest(MultiChoiceRequest):
         return True
 
     def choices_options(self) -> dict[str, Any]:
-        """See `GenerationRequest`."""
         return super().choices_options() | {
             "echo": bool(self.echo),
             "parse_special": self.parse_special is not False,
         }
 
     def giving_settings(self) -> dict[str, Any]:
-        """See `GenerationRequest`."""
         given = super().giving_settings()
         if not self.suffix:
             return given

@@ -68,14 +68,12 @@ class MultiChoiceBuilder(AnswerBuilder):
             yield from self._choice_chunks(self.finish_chunk_choice(output, choice_cost(output.stats)))
 
     def last_events(self) -> Iterator[ServerSentEvent]:
-        """See `AnswerBuilder`."""
         self._check_finished()
         if self._include_usage or self.request.trace:
             usage = {"usage": self._usage()} if self._include_usage else {}
             yield self._chunk([], **usage, lopa=self._request_cost())
 
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
-        """See `AnswerBuilder`."""
         yield ServerSentEvent(error.body)
 
     @abstractmethod

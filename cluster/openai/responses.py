@@ -165,7 +165,6 @@ class ResponsesRequest(GenerationRequest):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """See `GenerationRequest`."""
         others = sorted({tool.type for tool in self.tools or () if not isinstance(tool, ResponseTool)})
         return (f"tools: left out {', '.join(others)}; only functions can be called",) if others else ()
 
@@ -193,7 +192,6 @@ class ResponsesRequest(GenerationRequest):
         return (self.top_logprobs or 0) if asked else None
 
     def constraint_fields(self) -> dict[str, tuple[str, Any]]:
-        """See `GenerationRequest`."""
         form = self.text.format if self.text is not None else None
         if form is None or form.type == "text":
             return {}
@@ -203,7 +201,6 @@ class ResponsesRequest(GenerationRequest):
         return {"text.format": ("guided_json", schema)}
 
     def choices_options(self) -> dict[str, Any]:
-        """See `GenerationRequest`."""
         tools = [
             {"type": "function", "function": tool.model_dump(exclude_none=True, exclude={"type"})}
             for tool in self.functions

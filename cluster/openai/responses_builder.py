@@ -63,7 +63,6 @@ class ResponsesBuilder(AnswerBuilder):
             yield from self._named(self._items.close(complete=_is_complete(output)))
 
     def last_events(self) -> Iterator[ServerSentEvent]:
-        """See `AnswerBuilder`."""
         self._check_finished()
         response = self._completion()
         yield self._event(f"response.{response['status']}", {"response": response})

@@ -51,15 +51,12 @@ class RecordedNoise:
         self._steps = [step for canvas in row["canvases"] for step in canvas["steps"]]
 
     def first_canvas(self, positions: range) -> tuple[int, ...]:
-        """See `Noise`."""
         return self._first[(positions.start - self._prompt) // len(positions)]
 
     def draws(self, call: int, positions: range) -> tuple[float, ...]:
-        """See `Noise`."""
         return tuple(self._steps[call - 1]["u"])
 
     def new_tokens(self, call: int, positions: range) -> tuple[int, ...]:
-        """See `Noise`."""
         return tuple(self._steps[call - 1]["renoise"])
 
 

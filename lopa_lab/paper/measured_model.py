@@ -53,7 +53,6 @@ class MeasuredModel(LopaRayLM):
     """
 
     def __init__(self, config: Config, *, local: bool) -> None:
-        """See `LopaRayLM`."""
         super().__init__(config, local=local)
         self.decode: GenerationSettings = config.decode
         """May be replaced between evaluations."""
@@ -69,7 +68,6 @@ class MeasuredModel(LopaRayLM):
         return not self._base and self._tokenizer.has_chat_template
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """See `LopaRayLM`."""
         if self._alone:  # no time is to have the first use of kernels and caches
             super().generate_until(requests[:1], disable_tqdm=True)
         self.records.clear()

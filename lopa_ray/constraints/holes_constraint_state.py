@@ -79,19 +79,16 @@ class HolesConstraintState(ConstraintState):
         return before, self._in_hole(after), bool((before | ended) & ended_after)
 
     def token_bitmask(self, position: int) -> bytes:
-        """See `ConstraintState.token_bitmask`."""
         if position - self._start not in self._hole_stops:
             return super().token_bitmask(position)
         return self._constraint.token_bitmask(*self._allowed(position))
 
     def is_forced(self, position: int) -> bool:
-        """See `ConstraintState.is_forced`."""
         if position - self._start not in self._hole_stops:
             return super().is_forced(position)
         return self._constraint.allows_one_token(*self._allowed(position))
 
     def allows(self, position: int, token: int) -> bool:
-        """See `ConstraintState.allows`."""
         if position - self._start not in self._hole_stops:
             return super().allows(position, token)
         before, after, or_eos = self._allowed(position)

@@ -33,15 +33,12 @@ class SeededNoise:
         self._seed, self._vocab_size = seed, vocab_size
 
     def first_canvas(self, positions: range) -> tuple[int, ...]:
-        """See `Noise`."""
         return self._tokens(0, positions)
 
     def draws(self, call: int, positions: range) -> tuple[float, ...]:
-        """See `Noise`."""
         return tuple(self._uniforms(2 * call - 1, positions).tolist())
 
     def new_tokens(self, call: int, positions: range) -> tuple[int, ...]:
-        """See `Noise`."""
         return self._tokens(2 * call, positions)
 
     def _tokens(self, key: int, positions: range) -> tuple[int, ...]:

@@ -83,7 +83,6 @@ class LaneAttention:
     bucket: Callable[[int], int] = padded_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `AttentionBackend.bind`."""
         causal_rows = [lane.causal_rows if self.causal_kernel is not None else 0 for lane in packing.lanes]
         for lane, causal in zip(packing.lanes, causal_rows, strict=True):
             if causal:  # another request may have left numbers there that are not finite
@@ -129,7 +128,6 @@ class PackedAttention:
         return True
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `GraphAttention.bind_rows`."""
         if self.needs_triton and (reason := triton_failure()) is not None:
             raise RuntimeError(f"Triton does not work here ({reason})")
 

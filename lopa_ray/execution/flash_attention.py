@@ -103,7 +103,6 @@ class FlashAttention:
     bucket: Callable[[int], int] = bucket_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `AttentionBackend.bind`."""
         if not self.fits(packing):
             return PackedAttention().bind(cache, packing, columns)
         return self._bind(cache, max(packing.longest_lane, packing.rows_bucket - packing.num_rows), columns)

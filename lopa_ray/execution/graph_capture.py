@@ -48,7 +48,6 @@ class CudaCapture:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def free_bytes(self) -> int:
-        """See `GraphCapture.free_bytes`."""
         return torch.cuda.mem_get_info(self._device)[0]
 
     def warm_up(self, function: Callable[[], None]) -> int:

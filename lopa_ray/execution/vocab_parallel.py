@@ -119,48 +119,39 @@ class VocabParallelOps(VocabOps):
         self._tp_group = tp_group
 
     def softmax(self, x: Tensor) -> Tensor:
-        """See `VocabOps.softmax`."""
         largest, sum_exp = self._max_and_sum_exp(x)
         return (x - largest).exp() / sum_exp
 
     def logsumexp(self, x: Tensor) -> Tensor:
-        """See `VocabOps.logsumexp`."""
         largest, sum_exp = self._max_and_sum_exp(x)
         return largest + sum_exp.log()
 
     def amax(self, x: Tensor) -> Tensor:
-        """See `VocabOps.amax`."""
         return self._tp_group.all_gather(x.amax(-1, keepdim=True)).amax(0)
 
     def sum(self, x: Tensor) -> Tensor:
-        """See `VocabOps.sum`."""
         return self._tp_group.all_reduce(x.sum(-1))
 
     def all(self, x: Tensor) -> Tensor:
-        """See `VocabOps.all`."""
         return self._tp_group.all_reduce((~x).sum(-1)) == 0
 
     def argmax(self, x: Tensor) -> Tensor:
-        """See `VocabOps.argmax`."""
         best = x.argmax(-1, keepdim=True)
         values, ids = self._gather_with_ids(x.gather(1, best), best + self.local_ids.start)
         return ids.gather(0, values.argmax(0)[None])[0, :, 0]
 
     def gather_several(self, x: Tensor, ids: Tensor) -> Tensor:
-        """See `VocabOps.gather_several`."""
         here = ids - self.local_ids.start
         mine = (here >= 0) & (here < len(self.local_ids))
         values = x.gather(1, here.clamp(0, len(self.local_ids) - 1))
         return self._tp_group.all_reduce(torch.where(mine, values, torch.zeros_like(values)))
 
     def topk_values(self, x: Tensor, k: int) -> Tensor:
-        """See `VocabOps.topk_values`."""
         here = min(k, len(self.local_ids))
         values = F.pad(x.topk(here, dim=-1).values, (0, k - here), value=-torch.inf)
         return self._tp_group.all_gather(values).transpose(0, 1).flatten(1).topk(k, dim=-1).values
 
     def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See `VocabOps.topk`."""
         if k == 0:
             return _stable_topk(x, 0)
         values, ids, _ = self._candidates(x, k)
@@ -194,7 +185,6 @@ class VocabParallelOps(VocabOps):
         return (logits < value) | ((logits == value) & (ids > last))
 
     def gather_vocab(self, x: Tensor) -> Tensor:
-        """See `VocabOps.gather_vocab`."""
         gathered = self._tp_group.all_gather(F.pad(x, (0, self._max_shard_size - len(self.local_ids))))
         return torch.cat(
             [part[:, : len(ids)] for part, ids in zip(gathered, self._shard_ids, strict=True)], -1

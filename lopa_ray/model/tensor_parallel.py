@@ -100,7 +100,6 @@ class OrderedSums:
         self.all_gather, self.wait, self.barrier = tp_group.all_gather, tp_group.wait, tp_group.barrier
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup.all_reduce`."""
         if not x.is_floating_point():
             return self._tp_group.all_reduce(x)  # exact in any order
         wide = x.dtype if x.dtype == torch.float64 else torch.float32

@@ -117,7 +117,6 @@ class TransformersModel(nn.Module):
 
     @property
     def learned_positions(self) -> int | None:
-        """See `MaskPredictor.learned_positions`."""
         tables = [
             module.num_embeddings
             for module in self.causal_lm.modules()

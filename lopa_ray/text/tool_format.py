@@ -94,11 +94,9 @@ class GemmaToolFormat(ToolFormat):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """See `ToolFormat`."""
         return (self.trigger, QUOTE, self.end)
 
     def write(self, call: ToolCall) -> str:
-        """See `ToolFormat`."""
         return f"{self.opening}{call.name}{write_arguments(json.loads(call.arguments))}{self.closing}"
 
     def split(self, text: str) -> tuple[str, str] | None:
@@ -109,7 +107,6 @@ class GemmaToolFormat(ToolFormat):
         return None if at < 0 else (text[:at], text[at + len(self.end) :])
 
     def parse(self, body: str) -> ToolCall | None:
-        """See `ToolFormat`."""
         before, brace, rest = body.partition("{")
         prefix, _, name = before.partition(":")
         if prefix.strip() != "call" or not name.strip():

@@ -46,7 +46,6 @@ class DecisionResponder(Response):
         record: RequestLogRecord,
         running_ids: set[OwnedId],
     ) -> None:
-        """See `Responder`."""
         super().__init__()
         self._backend, self._exchange = backend, exchange
         self._record, self._running_ids = record, running_ids

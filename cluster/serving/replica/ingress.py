@@ -145,12 +145,10 @@ class Ingress:
         return tokenized
 
     async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
-        """See `Backend.detokenize`."""
         text: str = await self._answer(model, self._groups[model].detokenize.remote(tokens))
         return text
 
     async def defaults(self, model: str) -> RequestDefaults:
-        """See `Backend.defaults`."""
         defaults: RequestDefaults = await self._answer(model, self._groups[model].defaults.remote())
         return defaults
 
@@ -170,7 +168,6 @@ class Ingress:
         return answer
 
     async def metrics(self) -> list[ReplicaMetrics]:
-        """See `Backend.metrics`."""
         deployments = {model: handle.deployment_name for model, handle in self._groups.items()}
         try:
             return await read_metrics(deployments)
@@ -196,11 +193,9 @@ class Ingress:
         return statuses
 
     async def workers(self, model: str) -> list[WorkerCounts]:
-        """See `Backend.workers`."""
         return await self._broadcast(model, "workers")
 
     async def resize(self, model: str, num_workers: int) -> list[WorkerCounts]:
-        """See `Backend.resize`."""
         return await self._broadcast(model, "resize", num_workers)
 
     async def _broadcast(self, model: str, method: str, *arguments: Any) -> list[WorkerCounts]:

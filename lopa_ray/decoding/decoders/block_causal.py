@@ -22,7 +22,6 @@ class BlockCausalSettings(LookaheadSettings):
 
     @property
     def prompt_attention(self) -> PromptAttention:
-        """See `GenerationSettings.prompt_attention`."""
         return PromptAttention("blocks", self.block_size)
 
 

@@ -68,7 +68,6 @@ class DMaxSession(EditedBlocksSession):
     def choose(
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
     ) -> list[Decision]:
-        """See `EditedBlocksSession.choose`."""
         decisions = super().choose(scores, constraint_state)
         is_sure = all(score.probability >= SURE for score in scores.values())
         is_last = self._calls + 1 >= self.settings.block_size

@@ -67,7 +67,6 @@ class EditingSession(EditedBlocksSession):
     def choose(
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
     ) -> list[Decision]:
-        """See `EditedBlocksSession.choose`."""
         decisions = super().choose(scores, constraint_state)
         self._post_steps = 0 if any(self._is_masked(p) for p in scores) else self._post_steps + 1
         self._changed = bool(decisions)

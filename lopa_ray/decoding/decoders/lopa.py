@@ -31,7 +31,6 @@ class BlockSettings(BlockParallelSettings, SettledSettings):
 
     @property
     def prompt_attention(self) -> PromptAttention:
-        """See `GenerationSettings.prompt_attention`."""
         if self.window_attention == "full":
             return PromptAttention()
         return super().prompt_attention if self.window_attention == "tiled" else PromptAttention("one_block")

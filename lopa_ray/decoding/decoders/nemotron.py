@@ -55,7 +55,6 @@ class NemotronSettings(BlockCausalSettings):
 
     @property
     def prompt_attention(self) -> PromptAttention:
-        """See `GenerationSettings.prompt_attention`."""
         return PromptAttention("causal" if self.causal_context else "one_block")
 
     @model_validator(mode="after")

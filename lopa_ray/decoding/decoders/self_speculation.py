@@ -52,7 +52,6 @@ class SelfSpeculationSettings(BranchSettings):
 
     @property
     def prompt_attention(self) -> PromptAttention:
-        """See `GenerationSettings.prompt_attention`."""
         return PromptAttention("causal")
 
     @model_validator(mode="after")

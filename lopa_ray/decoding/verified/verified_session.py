@@ -247,7 +247,6 @@ class VerifiedSession(DecodeSession):
         return pickle.dumps((self._rule.export_state(), own))
 
     def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
-        """See `DecodeSession.with_state`."""
         of_rule, own = pickle.loads(state)
         session = super().with_state(pickle.dumps(own), replay)
         session._rule = self._rule.with_state(of_rule, ())
