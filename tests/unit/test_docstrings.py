@@ -15,7 +15,7 @@ PACKAGES = ("lopa_ray", "actors", "cluster", "lopa_lab")
 ARRAY = re.compile(r"\b(Tensor|NDArray|ndarray)\b")
 SHAPE = re.compile(r"\[[^\]]+\]")
 DTYPE = re.compile(r"\b(dtype|fp32|fp64|float32|float64|bf16|u?int\d+|int8|[Bb]ool)\b")
-REFERENCE = re.compile(r"See `[\w.]+`")
+REFERENCE = re.compile(r"[Ss]ee `[\w.]+`")
 """To the function that it calls, which says all of this."""
 HELP_TEXTS = re.compile(r"(cluster/cli|lopa_lab/cli)/\w*commands?\.py|cluster/jobs/__main__\.py")
 """Docstrings of commands are printed by --help."""
