@@ -133,6 +133,27 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_names_in_backquotes_exist(page: str) -> None:
+    text = re.sub(r"(?ms)^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"))
+    named = {name for name in re.findall(r"`([A-Za-z_][\w.]*)`", text) if not re.search("NAME|VERSION", name)}
+    missing = {word for name in named for word in re.findall(r"\w+", name)} - words_of_the_code()
+    assert not missing, f"{page} names {', '.join(sorted(missing))}, which no code has"
+
+
+def words_of_the_code() -> set[str]:
+    """Names of files and words in them, without pages and recorded data."""
+    found = set()
+    for folder in (*FOLDERS.split("|"), ".github"):
+        for path in (ROOT / folder).rglob("*.*"):
+            if path.suffix in (".py", ".pyi", ".yaml", ".yml", ".toml"):
+                found |= set(re.findall(r"\w+", f"{path} {path.read_text(encoding='utf-8')}"))
+            found |= {path.stem, path.suffix[1:]}
+    for name in ("Makefile", "pyproject.toml"):
+        found |= set(re.findall(r"\w+", (ROOT / name).read_text(encoding="utf-8")))
+    return found
+
+
 def test_every_example_is_listed() -> None:
     """Those beside a program that is listed are its parts."""
     page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
