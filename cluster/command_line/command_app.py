@@ -9,6 +9,9 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from cluster.command_line.engine_options import with_engine_options
+from cluster.command_line.exit_status import exit_on_error
+
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 """What stands in the help for a value, by its type as typer writes it: short, so that 80 columns fit long options."""
 
@@ -45,12 +48,14 @@ class CommandApp(typer.Typer):
     def command(  # type: ignore[override]  # all of typer's other options pass through
         self, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorator: add a function as a command. `options` are typer's."""
+        """Decorator: add a function as a command. `options` are typer's; see `with_engine_options`, `exit_on_error`."""
         add = super().command
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             text = options.pop("help", None) or _unwrapped(getdoc(function) or "")
-            return add(name, cls=_Command, help=text, **options)(function)
+            command = exit_on_error()(with_engine_options(function))
+            add(name, cls=_Command, help=text, **options)(command)
+            return function
 
         return decorate
 

@@ -1,4 +1,4 @@
-"""The options that make a configuration, shared by the commands and by jobs."""
+"""Options that several commands share, and what they make of a configuration."""
 
 from __future__ import annotations
 
@@ -42,37 +42,17 @@ SetOption = Annotated[
         "--set", metavar="KEY=VALUE", help="Override any setting, as SECTION.KEY=VALUE; repeat it for more."
     ),
 ]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="DIR|NAME",
-        help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
-    ),
-]
-LoraOption = Annotated[
-    str | None,
-    typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."),
-]
-DtypeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype", help=f"{allowed_values('dtype')} (model.dtype).", autocompletion=_values_of("dtype")
-    ),
-]
 DeviceOption = Annotated[
     str | None,
     typer.Option(
         "--device", help=f"{allowed_values('device')} (model.device).", autocompletion=_values_of("device")
     ),
 ]
-DecoderOption = Annotated[
-    str | None,
-    typer.Option(
-        "--decoder",
-        help=f"{', '.join(DECODERS)} (decode.decoder).",
-        autocompletion=lambda: [*DECODERS],
-    ),
+RawOption = Annotated[
+    bool, typer.Option("--raw", help="Leave the chat template out; text may have special tokens.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")
 ]
 
 
@@ -84,42 +64,76 @@ def _int_or_str(text: str) -> int | str:
         return text
 
 
-NumBranchesOption = Annotated[
-    Any,
-    typer.Option(
-        "--num-branches",
-        "-b",
-        metavar="N|auto",
-        parser=_int_or_str,
-        help="Branches per step, the anchor included (decode).",
-    ),
-]
-MaxNewTokensOption = Annotated[
-    int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer (decode).")
-]
-TemperatureOption = Annotated[float | None, typer.Option("--temperature", help="0 is greedy (decode).")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Same seed, same tokens (decode).")]
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors) (group.num_workers).")
-]
-TensorParallelSizeOption = Annotated[
-    int | None,
-    typer.Option("--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."),
-]
-LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
-RawOption = Annotated[
-    bool, typer.Option("--raw", help="Leave the chat template out; text may have special tokens.")
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")
-]
+ENGINE_OPTIONS: dict[str, Any] = {
+    "model": Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="DIR|NAME",
+            help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
+        ),
+    ],
+    "lora": Annotated[
+        str | None,
+        typer.Option(
+            "--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."
+        ),
+    ],
+    "dtype": Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", help=f"{allowed_values('dtype')} (model.dtype).", autocompletion=_values_of("dtype")
+        ),
+    ],
+    "device": DeviceOption,
+    "decoder": Annotated[
+        str | None,
+        typer.Option(
+            "--decoder", help=f"{', '.join(DECODERS)} (decode.decoder).", autocompletion=lambda: [*DECODERS]
+        ),
+    ],
+    "num_branches": Annotated[
+        Any,
+        typer.Option(
+            "--num-branches",
+            "-b",
+            metavar="N|auto",
+            parser=_int_or_str,
+            help="Branches per step, the anchor included (decode).",
+        ),
+    ],
+    "max_new_tokens": Annotated[
+        int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer (decode).")
+    ],
+    "suffix": Annotated[
+        str | None,
+        typer.Option(help="Text behind the answer; the model fills in what stands in front of it (decode)."),
+    ],
+    "temperature": Annotated[float | None, typer.Option("--temperature", help="0 is greedy (decode).")],
+    "seed": Annotated[int | None, typer.Option("--seed", help="Same seed, same tokens (decode).")],
+    "set": SetOption,
+    "workers": Annotated[
+        int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors) (group.num_workers).")
+    ],
+    "tensor_parallel_size": Annotated[
+        int | None,
+        typer.Option(
+            "--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."
+        ),
+    ],
+    "local": Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")],
+}
+"""Name → the option of commands that decode, in the order of their help."""
+
+SETTINGS = {**SHORTHANDS, "suffix": "decode.suffix"}
+"""Name → the setting that the option is short for."""
 
 ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
 """Section → setting → value."""
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
-    """From `section.key=value` texts, and from those `SHORTHANDS` that are not None.
+    """From `section.key=value` texts, and from those shorthands, by their names in `SETTINGS`, that are not None.
 
     A shorthand wins over an assignment to the same setting. Raises SettingsError.
     """
@@ -135,7 +149,7 @@ def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigO
             raise SettingsError(f"--set {name}: got {value!r}, which is not a YAML value") from None
     for name, value in shorthands.items():
         if value is not None:
-            section, _, key = SHORTHANDS[name].partition(".")
+            section, _, key = SETTINGS[name].partition(".")
             overrides.setdefault(section, {})[key] = value
     return overrides
 
