@@ -38,12 +38,13 @@ def decode(
     2 wrong usage or settings.
     """
     from cluster.batch.storage import is_absolute
-    from cluster.jobs.job import run_job
 
     if not is_absolute(output):
         raise SettingsError(
             f"--output: got {output!r}; allowed: an absolute path or a URL, since a job's own folder is removed"
         )
+    from cluster.jobs.job import run_job
+
     result = run_job(source, output, engine.load(config), groups, raw=raw)
     if result is None:
         raise error_exit(f"{output} is not complete; submit the job again to try the rest", FAILED)

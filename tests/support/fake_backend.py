@@ -8,7 +8,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,10 +36,11 @@ from cluster.choices.messages import (
     ToolCallDelta,
 )
 from cluster.openai.error_object import ErrorObject
-from cluster.serving.backend import Backend, GroupStatus, ReplicaMetrics, RequestDefaults, WorkerCounts
 from cluster.serving.http.asgi_app import create_app
+from cluster.serving.http.http_settings import HttpSettings
+from cluster.serving.protocol.backend import Backend
+from cluster.serving.protocol.messages import GroupStatus, ReplicaMetrics, RequestDefaults, WorkerCounts
 from cluster.serving.replica.request_defaults import request_defaults
-from cluster.serving.settings import HttpSettings
 from lopa_ray.decisions.answers import DecisionResult, answer
 from lopa_ray.decisions.questions import orders_of
 from lopa_ray.engine.config import Config
@@ -95,6 +96,15 @@ class FakeBackend:
     def reset(self) -> None:
         """Back to how it was made."""
         vars(self).update(vars(FakeBackend()))
+
+    def stream(self, model: str, call: Callable[..., Any], request: Any) -> AsyncGenerator[Any, None]:
+        outputs: AsyncGenerator[Any, None] = getattr(self, call.__name__)(model, request)
+        return outputs
+
+    async def ask(self, model: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        return await getattr(self, call.__name__)(model, *arguments)
+
+    ask_all = ask
 
     async def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         self.requests.append((model, request))

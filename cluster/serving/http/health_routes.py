@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 from fastapi import APIRouter, Request, Response
 
-from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, log_unexpected_error
 from cluster.serving.http.openapi import error_responses
 from cluster.serving.http.server_models import GroupHealth, Health, Version
+from cluster.serving.protocol.backend import Backend
 from lopa_ray import __version__
 from lopa_ray.errors import ClusterError, LopaError
 

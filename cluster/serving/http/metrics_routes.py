@@ -10,7 +10,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.serving.backend import Backend, ReplicaMetrics
+from cluster.serving.protocol.backend import Backend
+from cluster.serving.protocol.messages import ReplicaMetrics
 
 
 def metrics_routes(backend: Callable[[], Backend]) -> APIRouter:

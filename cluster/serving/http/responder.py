@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,10 +15,13 @@ from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.errors import ApiError, api_error
 from cluster.openai.events import ServerSentEvent
 from cluster.openai.response_model import dumps
-from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord, log_error
 from cluster.serving.http.body import ClientDisconnectedError
+from cluster.serving.protocol.backend import Backend
+from cluster.serving.protocol.group import Group
 from lopa_ray.errors import RequestError
+
+ResultT = TypeVar("ResultT")
 
 SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -68,15 +71,11 @@ class Responder(Response):
     async def _outputs(self) -> AsyncIterator[AsyncIterator[ChoicesOutput]]:
         """The backend's outputs. The id is free again before the client gets the last event."""
         request = self._builder.request
-        if request.owned_id in self._running_ids:
-            message = f"a request with the X-Request-ID {request.id} is running; wait, or choose another id"
-            raise ApiError(409, message, "request_id_in_use")
-        self._running_ids.add(request.owned_id)
-        try:
-            async with aclosing(self._backend.generate(self._builder.model, request)) as outputs:
+        with reserved_id(request.owned_id, self._running_ids):
+            async with aclosing(
+                self._backend.stream(self._builder.model, Group.generate, request)
+            ) as outputs:
                 yield outputs
-        finally:
-            self._running_ids.remove(request.owned_id)
 
     async def _send_completion(self, send: Send) -> None:
         async with self._outputs() as outputs:
@@ -126,8 +125,21 @@ class Responder(Response):
             yield event
 
 
-async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine. If the client disconnects first, cancel it and raise ClientDisconnectedError.
+@contextmanager
+def reserved_id(owned_id: OwnedId, running_ids: set[OwnedId]) -> Iterator[None]:
+    """Have an id among those of running requests. Raises ApiError (409) if its client has a request of that id."""
+    if owned_id in running_ids:
+        message = f"a request with the X-Request-ID {owned_id[1]} is running; wait, or choose another id"
+        raise ApiError(409, message, "request_id_in_use")
+    running_ids.add(owned_id)
+    try:
+        yield
+    finally:
+        running_ids.remove(owned_id)
+
+
+async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """What a coroutine returns. If the client disconnects first, cancel it and raise ClientDisconnectedError.
 
     When this returns or raises, the coroutine has ended, and with it all that it had open.
     """
@@ -136,10 +148,9 @@ async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, 
     try:
         await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
-            task.result()
-        else:
-            disconnect.result()
-            raise ClientDisconnectedError
+            return task.result()
+        disconnect.result()
+        raise ClientDisconnectedError
     finally:
         task.cancel()
         disconnect.cancel()

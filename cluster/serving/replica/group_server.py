@@ -27,7 +27,8 @@ from cluster.choices.messages import (
     RequestAccepted,
     TokenizedPrompt,
 )
-from cluster.serving.backend import RequestDefaults, WorkerCounts
+from cluster.serving.protocol.group import Group
+from cluster.serving.protocol.messages import RequestDefaults, RequestRejected, WorkerCounts
 from cluster.serving.replica.metrics import GroupMetrics
 from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.decisions.answers import DecisionResult
@@ -39,6 +40,7 @@ from lopa_ray.errors import (
     LopaError,
     OverloadedError,
     PromptError,
+    RequestError,
 )
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
@@ -63,7 +65,7 @@ class _RequestRecord:
         return None if request.deadline_s is None else self.arrival_time + request.deadline_s
 
 
-class GroupServer:
+class GroupServer(Group):
     """Decodes requests on its own group."""
 
     def __init__(self, model: str, config: Mapping[str, Any]) -> None:
@@ -89,8 +91,29 @@ class GroupServer:
             raise ClusterError(f"the group of model {self._model!r} is not started; call start first")
         return self._engine
 
+    # Calls, as the ingress makes them
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """What a method of `Group` returns; RequestRejected in place of errors about the request."""
+        try:
+            return await getattr(self, name)(*arguments)
+        except (RequestError, OverloadedError) as error:
+            return RequestRejected(error)
+
+    async def stream(
+        self, name: str, request: ChoicesRequest | DecisionMessage
+    ) -> AsyncGenerator[ChoicesOutput | DecisionResult | RequestRejected, None]:
+        """What a method of `Group` yields; RequestRejected in place of errors about the request."""
+        try:
+            async with aclosing(getattr(self, name)(request)) as outputs:
+                async for output in outputs:
+                    yield output
+        except (RequestError, OverloadedError) as error:
+            yield RequestRejected(error)
+
+    # Requests
+
     async def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
-        """See `Backend.generate`, for this model. The deadline counts from the call."""
         with self._recorded(request) as record:
             choices = await self._choices.create_in_background(request, record.arrival_time)
             record.accepted = True
@@ -104,7 +127,6 @@ class GroupServer:
                     self._metrics.on_choice_finished(output)
 
     async def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
-        """See `Backend.decide`, for this model. The deadline counts from the call."""
         with self._recorded(request) as record:
             engine, task = self._started_engine, DecisionTask(request.input, request.questions)
             decision = await asyncio.to_thread(new_decision, engine, task, request.settings)
@@ -222,7 +244,6 @@ class GroupServer:
     # Text and tokens
 
     async def tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
-        """See `Backend.tokenize`, for this model."""
         # A long text takes a while; steps do not wait for it.
         return await asyncio.to_thread(self._tokenize, given)
 
@@ -241,7 +262,6 @@ class GroupServer:
         return TokenizedPrompt(tuple(tokens), strings, self._config.model.max_model_len)
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """See `Backend.detokenize`, for this model. Raises PromptError for ids outside of the vocabulary."""
         engine = self._started_engine
         for index, token in enumerate(tokens):
             if not 0 <= token < engine.vocabulary.size:
@@ -252,10 +272,7 @@ class GroupServer:
         tokenizer = require_tokenizer(engine.tokenizer)
         return await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=False)
 
-    # Settings
-
     async def defaults(self) -> RequestDefaults:
-        """See `Backend.defaults`, for this model."""
         return request_defaults(self._started_engine.config)
 
     # Administration
@@ -265,13 +282,11 @@ class GroupServer:
         return self._metrics.text()
 
     async def workers(self) -> WorkerCounts:
-        """See `Backend.workers`, for this group."""
         status = await self._started_engine.status()
         last_error = None if status.last_error is None else str(status.last_error)
         return WorkerCounts(status.workers, status.pending_workers, status.target_workers, last_error)
 
     async def resize(self, num_workers: int) -> WorkerCounts:
-        """See `Backend.resize`, for this group."""
         await self._started_engine.resize(num_workers)
         logger.info(f"model {self._model!r} is to have {num_workers} workers")
         return await self.workers()

@@ -15,7 +15,7 @@ import ray
 from ray import serve
 from ray.exceptions import RayError
 
-from cluster.serving.backend import ReplicaMetrics
+from cluster.serving.protocol.messages import ReplicaMetrics
 from lopa_ray.errors import ClusterError
 
 READ_TIMEOUT_S = 3.0

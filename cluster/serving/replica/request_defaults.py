@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from cluster.serving.backend import RequestDefaults
+from cluster.serving.protocol.messages import RequestDefaults
 from lopa_ray.decoding.decoders import DECODERS, override_settings
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError

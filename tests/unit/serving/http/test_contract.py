@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from cluster.openai.response_model import ResponseModel
 from cluster.serving.http.asgi_app import create_app
-from cluster.serving.settings import HttpSettings
+from cluster.serving.http.http_settings import HttpSettings
 from lopa_ray.text.client_object import ClientObject
 from support.fake_backend import MODEL, FakeBackend
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.serving.backend import RequestDefaults
+from cluster.serving.protocol.messages import RequestDefaults
 from cluster.serving.replica.group_server import GroupServer
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.decoders import DECODERS
