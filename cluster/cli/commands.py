@@ -19,7 +19,6 @@ from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
 from cluster.command_line.engine_options import EngineOptions, engine_options
 from cluster.command_line.exit_status import run_app
-from cluster.command_line.installed_commands import add_installed_commands
 from cluster.command_line.progress import ShownTask
 from cluster.jobs.__main__ import decode as job
 from lopa_ray import __version__
@@ -209,7 +208,7 @@ def show_config(
     typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
 
 
-add_installed_commands(app)
+app.add_installed_commands()
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from inspect import getdoc
 from typing import Any
 
@@ -11,6 +12,8 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from cluster.command_line.engine_options import with_engine_options
 from cluster.command_line.exit_status import exit_on_error
+
+ENTRY_POINT_GROUP = "lopa.commands"
 
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 """What stands in the help for a value, by its type as typer writes it: short, so that 80 columns fit long options."""
@@ -58,6 +61,22 @@ class CommandApp(typer.Typer):
             return function
 
         return decorate
+
+    def add_commands(self, commands: Mapping[str, typer.Typer | Callable[..., Any]]) -> None:
+        """Add commands, and groups of commands, by name."""
+        for name, command in commands.items():
+            if isinstance(command, typer.Typer):
+                self.add_typer(command, name=name)
+            else:
+                self.command(name)(command)
+
+    def add_installed_commands(self) -> None:
+        """Add the commands of all installed packages, by their entry points, in order of their names.
+
+        An entry point of the group `lopa.commands` has the command's name, and is a `typer.Typer` or a function for it.
+        """
+        installed = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
+        self.add_commands({entry.name: entry.load() for entry in installed})
 
 
 def _unwrapped(text: str) -> str:

@@ -22,12 +22,7 @@ from cluster.serving.http.dependencies import require_api_key
 from cluster.serving.http.health_routes import health_routes
 from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.metrics_routes import metrics_routes
-from cluster.serving.http.middleware import (
-    ErrorMiddleware,
-    HeadMiddleware,
-    RequestLogMiddleware,
-    RequestTargetMiddleware,
-)
+from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware, RequestTargetMiddleware
 from cluster.serving.http.openai_routes import openai_routes
 from cluster.serving.http.openapi import add_schemas, error_responses
 from cluster.serving.http.playground_routes import playground_routes
@@ -77,7 +72,6 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
             allow_headers=["*"],
             expose_headers=["X-Request-ID", "Retry-After", WARNING_HEADER],
         )
-    app.add_middleware(HeadMiddleware)
     app.add_middleware(RequestLogMiddleware, send_id=send_id)
 
     @app.exception_handler(HTTPException)

@@ -31,22 +31,18 @@ def health_routes(backend: Callable[[], Backend]) -> APIRouter:
             raise ClusterError(message) from error
         return Health(status="ok", groups=[GroupHealth(**asdict(group)) for group in groups])
 
-    @router.get(
-        "/ping",
-        summary="The same, without a body",
-        response_class=Response,
-        responses=error_responses([503]),
-    )
-    @router.post(
-        "/ping",
-        summary="The same, without a body",
-        response_class=Response,
-        responses=error_responses([503]),
-    )
     async def ping(request: Request) -> Response:
         """SageMaker's health check."""
         await health(request)
         return Response()
+
+    for add in (router.get, router.post):
+        add(
+            "/ping",
+            summary="The same, without a body",
+            response_class=Response,
+            responses=error_responses([503]),
+        )(ping)
 
     @router.get("/version", summary="The version of lopa-ray")
     async def version() -> Version:

@@ -1,5 +1,5 @@
-"""What every request passes through, from outside to inside: an id and a log line, HEAD, errors, the bound of headers
-and the path. Pure ASGI."""
+"""Each request passes through, from outside to inside: an id and a log line, errors, the bound of headers, method and
+path. Pure ASGI."""
 
 from __future__ import annotations
 
@@ -50,23 +50,6 @@ class RequestLogMiddleware:
             log_request(record, time.perf_counter() - started)
 
 
-class HeadMiddleware:
-    """Answers HEAD as GET, without the body. FastAPI's routes know GET alone."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_without_body(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        await self._app({**scope, "method": "GET"}, receive, send_without_body)
-
-
 class ErrorMiddleware:
     """Turns every error into a response in OpenAI's shape, and logs those that have no status of their own."""
 
@@ -91,8 +74,8 @@ class ErrorMiddleware:
 
 
 class RequestTargetMiddleware:
-    """Bounds path and headers, and serves a path with doubled slashes, or with one at its end, as if it had none. A
-    redirect would lose the body or the key of some clients' requests.
+    """Bounds path and headers, answers HEAD as GET, and serves a path with doubled slashes, or one at its end, as if
+    it had none. A redirect would lose the body or the key of some clients' requests.
 
     Raises ApiError (431).
     """
@@ -110,7 +93,9 @@ class RequestTargetMiddleware:
             path = single_slashes(scope["path"])
             if path != f"{scope.get('root_path', '')}/":  # the first page, whose files lie below it
                 path = path.rstrip("/")
-            scope = {**scope, "path": path}
+            # FastAPI's routes know GET alone; the HTTP server leaves the body of a response to HEAD out.
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            scope = {**scope, "path": path, "method": method}
         await self._app(scope, receive, send)
 
 

@@ -34,14 +34,7 @@ from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.decision_factory import DecisionTask, new_decision
-from lopa_ray.errors import (
-    ClusterError,
-    DeadlineError,
-    LopaError,
-    OverloadedError,
-    PromptError,
-    RequestError,
-)
+from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, PromptError, RequestError
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
 
@@ -59,10 +52,6 @@ class _RequestRecord:
     """On the monotonic clock."""
     accepted: bool = False
     """Whether it was checked."""
-
-    def deadline(self, request: DecisionMessage) -> float | None:
-        """On the event loop's clock, which is the monotonic one."""
-        return None if request.deadline_s is None else self.arrival_time + request.deadline_s
 
 
 class GroupServer(Group):
@@ -132,8 +121,10 @@ class GroupServer(Group):
             decision = await asyncio.to_thread(new_decision, engine, task, request.settings)
             decision.session.client, decision.session.priority = request.client, request.priority
             record.accepted = True
+            # The event loop has the monotonic clock as well.
+            deadline = request.deadline_s and record.arrival_time + request.deadline_s
             try:
-                async with asyncio.timeout_at(record.deadline(request)):
+                async with asyncio.timeout_at(deadline):
                     async with aclosing(engine.events([decision.session])) as events:
                         async for event in events:
                             decision.add_event(event)
@@ -187,36 +178,32 @@ class GroupServer(Group):
         queue: asyncio.Queue[ChoicesOutput | Exception] = asyncio.Queue()
         tasks = [asyncio.create_task(self._decode_choice(choice, queue)) for choice in choices]
         unfinished = {choice.index: choice for choice in choices}
+        deadline = request.deadline_s and choices[0].arrival_time + request.deadline_s
+        late = False
         try:
             while unfinished:
+                # On a busy machine outputs may wait here at the deadline, whose text the choices count as sent.
+                if late and queue.empty():
+                    for choice in unfinished.values():
+                        for output in choice.finish_at_deadline():
+                            yield output
+                    return
                 try:
-                    async with asyncio.timeout_at(
-                        request.deadline_s and choices[0].arrival_time + request.deadline_s
-                    ):
-                        output = await queue.get()
+                    async with asyncio.timeout_at(None if late else deadline):
+                        next_output = await queue.get()
                 except TimeoutError:
                     if not request.partial:
                         raise DeadlineError(
                             f"not finished after {request.deadline_s:g} s; raise the deadline, lower max_tokens, or "
                             "set partial to get what was decided by then"
                         ) from None
-                    # On a busy machine outputs may wait here whose text the choices count as sent.
-                    while not queue.empty():
-                        output = queue.get_nowait()
-                        if isinstance(output, Exception):
-                            raise output from None
-                        yield output
-                        if isinstance(output, ChoiceFinished):
-                            del unfinished[output.choice]
-                    for choice in unfinished.values():
-                        for output in choice.finish_at_deadline():
-                            yield output
-                    return
-                if isinstance(output, Exception):
-                    raise output
-                yield output
-                if isinstance(output, ChoiceFinished):
-                    del unfinished[output.choice]
+                    late = True
+                    continue
+                if isinstance(next_output, Exception):
+                    raise next_output
+                yield next_output
+                if isinstance(next_output, ChoiceFinished):
+                    del unfinished[next_output.choice]
         finally:
             for task in tasks:
                 task.cancel()
