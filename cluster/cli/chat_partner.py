@@ -24,8 +24,6 @@ class ChatPartner(Protocol):
 
 
 class EnginePartner:
-    """An engine that this process has opened."""
-
     def __init__(self, engine: Engine) -> None:
         self.note = ""
         self._engine = engine

@@ -186,7 +186,8 @@ def models(
     The latter from its configuration alone: weights are neither read nor downloaded. K/V are those of requests as long
     as model.max_model_len, which --set changes.
     """
-    from cluster.cli.models import print_families, print_needs
+    from cluster.cli.checkpoint_needs import print_needs
+    from cluster.cli.model_families import print_families
 
     if checkpoint is not None:
         overrides = options.parse_overrides(assignments, model=checkpoint)
@@ -212,5 +213,4 @@ app.add_installed_commands()
 
 
 def main() -> None:
-    """Entry point of `lopa`."""
     run_app(app)

@@ -82,7 +82,6 @@ def decide_one(
 
 
 def answers_table(questions: Sequence[Question], result: DecisionResult) -> Table:
-    """What was asked, the answer, and the probabilities of all values."""
     table = Table("question", "answer", "confidence", "probabilities", box=None, pad_edge=False)
     for question, answer in zip(questions, result.answers, strict=True):
         asked = question.name or question.instructions or ""

@@ -29,7 +29,6 @@ def call_workers_endpoint(
 
 
 def format_status(status: dict[str, Any]) -> list[str]:
-    """One line per group, for people."""
     lines = []
     for number, group in enumerate(status["groups"], 1):
         coming = f", {group['coming']} coming" if group["coming"] else ""

@@ -179,7 +179,6 @@ class CanvasRenderer:
 
 
 def step_colour(step: int) -> str:
-    """Neighbouring steps get different hues."""
     red, green, blue = colorsys.hls_to_rgb((0.55 + 0.09 * step) % 1.0, 0.68, 0.65)
     return f"#{int(red * 255):02x}{int(green * 255):02x}{int(blue * 255):02x}"
 
@@ -212,7 +211,6 @@ class Watcher:
             raise
 
     def on_step(self, _index: int, step: TraceStep) -> None:
-        """Called by the engine after each step."""
         self._queue.put(step)
 
     def _draw(self) -> None:
@@ -244,7 +242,6 @@ class Watcher:
                 self._aborted.wait(min(MIN_FRAME_S, MAX_LAG_S / (1 + self._queue.qsize())))
 
     def save_svg(self, path: Path) -> None:
-        """Three steps, one below the other."""
         columns = 64  # readable on a phone
         console = Console(
             record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"

@@ -23,7 +23,6 @@ class _ShortTypes:
     """Help shows values as in `--port N`, and a flag without one: `--local`, not `--local <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters of the command, `--help` among them."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the command that this is mixed into
         for parameter in parameters:
             if getattr(parameter, "is_flag", False):

@@ -6,6 +6,7 @@ A process has one display. A task that begins within another one is a line below
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import ClassVar, Self
 
@@ -58,19 +59,16 @@ class ShownTask:
         self._stack.close()
 
     def describe(self, doing: str) -> None:
-        """It is doing something else now."""
         if self._shown is not None:
             display, number = self._shown
             display.update(number, description=doing, refresh=True)
 
     def advance(self) -> None:
-        """One more of the total is done."""
         if self._shown is not None:
             display, number = self._shown
             display.advance(number)
 
     def move_to(self, completed: int) -> None:
-        """So many of the total are done."""
         if self._shown is not None:
             display, number = self._shown
             display.update(number, completed=completed)
@@ -85,9 +83,10 @@ def _make_display(console: Console) -> Progress:
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        _Bar(),
-        _Count(table_column=Column(no_wrap=True)),
-        _Seconds(table_column=Column(no_wrap=True)),
+        # Tasks without a total have the spinner alone.
+        _Shown(lambda task: Text() if task.total is None else BarColumn(BAR_WIDTH).render(task)),
+        _Shown(_count),
+        _Shown(_seconds),
         console=console,
         transient=True,
         # rich would lead what goes to a pipe to the terminal.
@@ -99,31 +98,22 @@ def _forget_display() -> None:
     ShownTask._display = None
 
 
-class _Bar(ProgressColumn):
-    """Of tasks with a total; the others have the spinner alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bar = BarColumn(bar_width=BAR_WIDTH)
-
-    def render(self, task: Task) -> RenderableType:
-        return Text() if task.total is None else self._bar.render(task)
+class _Shown(ProgressColumn):
+    def __init__(self, render: Callable[[Task], RenderableType]) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self.render = render  # type: ignore[method-assign]
 
 
-class _Count(ProgressColumn):
+def _count(task: Task) -> Text:
     """4 of 12 problems."""
+    return Text(
+        ""
+        if task.total is None
+        else f"{task.completed:.0f} of {task.total:.0f} {task.fields['unit']}".rstrip()
+    )
 
-    def render(self, task: Task) -> Text:
-        if task.total is None:
-            return Text()
-        return Text(f"{int(task.completed)} of {int(task.total)} {task.fields['unit']}".rstrip())
 
-
-class _Seconds(ProgressColumn):
+def _seconds(task: Task) -> Text:
     """How long it has taken so far, from the first full second on."""
-
-    def render(self, task: Task) -> Text:
-        seconds = int(task.elapsed or 0)
-        if not seconds:
-            return Text()
-        return Text(f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60} s", "dim")
+    minutes, seconds = divmod(int(task.elapsed or 0), 60)
+    return Text(f"{minutes} min {seconds} s" if minutes else f"{seconds} s" if seconds else "", "dim")

@@ -105,7 +105,6 @@ class Lease:
     """A file that its holder writes anew every RENEWAL_S."""
 
     def __init__(self, url: str, file_system: Any, path: str) -> None:
-        """Of the output at `url`; see `take`."""
         self._url, self._file_system, self._path = url, file_system, path
         self._holder = {**_holder(), "id": secrets.token_hex(8)}
         self._renewals = 0
@@ -137,7 +136,6 @@ class Lease:
             raise _in_use(self._url, self._taken_by)
 
     def release(self) -> None:
-        """Remove the file."""
         if self._taken_by is None:
             with suppress(OSError):  # it is found unchanged then, as after a kill
                 self._file_system.rm_file(self._path)
@@ -158,7 +156,6 @@ class Lease:
 
 @contextmanager
 def _renewed(lease: Lease) -> Iterator[None]:
-    """Renew a lease in a thread."""
     ended = threading.Event()
 
     def renew() -> None:

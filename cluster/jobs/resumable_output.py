@@ -35,18 +35,13 @@ JobSpec: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """A finished output."""
-
     lines: int
     failed: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of the output that is whole."""
-
     number: int
-    """Of its line of the input."""
     failed: bool
     content: bytes
     """Without the end of the line."""

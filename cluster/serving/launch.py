@@ -50,21 +50,16 @@ class ServeLauncher:
         self.name: str = application.get("name", "lopa")
         self.route_prefix: str = application.get("route_prefix", "/")
         self.args: dict[str, Any] = application.get("args") or {}
-        self.env_vars = {
-            str(key): str(value)
-            for key, value in ((application.get("runtime_env") or {}).get("env_vars") or {}).items()
-        }
+        env_vars = (application.get("runtime_env") or {}).get("env_vars") or {}
+        self.env_vars = {str(key): str(value) for key, value in env_vars.items()}
         self.logging_config: dict[str, Any] | None = values.get("logging_config")
         self.deployments = {
             entry["name"]: {key: value for key, value in entry.items() if key != "name"}
             for entry in application.get("deployments") or ()
         }
         self.proxy_location: str = values.get("proxy_location", "HeadOnly")
-        self.http_options: dict[str, Any] = {
-            "host": "127.0.0.1",
-            "port": 8000,
-            **(values.get("http_options") or {}),
-        }
+        listen = {"host": "127.0.0.1", "port": 8000}
+        self.http_options: dict[str, Any] = listen | (values.get("http_options") or {})
 
     def apply_options(
         self,
@@ -128,17 +123,14 @@ class ServeLauncher:
 
     @property
     def settings(self) -> ServeSettings:
-        """The arguments of the application, checked. Raises SettingsError."""
         return ServeSettings(**self.args)
 
     @property
     def host(self) -> str:
-        """Address that is listened on."""
         return str(self.http_options["host"])
 
     @property
     def port(self) -> int:
-        """Port that is listened on."""
         return int(self.http_options["port"])
 
     @property
@@ -231,7 +223,6 @@ class ServeLauncher:
             ) from None
 
     def _deployment_messages(self) -> str:
-        """The last line of each deployment's message."""
         application = serve.status().applications.get(self.name)
         deployments = {} if application is None else application.deployments
         return "\n".join(
@@ -263,7 +254,6 @@ def _wait(stop: threading.Event, node: RayNode) -> None:
 
 
 def _call_if_alive(node: RayNode, function: Callable[..., object], *arguments: object) -> None:
-    """Without its node this process can ask the cluster for nothing; calls would wait for ever."""
     if node.alive:
         function(*arguments)
 
@@ -275,20 +265,12 @@ def _with_dtype(entry: ModelEntry) -> str:
 
 
 def _with_workers(entry: ModelEntry) -> str:
-    """What a group of a model is: "demo on 2 workers"."""
     workers = entry.load().group.num_workers
     return f"{entry.id} on {workers} worker{'s' * (workers > 1)}"
 
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-_PORT_ADVICE = {
-    errno.EADDRINUSE: "stop the program that listens there, or choose another --port",
-    errno.EACCES: "choose a --port of 1024 or more",
-}
-"""What to do about an error that is not the host's."""
 
 
 def _check_port(host: str, port: int) -> None:
@@ -299,9 +281,10 @@ def _check_port(host: str, port: int) -> None:
         with socket.create_server((host, port), family=family, dualstack_ipv6=dualstack):
             pass
     except (OSError, UnicodeError) as error:  # UnicodeError: a name with a part that is too long
-        advice = _PORT_ADVICE.get(
-            getattr(error, "errno", 0), "choose a --host that is a name or an address of this machine"
-        )
+        advice = {
+            errno.EADDRINUSE: "stop the program that listens there, or choose another --port",
+            errno.EACCES: "choose a --port of 1024 or more",
+        }.get(getattr(error, "errno", 0), "choose a --host that is a name or an address of this machine")
         reason = str(getattr(error, "strerror", error)).partition(" (while")[0]
         raise ClusterError(f"cannot listen on {_in_url(host)}:{port} ({reason}); {advice}") from None
 

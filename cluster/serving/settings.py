@@ -35,7 +35,6 @@ class ModelEntry(StrictModel):
 
     @property
     def deployment(self) -> str:
-        """Name of its deployment on Ray Serve."""
         return re.sub(r"[^A-Za-z0-9_.-]", "-", self.id)
 
     def load(self) -> Config:

@@ -18,8 +18,6 @@ CLIENT_CLOSED_REQUEST = 499
 
 @dataclass
 class RequestLogRecord:
-    """The log record of a request."""
-
     id: str
     method: str
     path: str
@@ -54,7 +52,6 @@ def log_error(record: RequestLogRecord, error: Exception, response: ApiError) ->
 
 
 def log_request(record: RequestLogRecord, seconds: float) -> None:
-    """Log how a request ended."""
     fields = {
         "request_id": record.id,
         "method": record.method,

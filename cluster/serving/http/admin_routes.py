@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 
 from fastapi import APIRouter, Depends, Request
 
@@ -12,10 +11,9 @@ from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model
 from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.openapi import error_responses, request_body
-from cluster.serving.http.server_models import ModelWorkers, ScaleRequest, WorkersOfGroup
+from cluster.serving.http.server_models import ModelWorkers, ScaleRequest
 from cluster.serving.protocol.backend import Backend
 from cluster.serving.protocol.group import Group
-from cluster.serving.protocol.messages import WorkerCounts
 
 
 def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
@@ -29,7 +27,8 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
     )
     async def workers(model: str) -> ModelWorkers:
         check_model(model, backend().models)
-        return _model_workers(model, await backend().ask_all(model, Group.workers))
+        groups = await backend().ask_all(model, Group.workers)
+        return ModelWorkers(object="model.workers", model=model, groups=groups)
 
     @router.post(
         "/models/{model:path}/workers",
@@ -42,8 +41,8 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
         loaded the model; the answer says how many are on their way."""
         check_model(model, backend().models)
         scale_request = ScaleRequest.parse(await read_json_object(request, settings.max_body_bytes))
-        workers = await backend().ask_all(model, Group.resize, scale_request.num_workers)
-        return _model_workers(model, workers)
+        groups = await backend().ask_all(model, Group.resize, scale_request.num_workers)
+        return ModelWorkers(object="model.workers", model=model, groups=groups)
 
     return router
 
@@ -54,8 +53,3 @@ async def _forbid() -> None:
         "this server has no API keys, so this endpoint is closed; start it with keys (--api-keys FILE)",
         "admin_needs_keys",
     )
-
-
-def _model_workers(model: str, groups: Sequence[WorkerCounts]) -> ModelWorkers:
-    workers = [WorkersOfGroup(**asdict(group)) for group in groups]
-    return ModelWorkers(object="model.workers", model=model, groups=workers)

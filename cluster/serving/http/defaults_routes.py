@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 
 from fastapi import APIRouter
 
 from cluster.serving.http.dependencies import check_model
 from cluster.serving.http.openapi import error_responses
-from cluster.serving.http.server_models import ModelDefaults
 from cluster.serving.protocol.backend import Backend
 from cluster.serving.protocol.group import Group
+from cluster.serving.protocol.messages import ModelDefaults
 
 
 def defaults_routes(backend: Callable[[], Backend]) -> APIRouter:
-    """The route, for each model."""
     router = APIRouter(responses=error_responses([404, 429, 503]))
 
     @router.get("/models/{model:path}/defaults", summary="Look up what requests get that set nothing")
@@ -23,7 +21,6 @@ def defaults_routes(backend: Callable[[], Backend]) -> APIRouter:
         """The model's configuration, with the sampling settings of its checkpoint. A request with a temperature and
         without a seed gets a new seed each time, whatever `seed` is here."""
         check_model(model, backend().models)
-        known = await backend().ask(model, Group.defaults)
-        return ModelDefaults(object="model.defaults", model=model, **asdict(known))
+        return await backend().ask(model, Group.defaults)
 
     return router

@@ -48,7 +48,6 @@ class ServerMetrics:
     replicas: Sequence[ReplicaMetrics]
 
     def collect(self) -> Iterator[Metric]:
-        """Every family once, with the samples of all replicas."""
         up = GaugeMetricFamily(
             "lopa_replica_up",
             "1: its metrics are here. 0: it starts, or did not answer.",

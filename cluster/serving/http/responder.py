@@ -158,7 +158,6 @@ async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, 
 
 
 async def send_json(send: Send, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
-    """A whole response."""
     body = dumps(value)
     fixed = {"content-type": "application/json", "content-length": str(len(body))}
     lines = _header_lines({**fixed, **(headers or {})})

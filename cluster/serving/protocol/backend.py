@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, TypeVarTuple
 from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.serving.protocol.group import Group
-from cluster.serving.protocol.messages import GroupStatus, ReplicaMetrics
+from cluster.serving.protocol.messages import GroupHealth, ReplicaMetrics
 
 RequestT = TypeVar("RequestT", ChoicesRequest, DecisionMessage)
 AnswerT = TypeVar("AnswerT")
@@ -46,5 +46,5 @@ class Backend(Protocol):
     async def metrics(self) -> list[ReplicaMetrics]:
         """The metrics of every group of every model, as they are now."""
 
-    async def status(self) -> list[GroupStatus]:
+    async def status(self) -> list[GroupHealth]:
         """The state of every group. Raises LopaError if one does not answer."""

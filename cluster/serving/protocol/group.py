@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
-from cluster.serving.protocol.messages import RequestDefaults, WorkerCounts
+from cluster.serving.protocol.messages import ModelDefaults, WorkersOfGroup
 from lopa_ray.decisions.answers import DecisionResult
 
 
@@ -33,13 +33,13 @@ class Group(Protocol):
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones too. Raises PromptError for ids outside of the vocabulary."""
 
-    async def defaults(self) -> RequestDefaults:
+    async def defaults(self) -> ModelDefaults:
         """What requests get where they set nothing."""
 
-    async def workers(self) -> WorkerCounts:
+    async def workers(self) -> WorkersOfGroup:
         """The workers as they are now."""
 
-    async def resize(self, num_workers: int) -> WorkerCounts:
+    async def resize(self, num_workers: int) -> WorkersOfGroup:
         """Have that many workers, while they decode.
 
         Returns at once; see `actors.master.Master.resize`. Raises SettingsError beyond the bounds that the

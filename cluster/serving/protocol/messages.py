@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from lopa_ray.errors import LopaError
 
@@ -20,19 +21,22 @@ class RequestRejected:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """The state of a model's groups."""
-
+class ReplicaMetrics:
     model: str
-    status: str
-    """HEALTHY, or what Serve is doing about them."""
-    replicas: int
-    """Groups that take requests."""
+    replica: str
+    """Serve's id of the replica that has the group."""
+    text: str | None
+    """Prometheus' text format; None: the replica is starting, or did not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCounts:
-    """The branch workers of one group."""
+class GroupMessage(BaseModel):
+    """Base class of what HTTP answers as it is, descriptions included."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class WorkersOfGroup(GroupMessage):
+    """The branch workers of one decode group."""
 
     workers: int
     """Workers that take part in steps."""
@@ -41,33 +45,31 @@ class WorkerCounts:
     wanted: int
     """How many there should be."""
     problem: str | None
-    """Why the last attempt to get another one failed; None once one came in after it."""
+    """Why the last attempt to add a worker failed; null if it did not fail."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaMetrics:
-    """The metrics of one group."""
-
-    model: str
-    replica: str
-    """Serve's id of the replica that has the group."""
-    text: str | None
-    """Prometheus' text format; None: the replica is starting, or did not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestDefaults:
+class ModelDefaults(GroupMessage):
     """What requests to a model get where they set nothing."""
 
+    object: Literal["model.defaults"]
+    model: str
     decoder: str
-    settings: Mapping[str, Mapping[str, Any]]
-    """Decoder → the values that its decode settings have, as plain values, if a request names that decoder alone, or
-    with what `accepted_with` has for it."""
-    refused: Mapping[str, str]
-    """Decoder that contradicts other settings of the configuration → the error of a request that names it alone."""
-    accepted_with: Mapping[str, Mapping[str, Any]]
-    """Decoder of `refused` → settings with which a request may name it; not all of these decoders have an entry."""
+    settings: dict[str, dict[str, JsonValue]]
+    """For each decoder the values of its decode settings, for requests that name it and nothing else, or what
+    `accepted_with` has for it."""
+    refused: dict[str, str]
+    """Decoders that contradict other settings of the model's configuration, each with the error of such a request."""
+    accepted_with: dict[str, dict[str, JsonValue]]
+    """Decoders of `refused` that a request may name if it has these settings too."""
     max_model_len: int
     """Positions of prompt and answer together."""
     is_demo_model: bool
     """Whether it is the model in the package, which solves word problems only."""
+
+
+class GroupHealth(GroupMessage):
+    """The state of a model's decode groups."""
+
+    model: str
+    status: str
+    replicas: int

@@ -28,7 +28,7 @@ from cluster.choices.messages import (
     TokenizedPrompt,
 )
 from cluster.serving.protocol.group import Group
-from cluster.serving.protocol.messages import RequestDefaults, RequestRejected, WorkerCounts
+from cluster.serving.protocol.messages import ModelDefaults, RequestRejected, WorkersOfGroup
 from cluster.serving.replica.metrics import GroupMetrics
 from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.decisions.answers import DecisionResult
@@ -46,10 +46,7 @@ logger = logging.getLogger("lopa.group")
 
 @dataclass(slots=True)
 class _RequestRecord:
-    """A request that runs."""
-
     arrival_time: float
-    """On the monotonic clock."""
     accepted: bool = False
     """Whether it was checked."""
 
@@ -259,21 +256,24 @@ class GroupServer(Group):
         tokenizer = require_tokenizer(engine.tokenizer)
         return await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=False)
 
-    async def defaults(self) -> RequestDefaults:
-        return request_defaults(self._started_engine.config)
+    async def defaults(self) -> ModelDefaults:
+        return request_defaults(self._model, self._started_engine.config)
 
     # Administration
 
     def metrics_text(self) -> str:
-        """What was recorded up to now, in Prometheus' text format."""
         return self._metrics.text()
 
-    async def workers(self) -> WorkerCounts:
+    async def workers(self) -> WorkersOfGroup:
         status = await self._started_engine.status()
-        last_error = None if status.last_error is None else str(status.last_error)
-        return WorkerCounts(status.workers, status.pending_workers, status.target_workers, last_error)
+        return WorkersOfGroup(
+            workers=status.workers,
+            coming=status.pending_workers,
+            wanted=status.target_workers,
+            problem=None if status.last_error is None else str(status.last_error),
+        )
 
-    async def resize(self, num_workers: int) -> WorkerCounts:
+    async def resize(self, num_workers: int) -> WorkersOfGroup:
         await self._started_engine.resize(num_workers)
         logger.info(f"model {self._model!r} is to have {num_workers} workers")
         return await self.workers()

@@ -18,7 +18,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 
 from cluster.choices.messages import OwnedId
 from cluster.serving.protocol.backend import AnswerT, ArgumentTs, Call, RequestT, StreamingCall
-from cluster.serving.protocol.messages import GroupStatus, ReplicaMetrics, RequestRejected
+from cluster.serving.protocol.messages import GroupHealth, ReplicaMetrics, RequestRejected
 from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
@@ -132,7 +132,7 @@ class Ingress:
         except RayError as error:
             raise _unwrap(error) from None
 
-    async def status(self) -> list[GroupStatus]:
+    async def status(self) -> list[GroupHealth]:
         """How Serve's controller sees the groups. Raises ClusterError if a model has no running replica."""
         application = serve.get_replica_context().app_name
         deployments = (await asyncio.to_thread(serve.status)).applications[application].deployments
@@ -144,7 +144,7 @@ class Ingress:
             if not running:
                 logger.warning(f"model {model!r} has no running replica: {deployment.message}")
                 raise ClusterError(f"model {model!r} has no running replica ({deployment.status.value})")
-            statuses.append(GroupStatus(model, deployment.status.value, running))
+            statuses.append(GroupHealth(model=model, status=deployment.status.value, replicas=running))
         return statuses
 
     async def ask_all(
