@@ -85,7 +85,8 @@ def generate(
     the answer) and "parse_special" (with --raw: false reads special tokens in the text as characters), or just
     a text or a list of ids.
     """
-    from cluster.cli.generate import generate_many, generate_one, read_prompt
+    from cluster.batch.source import read_lines
+    from cluster.cli.generate import decode_file, generate_one, read_prompt
     from cluster.cli.where_to_decode import is_local
 
     loaded = engine.load(config)
@@ -96,7 +97,7 @@ def generate(
     text = read_prompt(prompt) if source is None else ""
     local = is_local(loaded, engine, config)
     if source is not None:
-        generate_many(loaded, source, output, local=local, raw=raw, trace=trace)
+        decode_file(loaded, read_lines(source), output, local=local, raw=raw, trace=trace)
     else:
         generate_one(loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg)
 

@@ -8,6 +8,7 @@ import typer
 
 from cluster.command_line import options
 from cluster.command_line.engine_options import EngineOptions, engine_options
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 
@@ -63,8 +64,8 @@ def decide(
     A line of --input is an object with "input" and "questions", as OpenAI's API has them, and optionally "id" and
     "settings" (prefix, rotations). Questions of the options go with each line that has none.
     """
-    from cluster.cli.decide import decide_many, decide_one, read_questions
-    from cluster.cli.generate import read_prompt
+    from cluster.cli.decide import decide_one, read_decision_lines, read_questions
+    from cluster.cli.generate import decode_file, read_prompt
     from cluster.cli.where_to_decode import is_local
 
     overrides = engine.overrides()
@@ -72,7 +73,7 @@ def decide(
     overrides.setdefault("decisions", {}).update(
         {name: value for name, value in named.items() if value is not None}
     )
-    loaded = options.load_config(config or "demo", overrides)
+    loaded = Config.load(config or "demo", overrides)
     asked = read_questions(predicates or [], choices or [], scores or [], questions)
     if source is not None and given is not None:
         raise SettingsError("--input takes no INPUT; leave one of them out")
@@ -81,6 +82,6 @@ def decide(
     text = read_prompt(given) if source is None else ""
     local = is_local(loaded, engine, config)
     if source is not None:
-        decide_many(loaded, source, output, asked, local=local)
+        decode_file(loaded, read_decision_lines(source, asked), output, local=local)
     else:
         decide_one(loaded, text, asked, local=local, as_json=as_json)

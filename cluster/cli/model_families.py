@@ -34,10 +34,8 @@ NARROW_COLUMNS = 80
 
 
 def known_families() -> list[dict[str, Any]]:
-    """The model families with a row of their own, native ones first.
-
-    Each has a name, the values of `model.implementation` that run it (auto takes the first), what it was checked
-    against, and its published checkpoints."""
+    """The model families with a row of their own, native ones first; `model.implementation` auto takes the first of its
+    implementations."""
     return [
         {
             "family": family.name,
@@ -58,7 +56,6 @@ def known_families() -> list[dict[str, Any]]:
 
 
 def _adapter(preset: str | None) -> str | None:
-    """The LoRA that a preset puts on its checkpoint."""
     return None if preset is None else read_config(preset)["model"].get("lora")
 
 

@@ -37,11 +37,8 @@ def reason_for_ray(config: Config, *, source: str | None, options: Collection[st
 
 
 def is_local(config: Config, engine: EngineOptions, source: str | None) -> bool:
-    """Whether to decode in this process, as `--local` demands or since nothing asks for Ray.
-
-    Lines on stderr tell where and why, if `--local` is not set, and that answers of the demo model make sense for word
-    problems alone.
-    """
+    """Whether to decode in this process, as `--local` demands or since nothing asks for Ray; without it a line on
+    stderr tells where and why."""
     reason = None
     if not engine["local"]:
         reason = reason_for_ray(config, source=source, options=engine.overrides().get("group", {}))
@@ -52,7 +49,6 @@ def is_local(config: Config, engine: EngineOptions, source: str | None) -> bool:
 
 
 def where_line(config: Config, reason: str | None) -> str:
-    """The line that tells the user where it decodes and why."""
     if reason is None:
         return "Decoding in this process; --workers N decodes on N workers of Ray."
     workers = config.group.num_workers

@@ -38,7 +38,7 @@ class _Command(_ShortTypes, TyperCommand):
 
 
 class CommandGroup(_ShortTypes, TyperGroup):
-    """A command that has others below it."""
+    pass
 
 
 class CommandApp(typer.Typer):
@@ -62,7 +62,6 @@ class CommandApp(typer.Typer):
         return decorate
 
     def add_commands(self, commands: Mapping[str, typer.Typer | Callable[..., Any]]) -> None:
-        """Add commands, and groups of commands, by name."""
         for name, command in commands.items():
             if isinstance(command, typer.Typer):
                 self.add_typer(command, name=name)
@@ -70,10 +69,7 @@ class CommandApp(typer.Typer):
                 self.command(name)(command)
 
     def add_installed_commands(self) -> None:
-        """Add the commands of all installed packages, by their entry points, in order of their names.
-
-        An entry point of the group `lopa.commands` has the command's name, and is a `typer.Typer` or a function for it.
-        """
+        """Add the commands of all installed packages: a `typer.Typer` or a function per entry point, by its name."""
         installed = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
         self.add_commands({entry.name: entry.load() for entry in installed})
 

@@ -1,9 +1,6 @@
-"""`EngineOptions`: the options of a command that decodes, as one parameter of its function.
+"""`EngineOptions`: the options of a command that decodes, as one parameter of its function, at its place in the help:
 
-    def serve(*, engine: Annotated[EngineOptions, engine_options("model.*", "group.*", "set")]) -> None: ...
-
-has one option for each setting of the model and of the group that `ENGINE_OPTIONS` knows, and `--set`, at this place of
-its help.
+def serve(*, engine: Annotated[EngineOptions, engine_options("model.*", "group.*", "set")]) -> None: ...
 """
 
 from __future__ import annotations
@@ -18,11 +15,11 @@ from cluster.command_line.options import (
     ENGINE_OPTIONS,
     SETTINGS,
     ConfigOverrides,
-    load_config,
     parse_overrides,
     refuse_beside,
 )
 from lopa_ray.engine.config import Config
+from lopa_ray.errors import SettingsError
 
 
 class EngineOptions(dict[str, Any]):
@@ -33,13 +30,16 @@ class EngineOptions(dict[str, Any]):
         if self.get("local"):
             of_group = [name for name in self if SETTINGS.get(name, "").startswith("group.")]
             refuse_beside("--local", {f"--{name.replace('_', '-')}": self[name] for name in of_group})
-        return parse_overrides(
-            self.get("set"), **{name: value for name, value in self.items() if name in SETTINGS}
-        )
+        shorthands = {name: value for name, value in self.items() if name in SETTINGS}
+        overrides = parse_overrides(self.get("set"), **shorthands)
+        unknown = sorted(overrides.keys() - Config.model_fields.keys())
+        if unknown:
+            raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
+        return overrides
 
     def load(self, source: str | None) -> Config:
         """A file or preset with these options on top; None: the preset demo. Raises SettingsError."""
-        return load_config(source or "demo", self.overrides())
+        return Config.load(source or "demo", self.overrides())
 
 
 def engine_options(*patterns: str, without: Collection[str] = ()) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.config.yaml_files import parse_yaml, presets
 from lopa_ray.decoding.decoders import DECODERS
-from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 
@@ -170,13 +169,3 @@ def check_url(url: str, *, with_path: bool = False) -> None:
         valid = False
     if not valid or not (with_path or parts.path in ("", "/")):
         raise SettingsError(f"--url: got {url!r}; allowed: an address like http://127.0.0.1:8000")
-
-
-def load_config(source: str, overrides: ConfigOverrides) -> Config:
-    """The configuration with the overrides of the command line on top. Raises SettingsError."""
-    unknown = set(overrides) - set(Config.model_fields)
-    if unknown:
-        raise SettingsError(
-            f"unknown section {sorted(unknown)[0]!r}; allowed: {', '.join(Config.model_fields)}"
-        )
-    return Config.load(source, overrides)

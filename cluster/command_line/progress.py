@@ -21,8 +21,7 @@ BAR_WIDTH = 16
 class ShownTask:
     """Use it as a context manager. Where stderr is no terminal it shows nothing."""
 
-    _display: ClassVar[Progress | None] = None
-    """While a task is shown."""
+    _display: ClassVar[Progress | None] = None  # while a task is shown
 
     def __init__(self, doing: str, total: int | None = None, unit: str = "") -> None:
         """`total`: how many `unit` there are to do, if that is known."""
@@ -99,9 +98,12 @@ def _forget_display() -> None:
 
 
 class _Shown(ProgressColumn):
-    def __init__(self, render: Callable[[Task], RenderableType]) -> None:
+    def __init__(self, draw: Callable[[Task], RenderableType]) -> None:
         super().__init__(table_column=Column(no_wrap=True))
-        self.render = render  # type: ignore[method-assign]
+        self._draw = draw
+
+    def render(self, task: Task) -> RenderableType:
+        return self._draw(task)
 
 
 def _count(task: Task) -> Text:

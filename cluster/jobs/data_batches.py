@@ -19,7 +19,7 @@ from lopa_ray.errors import SettingsError
 def start_engine(config: Config) -> Engine:
     """The engine of an actor of Ray Data: in its process, or a group with actors of its own.
 
-    Raises SettingsError if both reserve accelerators, and what the engines raise.
+    Raises SettingsError if both reserve accelerators.
     """
     if config.group.max_actors == 1:
         torch.set_num_threads(config.group.threads)
@@ -61,10 +61,7 @@ def check_new_columns(names: Collection[str], prefix: str, added: Iterable[str],
 
 
 def with_columns(table: Any, prefix: str, types: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A pyarrow.Table with a further column of each name in `types`, also where every value of this batch is null.
-
-    `types` are pyarrow's names, and `list` for one of int64.
-    """
+    """A pyarrow.Table with further columns. `types`: see `RESULT_TYPES`; a batch may have nulls alone."""
     import pyarrow
 
     for name, kind in types.items():

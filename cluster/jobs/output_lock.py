@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -102,8 +102,6 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
 
 
 class Lease:
-    """A file that its holder writes anew every RENEWAL_S."""
-
     def __init__(self, url: str, file_system: Any, path: str) -> None:
         self._url, self._file_system, self._path = url, file_system, path
         self._holder = {**_holder(), "id": secrets.token_hex(8)}
@@ -142,11 +140,9 @@ class Lease:
 
     def _read(self) -> bytes | None:
         self._file_system.invalidate_cache()
-        try:
-            content: bytes = self._file_system.cat_file(self._path)
-        except FileNotFoundError:
-            return None
-        return content
+        with suppress(FileNotFoundError):
+            return cast(bytes, self._file_system.cat_file(self._path))
+        return None
 
     def _write(self) -> None:
         self._renewals += 1

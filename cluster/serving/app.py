@@ -40,7 +40,6 @@ CORES_FOR_TWO_INGRESSES = 4
 smaller one the second would take time from the groups."""
 
 INGRESS_MAX_ONGOING_REQUESTS = 1000
-"""Requests that an ingress replica handles at once."""
 
 GROUP_MAX_ONGOING_REQUESTS = 1000
 """Requests that a group has at once, in slots or waiting; `group.max_requests_per_client` bounds those of a client."""

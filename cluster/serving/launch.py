@@ -29,7 +29,6 @@ from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.serve_environment import serve_environment
 from cluster.serving.settings import ModelEntry, ServeSettings
 from lopa_ray.decoding.decoders import merge_decoder_settings
-from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
@@ -72,15 +71,12 @@ class ServeLauncher:
     ) -> None:
         """Put options of the command line on top. `sections` changes the first model; `model` renames it.
 
-        Raises SettingsError for a section that a model does not have, and for values that are not allowed.
+        Raises SettingsError for values that are not allowed.
         """
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
         first, *others = self.settings.models
-        unknown = sorted(set(sections) - set(Config.model_fields))
-        if unknown:
-            raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
         if "decoder" in sections.get("decode", {}):  # what the file sets may be for another one
             decode = {"decoder": first.load().decode.decoder, **first.decode}

@@ -39,12 +39,7 @@ class ModelEntry(StrictModel):
 
     def load(self) -> Config:
         """The group's configuration. Raises SettingsError."""
-        sections = {
-            "model": self.model,
-            "group": self.group,
-            "decode": self.decode,
-            "decisions": self.decisions,
-        }
+        sections = {name: getattr(self, name) for name in Config.model_fields}
         return Config.load(self.config, sections)
 
 

@@ -52,13 +52,13 @@ def decisions(
     loaded = engine.load(config)
     given = [DecisionSettings(prefix=name) for name in prefix or ()]
     labelled = read_labelled(file)
-    with open_engine(loaded, local=engine["local"]) as engine:
-        current = engine.config.decisions
-        attention = engine.config.decode.prompt_attention
+    with open_engine(loaded, local=engine["local"]) as opened:
+        current = opened.config.decisions
+        attention = opened.config.decode.prompt_attention
         changes = [settings.prefix for settings in given] or [current.prefix_for(attention)]
         reports = [
             evaluate(
-                engine,
+                opened,
                 labelled,
                 current.replace(prefix=name, rotations=rotations or current.rotations),
             )

@@ -16,6 +16,7 @@ from cluster.command_line.exit_status import FAILED
 from cluster.command_line.progress import ShownTask
 from lopa_lab.cli.eval_decisions_command import decisions
 from lopa_lab.hub_connection import use_cache_without_hub
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
 
@@ -131,7 +132,7 @@ def reproduce(
         rows=rows or (),
         tasks=tasks or (),
         stand_in=stand_in,
-        base=None if config is None else options.load_config(config, {}),
+        base=None if config is None else Config.load(config),
         overrides=overrides,
         limit=limit,
         concurrency=concurrency,

@@ -24,10 +24,8 @@ class RequestLogRecord:
     model: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    error: str | None = None
-    """The code of the error that it ended with."""
-    status: int | None = None
-    """None as long as no response was begun."""
+    error: str | None = None  # the code of the error that it ended with
+    status: int | None = None  # None as long as no response was begun
 
 
 def log_record_of(scope: Scope) -> RequestLogRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 
 from fastapi import APIRouter, Request, Response
 
@@ -18,7 +18,7 @@ from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import choose_model, client_of
 from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.openapi import error_responses, request_body
-from cluster.serving.http.responder import reserved_id, run_until_disconnect
+from cluster.serving.http.responder import run_until_disconnect, running_request
 from cluster.serving.protocol.backend import Backend
 from cluster.serving.protocol.group import Group
 from cluster.typesafe.errors import UnprocessableError, UnprocessableObject, unprocessable
@@ -37,7 +37,7 @@ _ERROR_STATUSES = (404, 409, 413, 415, 429, 499, 500, 503, 504)
 def decision_routes(
     backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
-    """Both routes. `running_ids`: see `Responder`."""
+    """Both routes. `running_ids`: see `running_request`."""
     router = APIRouter(prefix="/v1")
 
     async def decide(
@@ -46,18 +46,15 @@ def decision_routes(
         message: DecisionMessage,
         as_error: Callable[[ApiError], ApiError] = lambda error: error,
     ) -> tuple[str, DecisionResult]:
-        """The model and its result, unless the client disconnects, which ends the request.
-
-        `as_error`: what the protocol makes of an error about the request.
-        """
+        """The model and its result. `as_error`: what the protocol makes of an error about the request."""
         record = log_record_of(http_request.scope)
         model = record.model = choose_model(asked_model, backend().models)
 
         async def result() -> DecisionResult:
-            with reserved_id(message.owned_id, running_ids):
-                async with aclosing(backend().stream(model, Group.decide, message)) as results:
-                    (only,) = [result async for result in results]
-                    return only
+            running = running_request(backend(), model, Group.decide, message, running_ids)
+            async with running as results:
+                (only,) = [result async for result in results]
+                return only
 
         try:
             decided = await run_until_disconnect(http_request.receive, result())

@@ -43,7 +43,7 @@ def _page(served: ServerMetrics, accept: str) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class ServerMetrics:
-    """What the replicas have recorded, as one collector of prometheus_client's."""
+    """A collector of prometheus_client's."""
 
     replicas: Sequence[ReplicaMetrics]
 

@@ -7,11 +7,11 @@ import re
 import time
 import uuid
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.openai.errors import ApiError, api_error
 from cluster.serving.http.access_log import RequestLogRecord, log_error, log_record_of, log_request
-from cluster.serving.http.body import ClientDisconnectedError
 from cluster.serving.http.request_id import given_request_id
 from cluster.serving.http.responder import send_json
 
@@ -63,7 +63,7 @@ class ErrorMiddleware:
         record = log_record_of(scope)
         try:
             await self._app(scope, receive, send)
-        except ClientDisconnectedError:
+        except ClientDisconnect:
             record.error = "client_gone"
         except Exception as error:
             response = api_error(error)

@@ -79,7 +79,6 @@ def _event_stream(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_schemas(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the schemas of all models that `request_body` and others refer to."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name, model in _REFERRED.items():
         if name in schemas:  # FastAPI knows it from another route

@@ -17,8 +17,6 @@ from cluster.serving.http.request_id import HEADER, given_request_id
 CALLBACK_VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 
 CALLBACK = f"{__name__}:set_up"
-"""The value of that variable."""
-
 
 _SERVE_HEADERS = frozenset(
     (

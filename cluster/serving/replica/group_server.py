@@ -47,13 +47,10 @@ logger = logging.getLogger("lopa.group")
 @dataclass(slots=True)
 class _RequestRecord:
     arrival_time: float
-    accepted: bool = False
-    """Whether it was checked."""
+    accepted: bool = False  # it was checked
 
 
 class GroupServer(Group):
-    """Decodes requests on its own group."""
-
     def __init__(self, model: str, config: Mapping[str, Any]) -> None:
         """`config`: the sections of a configuration, as plain values. `start` does the rest."""
         self._engine: AsyncRayEngine | None = None
@@ -96,8 +93,6 @@ class GroupServer(Group):
                     yield output
         except (RequestError, OverloadedError) as error:
             yield RequestRejected(error)
-
-    # Requests
 
     async def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         with self._recorded(request) as record:
