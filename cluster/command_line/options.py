@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -29,8 +29,11 @@ def config_option(help: str = "YAML file, or a preset that ships.") -> Any:
     )
 
 
-def _values_of(setting: str) -> Callable[[], list[str]]:
-    return lambda: list(get_args(ModelSettings.model_fields[setting].annotation))
+def _model_setting(name: str) -> Any:
+    """An option that the shell completes with the values of a setting of the model."""
+    values = get_args(ModelSettings.model_fields[name].annotation)
+    help = f"{allowed_values(name)} (model.{name})."
+    return typer.Option(f"--{name}", help=help, autocompletion=lambda: list(values))
 
 
 ConfigOption = Annotated[str, config_option()]
@@ -41,12 +44,7 @@ SetOption = Annotated[
         "--set", metavar="KEY=VALUE", help="Override any setting, as SECTION.KEY=VALUE; repeat it for more."
     ),
 ]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--device", help=f"{allowed_values('device')} (model.device).", autocompletion=_values_of("device")
-    ),
-]
+DeviceOption = Annotated[str | None, _model_setting("device")]
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Leave the chat template out; text may have special tokens.")
 ]
@@ -63,34 +61,28 @@ def _int_or_str(text: str) -> int | str:
         return text
 
 
+def _option(kind: Any, *flags: str, help: str, **options: Any) -> Any:
+    return Annotated[kind | None, typer.Option(*flags, help=help, **options)]
+
+
 ENGINE_OPTIONS: dict[str, Any] = {
-    "model": Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="DIR|NAME",
-            help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
-        ),
-    ],
-    "lora": Annotated[
-        str | None,
-        typer.Option(
-            "--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."
-        ),
-    ],
-    "dtype": Annotated[
-        str | None,
-        typer.Option(
-            "--dtype", help=f"{allowed_values('dtype')} (model.dtype).", autocompletion=_values_of("dtype")
-        ),
-    ],
+    "model": _option(
+        str,
+        "--model",
+        metavar="DIR|NAME",
+        help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
+    ),
+    "lora": _option(
+        str, "--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."
+    ),
+    "dtype": Annotated[str | None, _model_setting("dtype")],
     "device": DeviceOption,
-    "decoder": Annotated[
-        str | None,
-        typer.Option(
-            "--decoder", help=f"{', '.join(DECODERS)} (decode.decoder).", autocompletion=lambda: [*DECODERS]
-        ),
-    ],
+    "decoder": _option(
+        str,
+        "--decoder",
+        help=f"{', '.join(DECODERS)} (decode.decoder).",
+        autocompletion=lambda: [*DECODERS],
+    ),
     "num_branches": Annotated[
         Any,
         typer.Option(
@@ -101,25 +93,19 @@ ENGINE_OPTIONS: dict[str, Any] = {
             help="Branches per step, the anchor included (decode).",
         ),
     ],
-    "max_new_tokens": Annotated[
-        int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer (decode).")
-    ],
-    "suffix": Annotated[
-        str | None,
-        typer.Option(help="Text behind the answer; the model fills in what stands in front of it (decode)."),
-    ],
-    "temperature": Annotated[float | None, typer.Option("--temperature", help="0 is greedy (decode).")],
-    "seed": Annotated[int | None, typer.Option("--seed", help="Same seed, same tokens (decode).")],
+    "max_new_tokens": _option(int, "--max-new-tokens", "-n", help="Length of the answer (decode)."),
+    "suffix": _option(
+        str,
+        "--suffix",
+        help="Text behind the answer; the model fills in what stands in front of it (decode).",
+    ),
+    "temperature": _option(float, "--temperature", help="0 is greedy (decode)."),
+    "seed": _option(int, "--seed", help="Same seed, same tokens (decode)."),
     "set": SetOption,
-    "workers": Annotated[
-        int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors) (group.num_workers).")
-    ],
-    "tensor_parallel_size": Annotated[
-        int | None,
-        typer.Option(
-            "--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."
-        ),
-    ],
+    "workers": _option(int, "--workers", "-w", help="Branch workers (Ray actors) (group.num_workers)."),
+    "tensor_parallel_size": _option(
+        int, "--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."
+    ),
     "local": Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")],
 }
 """Name → the option of commands that decode, in the order of their help."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
@@ -58,19 +58,18 @@ class ShownTask:
         self._stack.close()
 
     def describe(self, doing: str) -> None:
-        if self._shown is not None:
-            display, number = self._shown
-            display.update(number, description=doing, refresh=True)
+        self._update(description=doing, refresh=True)
 
     def advance(self) -> None:
-        if self._shown is not None:
-            display, number = self._shown
-            display.advance(number)
+        self._update(advance=1)
 
     def move_to(self, completed: int) -> None:
+        self._update(completed=completed)
+
+    def _update(self, **fields: Any) -> None:
         if self._shown is not None:
             display, number = self._shown
-            display.update(number, completed=completed)
+            display.update(number, **fields)
 
     def say(self, line: str) -> None:
         """Print a line on stderr, terminal or not, above what is shown."""
