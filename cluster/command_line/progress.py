@@ -82,9 +82,9 @@ def _make_display(console: Console) -> Progress:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         # Tasks without a total have the spinner alone.
-        _Shown(lambda task: Text() if task.total is None else BarColumn(BAR_WIDTH).render(task)),
-        _Shown(_count),
-        _Shown(_seconds),
+        _Shown(lambda task: Text() if task.total is None else BarColumn(BAR_WIDTH).render(task), Column()),
+        _Shown(_count, Column(no_wrap=True)),
+        _Shown(_seconds, Column(no_wrap=True)),
         console=console,
         transient=True,
         # rich would lead what goes to a pipe to the terminal.
@@ -97,8 +97,8 @@ def _forget_display() -> None:
 
 
 class _Shown(ProgressColumn):
-    def __init__(self, draw: Callable[[Task], RenderableType]) -> None:
-        super().__init__(table_column=Column(no_wrap=True))
+    def __init__(self, draw: Callable[[Task], RenderableType], column: Column) -> None:
+        super().__init__(column)
         self._draw = draw
 
     def render(self, task: Task) -> RenderableType:
