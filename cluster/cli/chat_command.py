@@ -35,8 +35,7 @@ def chat(
         ),
     ] = None,
     engine: Annotated[
-        EngineOptions,
-        engine_options("model.*", "decode.*", "set", "group.*", "local", without=NOT_OF_CHATS),
+        EngineOptions, engine_options("model.*", "decode.*", "set", "group.*", "local", without=NOT_OF_CHATS)
     ],
 ) -> None:
     """Talk to a model: a line is a message, and the answer comes as it is decoded. Ctrl-D ends the conversation.

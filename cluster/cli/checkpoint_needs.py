@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -23,52 +25,22 @@ WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-@dataclass(frozen=True, slots=True)
-class FormatNeeds:
-    """What a worker needs of memory with a model in one number format."""
-
-    dtype: str
-    quantization: Quantization
-    weights_bytes: int
-    kv_bytes_per_position: int
-    kv_bytes_per_request: int
-    """K/V of a request that fills `model.max_model_len`; every one in flight has as much reserved."""
-    total_bytes: int
-    """Weights, and the K/V of `model.max_num_seqs` requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointNeeds:
-    path: str
-    """With its commit, for a name on the Hub."""
-    family: str
-    implementation: str
-    dtype: str
-    """`model.dtype`, or what auto stands for on the configured device."""
-    num_layers: int
-    vocab_size: int
-    max_model_len: int
-    max_num_seqs: int
-    tensor_parallel_sizes: list[int]
-    formats: list[FormatNeeds]
-
-
-def checkpoint_needs(config: Config) -> CheckpointNeeds:
+def checkpoint_needs(config: Config) -> dict[str, Any]:
     """From the checkpoint's configuration alone; no weights are read or downloaded. Raises CheckpointError."""
     spec = ModelSpec.read(config)
     model = spec.model
-    return CheckpointNeeds(
-        spec.config.model.path,
-        model.family,
-        model.implementation,
-        spec.config.model.dtype,
-        model.num_layers,
-        model.vocab_size,
-        config.model.max_model_len,
-        config.model.max_num_seqs,
-        list(model.shard_sizes),
-        [_format_needs(spec, *number_format) for number_format in _formats(spec)],
-    )
+    return {
+        "path": spec.config.model.path,
+        "family": model.family,
+        "implementation": model.implementation,
+        "dtype": spec.config.model.dtype,
+        "num_layers": model.num_layers,
+        "vocab_size": model.vocab_size,
+        "max_model_len": config.model.max_model_len,
+        "max_num_seqs": config.model.max_num_seqs,
+        "tensor_parallel_sizes": list(model.shard_sizes),
+        "formats": [_format_needs(spec, *number_format) for number_format in _formats(spec)],
+    }
 
 
 def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
@@ -84,40 +56,45 @@ def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
     return list(dict.fromkeys([(spec.config.model.dtype, quantization), *others]))
 
 
-def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> FormatNeeds:
+def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> dict[str, Any]:
+    """What a worker needs of memory with the model in one number format."""
     settings = spec.config.model.replace(dtype=dtype)
     model = spec.model.unfolded() if quantization == "none" else spec.model.with_quantization(quantization)
     formatted = replace(spec, config=spec.config.replace(model=settings), model=model)
     weights, slots = formatted.weight_bytes, formatted.slots_bytes
+    # Each request in flight has room reserved for `model.max_model_len` positions.
     request = slots // settings.max_num_seqs
-    position = request // (settings.max_model_len + spec.model.canvas_length)
-    return FormatNeeds(dtype, quantization, weights, position, request, weights + slots)
+    return {
+        "dtype": dtype,
+        "quantization": quantization,
+        "weights_bytes": weights,
+        "kv_bytes_per_position": request // (settings.max_model_len + spec.model.canvas_length),
+        "kv_bytes_per_request": request,
+        "total_bytes": weights + slots,
+    }
 
 
-def needs_table(needs: CheckpointNeeds) -> Table:
-    table = Table(
-        "",
-        *(f"{column.dtype} {column.quantization}".removesuffix(" none") for column in needs.formats),
-        box=SIMPLE_HEAD,
-    )
+def needs_table(needs: Mapping[str, Any]) -> Table:
+    formats = needs["formats"]
+    heads = [f"{column['dtype']} {column['quantization']}".removesuffix(" none") for column in formats]
+    table = Table("", *heads, box=SIMPLE_HEAD)
     amounts = {
         "weights": "weights_bytes",
         "K/V per position": "kv_bytes_per_position",
-        f"K/V per request of {needs.max_model_len} positions": "kv_bytes_per_request",
-        f"in all, with {needs.max_num_seqs} requests": "total_bytes",
+        f"K/V per request of {needs['max_model_len']} positions": "kv_bytes_per_request",
+        f"in all, with {needs['max_num_seqs']} requests": "total_bytes",
     }
     for name, amount in amounts.items():
-        table.add_row(name, *(format_bytes(getattr(column, amount)) for column in needs.formats))
+        table.add_row(name, *(format_bytes(column[amount]) for column in formats))
     return table
 
 
-def needs_summary(needs: CheckpointNeeds) -> str:
-    sizes = ", ".join(map(str, needs.tensor_parallel_sizes))
+def needs_summary(needs: Mapping[str, Any]) -> str:
     return (
-        f"{needs.path}: family {needs.family}, {needs.num_layers} layers, vocabulary of {needs.vocab_size}; "
-        f"model.implementation {needs.implementation}; model.dtype {needs.dtype}; "
-        f"group.tensor_parallel_size {sizes}. Of each worker:"
-    )
+        "{path}: family {family}, {num_layers} layers, vocabulary of {vocab_size}; "
+        "model.implementation {implementation}; model.dtype {dtype}; "
+        "group.tensor_parallel_size {sizes}. Of each worker:"
+    ).format(sizes=", ".join(map(str, needs["tensor_parallel_sizes"])), **needs)
 
 
 def format_bytes(amount: float) -> str:
@@ -133,6 +110,6 @@ def print_needs(config: Config, *, as_json: bool) -> None:
     """Print what the configured checkpoint needs, as a table or as a JSON object. Raises CheckpointError."""
     needs = checkpoint_needs(config)
     if as_json:
-        print(json.dumps(asdict(needs)))
+        print(json.dumps(needs))
     else:
         console_for_lines().print(needs_summary(needs), needs_table(needs), sep="\n")

@@ -78,10 +78,7 @@ ENGINE_OPTIONS: dict[str, Any] = {
     "dtype": Annotated[str | None, _model_setting("dtype")],
     "device": DeviceOption,
     "decoder": _option(
-        str,
-        "--decoder",
-        help=f"{', '.join(DECODERS)} (decode.decoder).",
-        autocompletion=lambda: [*DECODERS],
+        str, "--decoder", help=f"{', '.join(DECODERS)} (decode.decoder).", autocompletion=lambda: [*DECODERS]
     ),
     "num_branches": Annotated[
         Any,

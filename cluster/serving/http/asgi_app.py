@@ -58,9 +58,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
     # The last one added is the outermost.
     if not settings.api_keys:
         app.add_middleware(
-            CrossSiteGuard,
-            allowed_hosts=settings.allowed_hosts,
-            allowed_origins=settings.allowed_origins,
+            CrossSiteGuard, allowed_hosts=settings.allowed_hosts, allowed_origins=settings.allowed_origins
         )
     app.add_middleware(RequestTargetMiddleware)
     app.add_middleware(ErrorMiddleware)

@@ -22,11 +22,7 @@ from cluster.serving.http.responder import run_until_disconnect, running_request
 from cluster.serving.protocol.backend import Backend
 from cluster.serving.protocol.group import Group
 from cluster.typesafe.errors import UnprocessableError, UnprocessableObject, unprocessable
-from cluster.typesafe.system_one import (
-    NO_IMAGES,
-    REQUEST_ID_HEADER,
-    SystemOneRequest,
-)
+from cluster.typesafe.system_one import NO_IMAGES, REQUEST_ID_HEADER, SystemOneRequest
 from cluster.typesafe.system_one_answers import SystemOneResponse, system_one_response
 from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.errors import RequestError

@@ -12,12 +12,7 @@ from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.chat import ChatBuilder, ChatRequest
 from cluster.openai.choices_request import make_choices_request
-from cluster.openai.completion_objects import (
-    ChatChunk,
-    ChatCompletion,
-    Completion,
-    CompletionChunk,
-)
+from cluster.openai.completion_objects import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from cluster.openai.completions import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import ApiError, short_repr
 from cluster.openai.generation_request import GenerationRequest

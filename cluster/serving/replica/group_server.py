@@ -231,9 +231,7 @@ class GroupServer(Group):
         tokenizer = require_tokenizer(engine.tokenizer)
         if isinstance(given.prompt, str):
             tokens = tokenizer.encode(
-                given.prompt,
-                add_special_tokens=given.add_special_tokens,
-                parse_special=given.parse_special,
+                given.prompt, add_special_tokens=given.add_special_tokens, parse_special=given.parse_special
             )
         else:
             tokens = engine.encode(given.prompt, tools=given.tools, variables=given.template_variables)
