@@ -12,8 +12,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.openai.errors import ApiError, api_error
 from cluster.serving.http.access_log import RequestLogRecord, log_error, log_record_of, log_request
-from cluster.serving.http.request_id import given_request_id
 from cluster.serving.http.responder import send_json
+
+REQUEST_ID_HEADER = b"x-request-id"
+
+_VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 MAX_HEADER_BYTES = 2**14
 """Request line and headers together."""
@@ -39,7 +42,7 @@ class RequestLogMiddleware:
                 if self._send_id:
                     message = {
                         **message,
-                        "headers": [*message["headers"], (b"x-request-id", request_id.encode())],
+                        "headers": [*message["headers"], (REQUEST_ID_HEADER, request_id.encode())],
                     }
             await send(message)
 
@@ -102,3 +105,9 @@ class RequestTargetMiddleware:
 def single_slashes(path: str) -> str:
     """The path with each run of slashes as one."""
     return re.sub("/+", "/", path)
+
+
+def given_request_id(scope: Scope) -> str | None:
+    """The id in a request's header; None if the request has no such header, a header that is not valid, or two."""
+    values = [value for name, value in scope["headers"] if name == REQUEST_ID_HEADER]
+    return values[0].decode() if len(values) == 1 and _VALID_ID.fullmatch(values[0]) else None

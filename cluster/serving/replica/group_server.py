@@ -155,12 +155,12 @@ class GroupServer(Group):
 
     def _check_room(self, client: str) -> None:
         """Raises OverloadedError if the client has too many requests here. Those of others are no reason."""
-        most = (
+        limit = (
             self._config.group.max_requests_per_client or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
         )
-        if self._requests[client] > most:
+        if self._requests[client] > limit:
             raise OverloadedError(
-                f"the queue is full: this client has {most} requests at this group; try again when one has ended"
+                f"the queue is full: this client has {limit} requests at this group; try again when one has ended"
             )
 
     async def _decode_choices(
