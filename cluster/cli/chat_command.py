@@ -7,11 +7,15 @@ from typing import Annotated
 import typer
 
 from cluster.command_line import options
-from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.engine_options import EngineOptions, engine_options
 from lopa_ray.errors import SettingsError
+
+NOT_OF_CHATS = ("model", "dtype", "decoder", "num_branches", "suffix", "tensor_parallel_size")
+"""Engine options that `lopa chat` does not have, or has as its own."""
 
 
 def chat(
+    *,
     url: Annotated[
         str | None,
         typer.Option(metavar="URL", help="An OpenAI-compatible server answers, as http://127.0.0.1:8000."),
@@ -30,14 +34,9 @@ def chat(
             metavar="DIR|NAME", help="Checkpoint (model.path); with --url an id, by default the first one."
         ),
     ] = None,
-    lora: options.LoraOption = None,
-    device: options.DeviceOption = None,
-    max_new_tokens: options.MaxNewTokensOption = None,
-    temperature: options.TemperatureOption = None,
-    seed: options.SeedOption = None,
-    assignments: options.SetOption = None,
-    workers: options.WorkersOption = None,
-    local: options.LocalOption = False,
+    engine: Annotated[
+        EngineOptions, engine_options("model.*", "decode.*", "set", "group.*", "local", without=NOT_OF_CHATS)
+    ],
 ) -> None:
     """Talk to a model: a line is a message, and the answer comes as it is decoded. Ctrl-D ends the conversation.
 
@@ -45,43 +44,27 @@ def chat(
     settings, which lopa serve alone understands.
     """
     from cluster.cli.chat import converse
-    from cluster.cli.demo_model import warn_of_demo_model
     from cluster.cli.where_to_decode import is_local
 
-    with exit_on_error():
-        if url is not None:
-            from cluster.cli.server_partner import ServerPartner
+    if url is not None:
+        from cluster.cli.server_partner import ServerPartner
 
-            of_engine = {"--config": config, "--lora": lora, "--device": device, "--workers": workers}
-            options.refuse_beside("--url", {**of_engine, "--local": local})
-            sections = options.parse_overrides(assignments)
-            if sections.keys() - {"decode"}:
-                raise SettingsError(
-                    "--set: got a setting of the model or group; allowed with --url: decode.KEY"
-                )
-            sent = {"max_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-            parameters = {name: value for name, value in sent.items() if value is not None}
-            lopa = {"lopa": sections["decode"]} if sections else {}
-            converse(ServerPartner(url, api_key, model, {**parameters, **lopa}), system)
-            return
-        if local:
-            options.refuse_beside("--local", {"--workers": workers})
-        overrides = options.parse_overrides(
-            assignments,
-            model=model,
-            lora=lora,
-            device=device,
-            workers=workers,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seed=seed,
-        )
-        loaded = options.load_config(config or "demo", overrides)
-        local = is_local(loaded, local=local, source=config, options=overrides.get("group", {}))
-        warn_of_demo_model(loaded)
+        of_engine = {f"--{name}": engine[name] for name in ("lora", "device", "workers", "local")}
+        options.refuse_beside("--url", {"--config": config, **of_engine})
+        sections = options.parse_overrides(engine["set"])
+        if sections.keys() - {"decode"}:
+            raise SettingsError("--set: got a setting of the model or group; allowed with --url: decode.KEY")
+        sent = {"max_tokens": "max_new_tokens", "temperature": "temperature", "seed": "seed"}
+        parameters = {key: engine[name] for key, name in sent.items() if engine[name] is not None}
+        lopa = {"lopa": sections["decode"]} if sections else {}
+        converse(ServerPartner(url, api_key, model, {**parameters, **lopa}), system)
+        return
+    engine["model"] = model
+    loaded = engine.load(config)
+    local = is_local(loaded, engine, config)
 
-        from cluster.batch.open_engine import open_engine
-        from cluster.cli.chat_partner import EnginePartner
+    from cluster.batch.open_engine import open_engine
+    from cluster.cli.chat_partner import EnginePartner
 
-        with open_engine(loaded, local=local) as engine:
-            converse(EnginePartner(engine), system)
+    with open_engine(loaded, local=local) as partner:
+        converse(EnginePartner(partner), system)

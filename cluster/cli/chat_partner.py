@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 if TYPE_CHECKING:
     from lopa_ray.engine.base import Engine
 
-Message: TypeAlias = dict[str, str]
-"""`role` and `content`."""
+Message: TypeAlias = dict[str, str]  # role and content
 
 
 class ChatPartner(Protocol):
-    """Answers the messages of a conversation."""
-
     note: str
     """What the last answer took, and that it was cut; empty if neither is known."""
 
@@ -24,8 +21,6 @@ class ChatPartner(Protocol):
 
 
 class EnginePartner:
-    """An engine that this process has opened."""
-
     def __init__(self, engine: Engine) -> None:
         self.note = ""
         self._engine = engine

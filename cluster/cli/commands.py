@@ -17,9 +17,10 @@ from cluster.cli.chat_command import chat
 from cluster.cli.decide_command import decide
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
-from cluster.command_line.exit_status import exit_on_error, run_app
-from cluster.command_line.installed_commands import add_installed_commands
+from cluster.command_line.engine_options import EngineOptions, engine_options
+from cluster.command_line.exit_status import run_app
 from cluster.command_line.progress import ShownTask
+from cluster.jobs.__main__ import decode as job
 from lopa_ray import __version__
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -49,27 +50,12 @@ def _root(
 
 @app.command()
 def generate(
+    *,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; without one, or for -, stdin is read.")
     ] = None,
     config: options.OptionalConfigOption = None,
-    model: options.ModelOption = None,
-    lora: options.LoraOption = None,
-    dtype: options.DtypeOption = None,
-    device: options.DeviceOption = None,
-    decoder: options.DecoderOption = None,
-    num_branches: options.NumBranchesOption = None,
-    max_new_tokens: options.MaxNewTokensOption = None,
-    suffix: Annotated[
-        str | None,
-        typer.Option(help="Text behind the answer; the model fills in what stands in front of it (decode)."),
-    ] = None,
-    temperature: options.TemperatureOption = None,
-    seed: options.SeedOption = None,
-    assignments: options.SetOption = None,
-    workers: options.WorkersOption = None,
-    tensor_parallel_size: options.TensorParallelSizeOption = None,
-    local: options.LocalOption = False,
+    engine: Annotated[EngineOptions, engine_options("model.*", "decode.*", "set", "group.*", "local")],
     raw: options.RawOption = False,
     as_json: options.JsonOption = False,
     trace: Annotated[Path | None, typer.Option(help="Write one JSON object per step to this file.")] = None,
@@ -99,52 +85,31 @@ def generate(
     the answer) and "parse_special" (with --raw: false reads special tokens in the text as characters), or just
     a text or a list of ids.
     """
-    from cluster.cli.demo_model import warn_of_demo_model
-    from cluster.cli.generate import generate_many, generate_one, read_prompt
+    from cluster.batch.source import read_lines
+    from cluster.cli.generate import decode_file, generate_one, read_prompt
     from cluster.cli.where_to_decode import is_local
 
-    with exit_on_error():
-        if local:
-            of_group = {"--workers": workers, "--tensor-parallel-size": tensor_parallel_size}
-            options.refuse_beside("--local", of_group)
-        overrides = options.parse_overrides(
-            assignments,
-            model=model,
-            lora=lora,
-            dtype=dtype,
-            device=device,
-            workers=workers,
-            tensor_parallel_size=tensor_parallel_size,
-            decoder=decoder,
-            num_branches=num_branches,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seed=seed,
-        )
-        if suffix is not None:
-            overrides.setdefault("decode", {})["suffix"] = suffix
-        loaded = options.load_config(config or "demo", overrides)
-        if source is not None and (prompt is not None or watch or svg is not None):
-            raise SettingsError("--input takes no PROMPT, --watch or --svg; leave them out")
-        if source is None and output != "-":
-            raise SettingsError("--output needs --input; for one prompt redirect stdout")
-        text = read_prompt(prompt) if source is None else ""
-        local = is_local(loaded, local=local, source=config, options=overrides.get("group", {}))
-        warn_of_demo_model(loaded)
-        if source is not None:
-            generate_many(loaded, source, output, local=local, raw=raw, trace=trace)
-        else:
-            generate_one(
-                loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg
-            )
+    loaded = engine.load(config)
+    if source is not None and (prompt is not None or watch or svg is not None):
+        raise SettingsError("--input takes no PROMPT, --watch or --svg; leave them out")
+    if source is None and output != "-":
+        raise SettingsError("--output needs --input; for one prompt redirect stdout")
+    text = read_prompt(prompt) if source is None else ""
+    local = is_local(loaded, engine, config)
+    if source is not None:
+        decode_file(loaded, read_lines(source), output, local=local, raw=raw, trace=trace)
+    else:
+        generate_one(loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg)
 
 
 app.command()(chat)
 app.command()(decide)
+app.command("job")(job)
 
 
 @app.command()
 def serve(
+    *,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", metavar="FILE", help="Ray Serve config; see configs/serve.yaml."),
@@ -153,11 +118,9 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port to listen on (http_options).")
     ] = None,
-    model: options.ModelOption = None,
-    lora: options.LoraOption = None,
-    workers: options.WorkersOption = None,
-    tensor_parallel_size: options.TensorParallelSizeOption = None,
-    assignments: options.SetOption = None,
+    engine: Annotated[
+        EngineOptions, engine_options("model.*", "group.*", "set", without=("dtype", "device"))
+    ],
     api_keys: Annotated[
         str | None,
         typer.Option("--api-keys", metavar="FILE", help="One API key per line (args.api_keys_file)."),
@@ -169,16 +132,15 @@ def serve(
     --set change the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is
     started, and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
     """
-    with exit_on_error():
-        with ShownTask("Importing Ray Serve"):
-            from cluster.serving.launch import ServeLauncher
-        overrides = options.parse_overrides(
-            assignments, model=model, lora=lora, workers=workers, tensor_parallel_size=tensor_parallel_size
-        )
-        launcher = ServeLauncher(config)
-        launcher.apply_options(host=host, port=port, api_keys_file=api_keys, model=model, sections=overrides)
-        launcher.validate()
-        launcher.run(typer.echo)
+    with ShownTask("Importing Ray Serve"):
+        from cluster.serving.launch import ServeLauncher
+    overrides = engine.overrides()
+    launcher = ServeLauncher(config)
+    launcher.apply_options(
+        host=host, port=port, api_keys_file=api_keys, model=engine["model"], sections=overrides
+    )
+    launcher.validate()
+    launcher.run(typer.echo)
 
 
 @app.command()
@@ -202,11 +164,10 @@ def scale(
     from cluster.cli.scale import call_workers_endpoint, format_status
     from cluster.serving.http.api_keys import load_api_keys
 
-    with exit_on_error():
-        keys = load_api_keys(api_keys, os.environ)
-        status = call_workers_endpoint(url, model, num_workers, keys[0] if keys else None)
-        for line in [json.dumps(status)] if as_json else format_status(status):
-            typer.echo(line)
+    keys = load_api_keys(api_keys, os.environ)
+    status = call_workers_endpoint(url, model, num_workers, keys[0] if keys else None)
+    for line in [json.dumps(status)] if as_json else format_status(status):
+        typer.echo(line)
 
 
 @app.command()
@@ -226,34 +187,31 @@ def models(
     The latter from its configuration alone: weights are neither read nor downloaded. K/V are those of requests as long
     as model.max_model_len, which --set changes.
     """
-    from cluster.cli.models import print_families, print_needs
+    from cluster.cli.checkpoint_needs import print_needs
+    from cluster.cli.model_families import print_families
 
-    with exit_on_error():
-        if checkpoint is not None:
-            overrides = options.parse_overrides(assignments, model=checkpoint)
-            print_needs(Config.parse({}, overrides), as_json=as_json)
-        elif assignments:
-            raise SettingsError("--set needs a checkpoint; name one, or leave --set out")
-        else:
-            print_families(as_json=as_json)
+    if checkpoint is not None:
+        overrides = options.parse_overrides(assignments, model=checkpoint)
+        print_needs(Config.parse({}, overrides), as_json=as_json)
+    elif assignments:
+        raise SettingsError("--set needs a checkpoint; name one, or leave --set out")
+    else:
+        print_families(as_json=as_json)
 
 
 @app.command("config")
 def show_config(
+    *,
     config: options.ConfigOption = "demo",
-    assignments: options.SetOption = None,
-    decoder: options.DecoderOption = None,
+    engine: Annotated[EngineOptions, engine_options("set", "decoder")],
 ) -> None:
     """Print the settings as YAML, without those that are left to the checkpoint's generation_config.json."""
-    with exit_on_error():
-        overrides = options.parse_overrides(assignments, decoder=decoder)
-        values = options.load_config(config, overrides).without_open_settings()
-        typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
+    values = engine.load(config).without_open_settings()
+    typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
 
 
-add_installed_commands(app)
+app.add_installed_commands()
 
 
 def main() -> None:
-    """Entry point of `lopa`."""
     run_app(app)

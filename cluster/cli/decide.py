@@ -13,12 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.batch.decision_work import decision_row
-from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import DecisionLine, ParsedLine
 from cluster.batch.open_engine import open_engine
 from cluster.batch.source import read_lines
-from cluster.cli.generate import write_outputs
-from cluster.command_line.exit_status import FAILED, error_exit
 from cluster.openai.decision_objects import decision_object
 from cluster.openai.decisions import DecisionsRequest
 from cluster.openai.errors import ApiError
@@ -33,10 +30,7 @@ from lopa_ray.text_input import parse_json
 def read_questions(
     predicates: Sequence[str], choices: Sequence[str], scores: Sequence[str], file: str | None
 ) -> list[dict[str, Any]]:
-    """The questions of the command line in OpenAI's shape: of the file, then of the options.
-
-    Raises SettingsError for a file that is no list of objects, and OSError.
-    """
+    """In OpenAI's shape: of the file, then of the options. Raises SettingsError for a file that has no such list."""
     asked: list[dict[str, Any]] = []
     if file is not None:
         try:
@@ -82,7 +76,6 @@ def decide_one(
 
 
 def answers_table(questions: Sequence[Question], result: DecisionResult) -> Table:
-    """What was asked, the answer, and the probabilities of all values."""
     table = Table("question", "answer", "confidence", "probabilities", box=None, pad_edge=False)
     for question, answer in zip(questions, result.answers, strict=True):
         asked = question.name or question.instructions or ""
@@ -103,16 +96,9 @@ def _answer_cells(answer: Answer) -> tuple[str, str, str]:
     return shown, f"{answer.confidence:.3f}", ", ".join(values)
 
 
-def decide_many(
-    config: Config, source: str, output: str, asked: list[dict[str, Any]], *, local: bool
-) -> None:
-    """Answer the questions in the lines of a file; `asked` go with lines that have none. Raises typer.Exit if lines
-    failed."""
-    lines = [_with_questions(line, asked) for line in read_lines(source)]
-    with open_engine(config, local=local) as engine:
-        failures = write_outputs(decode_lines(engine, lines, raw=False), output, len(lines))
-    if failures:
-        raise error_exit(f"{failures} of {len(lines)} lines failed", FAILED)
+def read_decision_lines(source: str, asked: list[dict[str, Any]]) -> list[ParsedLine]:
+    """The lines of a file; `asked` go with the lines that have no questions."""
+    return [_with_questions(line, asked) for line in read_lines(source)]
 
 
 def _with_questions(line: ParsedLine, asked: list[dict[str, Any]]) -> ParsedLine:

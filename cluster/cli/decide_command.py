@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from cluster.command_line import options
-from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.engine_options import EngineOptions, engine_options
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 
 def decide(
+    *,
     given: Annotated[
         str | None,
         typer.Argument(metavar="INPUT", help="What is asked about; without it, or for -, stdin is read."),
@@ -47,14 +49,7 @@ def decide(
         int | None, typer.Option("--rotations", help="Orders of choices to average (decisions.rotations).")
     ] = None,
     config: options.OptionalConfigOption = None,
-    model: options.ModelOption = None,
-    lora: options.LoraOption = None,
-    dtype: options.DtypeOption = None,
-    device: options.DeviceOption = None,
-    assignments: options.SetOption = None,
-    workers: options.WorkersOption = None,
-    tensor_parallel_size: options.TensorParallelSizeOption = None,
-    local: options.LocalOption = False,
+    engine: Annotated[EngineOptions, engine_options("model.*", "set", "group.*", "local")],
     as_json: options.JsonOption = False,
     source: Annotated[
         str | None,
@@ -69,38 +64,24 @@ def decide(
     A line of --input is an object with "input" and "questions", as OpenAI's API has them, and optionally "id" and
     "settings" (prefix, rotations). Questions of the options go with each line that has none.
     """
-    from cluster.cli.decide import decide_many, decide_one, read_questions
-    from cluster.cli.demo_model import warn_of_demo_model
-    from cluster.cli.generate import read_prompt
+    from cluster.cli.decide import decide_one, read_decision_lines, read_questions
+    from cluster.cli.generate import decode_file, read_prompt
     from cluster.cli.where_to_decode import is_local
 
-    with exit_on_error():
-        if local:
-            of_group = {"--workers": workers, "--tensor-parallel-size": tensor_parallel_size}
-            options.refuse_beside("--local", of_group)
-        overrides = options.parse_overrides(
-            assignments,
-            model=model,
-            lora=lora,
-            dtype=dtype,
-            device=device,
-            workers=workers,
-            tensor_parallel_size=tensor_parallel_size,
-        )
-        named = {"prefix": prefix, "rotations": rotations}
-        overrides.setdefault("decisions", {}).update(
-            {name: value for name, value in named.items() if value is not None}
-        )
-        loaded = options.load_config(config or "demo", overrides)
-        asked = read_questions(predicates or [], choices or [], scores or [], questions)
-        if source is not None and given is not None:
-            raise SettingsError("--input takes no INPUT; leave one of them out")
-        if source is None and output != "-":
-            raise SettingsError("--output needs --input; for one input redirect stdout")
-        text = read_prompt(given) if source is None else ""
-        local = is_local(loaded, local=local, source=config, options=overrides.get("group", {}))
-        warn_of_demo_model(loaded)
-        if source is not None:
-            decide_many(loaded, source, output, asked, local=local)
-        else:
-            decide_one(loaded, text, asked, local=local, as_json=as_json)
+    overrides = engine.overrides()
+    named = {"prefix": prefix, "rotations": rotations}
+    overrides.setdefault("decisions", {}).update(
+        {name: value for name, value in named.items() if value is not None}
+    )
+    loaded = Config.load(config or "demo", overrides)
+    asked = read_questions(predicates or [], choices or [], scores or [], questions)
+    if source is not None and given is not None:
+        raise SettingsError("--input takes no INPUT; leave one of them out")
+    if source is None and output != "-":
+        raise SettingsError("--output needs --input; for one input redirect stdout")
+    text = read_prompt(given) if source is None else ""
+    local = is_local(loaded, engine, config)
+    if source is not None:
+        decode_file(loaded, read_decision_lines(source, asked), output, local=local)
+    else:
+        decide_one(loaded, text, asked, local=local, as_json=as_json)

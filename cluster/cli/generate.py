@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -15,10 +15,9 @@ from fsspec.implementations.local import LocalFileSystem
 from rich.console import Console
 
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import FailedLine, LineResult, require_unicode
+from cluster.batch.lines import FailedLine, LineResult, ParsedLine, require_unicode
 from cluster.batch.open_engine import open_engine
 from cluster.batch.result_format import StepRecorder, result_as_dict, stats_table
-from cluster.batch.source import read_lines
 from cluster.batch.storage import compression_of
 from cluster.cli.watch import Watcher
 from cluster.command_line.exit_status import FAILED, error_exit
@@ -58,10 +57,7 @@ def generate_one(
     watch: bool,
     svg: Path | None,
 ) -> None:
-    """Decode a prompt and print the answer, with the canvas meanwhile if `watch` is set.
-
-    Raises the error of the request, if it fails, and SettingsError.
-    """
+    """Decode a prompt and print the answer, with the canvas meanwhile if `watch` is set. Raises the request's error."""
     console = Console(stderr=as_json, highlight=False)
     with StepRecorder(trace) as recorder, open_engine(config, local=local) as engine:
         session = engine.create_session(prompt, raw=raw)
@@ -106,18 +102,25 @@ def _show_decided(stack: ExitStack, session: DecodeSession) -> OnStep:
     return listen
 
 
-def generate_many(
-    config: Config, source: str, output: str, *, local: bool, raw: bool, trace: Path | None
+def decode_file(
+    config: Config,
+    lines: Sequence[ParsedLine],
+    output: str,
+    *,
+    local: bool,
+    raw: bool = False,
+    trace: Path | None = None,
 ) -> None:
-    """Decode a file of prompts to a file of results. Raises typer.Exit if lines failed."""
-    lines = read_lines(source)
+    """Decode the lines of a file to a file of results. Raises typer.Exit if lines failed."""
     with StepRecorder(trace) as recorder, open_engine(config, local=local) as engine:
-        failures = write_outputs(decode_lines(engine, lines, raw=raw, recorder=recorder), output, len(lines))
+        failures = _write_outputs(
+            decode_lines(engine, lines, raw=raw, recorder=recorder if trace else None), output, len(lines)
+        )
     if failures:
         raise error_exit(f"{failures} of {len(lines)} lines failed", FAILED)
 
 
-def write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
+def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
     """Write each output as it comes, reporting failures on stderr; returns how many failed."""
     failures = 0
     with _open_output(path) as file, ShownTask("Decoding", total, "lines") as task:

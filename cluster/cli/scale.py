@@ -16,10 +16,7 @@ TIMEOUT_S = 90.0
 def call_workers_endpoint(
     url: str, model: str, num_workers: int | None, api_key: str | None
 ) -> dict[str, Any]:
-    """The status of a model's workers at a server; with `num_workers` that many are asked for first.
-
-    Raises SettingsError if the server refuses, ClusterError if it cannot be reached or fails.
-    """
+    """The status of a model's workers; with `num_workers` that many are asked for first. See `open_response`."""
     check_url(url)
     path = f"/admin/models/{urllib.parse.quote(model, safe='')}/workers"
     body = None if num_workers is None else {"num_workers": num_workers}
@@ -29,7 +26,6 @@ def call_workers_endpoint(
 
 
 def format_status(status: dict[str, Any]) -> list[str]:
-    """One line per group, for people."""
     lines = []
     for number, group in enumerate(status["groups"], 1):
         coming = f", {group['coming']} coming" if group["coming"] else ""

@@ -20,8 +20,6 @@ KIND = "an OpenAI-compatible server"
 
 
 class ServerPartner:
-    """A server with OpenAI's API: lopa serve, or another."""
-
     def __init__(
         self, url: str, api_key: str | None, model: str | None, parameters: Mapping[str, Any]
     ) -> None:

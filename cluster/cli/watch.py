@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 import io
 import math
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -50,8 +50,6 @@ class CanvasFrame:
 
 
 class CanvasRenderer:
-    """Turns the steps of one request into frames, and renders frames for a terminal."""
-
     def __init__(self, tokenizer: Tokenizer | None, session: DecodeSession) -> None:
         self._tokenizer = tokenizer
         self._prompt_len = len(session.prompt)
@@ -82,14 +80,11 @@ class CanvasRenderer:
         canvas = Panel(self.canvas(frame), title=title, title_align="left", border_style="dim")
         if len(step.branches) == 1:
             return canvas
-        beside = columns >= SIDE_BY_SIDE_COLUMNS
-        branches = Panel(
-            self.branch_table(step, BRANCHES_WIDTH if beside else columns),
-            title="branches by confidence, 0 to 1",
-            title_align="left",
-            border_style="dim",
-        )
-        if not beside:
+        side_by_side = columns >= SIDE_BY_SIDE_COLUMNS
+        shown = self.branch_table(step, BRANCHES_WIDTH if side_by_side else columns)
+        title = "branches by confidence, 0 to 1"
+        branches = Panel(shown, title=title, title_align="left", border_style="dim")
+        if not side_by_side:
             return Group(canvas, branches)
         table = Table.grid(expand=True, padding=(0, 1))
         table.add_column(ratio=1)
@@ -111,10 +106,7 @@ class CanvasRenderer:
         return text
 
     def branch_table(self, step: TraceStep, width: int) -> RenderableType:
-        """Per evaluated branch its fills, its confidence, and whether it won or was accepted.
-
-        The anchor comes first, then accepted drafts. Logarithms of confidences are shown as the confidences.
-        """
+        """The anchor comes first, then accepted drafts. Logarithms of confidences are shown as the confidences."""
         bar_width = min(MAX_BAR_WIDTH, max(1, width - ROW_WIDTH_BESIDE_BAR))
         order = sorted(
             range(len(step.branches)), key=lambda at: (bool(step.branches[at].fills), at not in step.accepted)
@@ -143,7 +135,7 @@ class CanvasRenderer:
         return Group(table, Text(f"and {hidden} more", "dim")) if hidden else table
 
     def render_line(self, frame: CanvasFrame) -> str:
-        """One line of plain text, where nothing can be redrawn."""
+        """For output in which nothing can be redrawn."""
         return f"{self._head(frame.step)}{self.canvas(frame).plain}"
 
     def step_line(self, frame: CanvasFrame) -> Text:
@@ -179,7 +171,6 @@ class CanvasRenderer:
 
 
 def step_colour(step: int) -> str:
-    """Neighbouring steps get different hues."""
     red, green, blue = colorsys.hls_to_rgb((0.55 + 0.09 * step) % 1.0, 0.68, 0.65)
     return f"#{int(red * 255):02x}{int(green * 255):02x}{int(blue * 255):02x}"
 
@@ -212,39 +203,25 @@ class Watcher:
             raise
 
     def on_step(self, _index: int, step: TraceStep) -> None:
-        """Called by the engine after each step."""
         self._queue.put(step)
 
     def _draw(self) -> None:
-        console = self._console
-        if console is None:
-            self._show_frames(lambda frame: None, pace=False)
-        elif console.is_terminal:
-            with Live(console=console, auto_refresh=False) as live:
-
-                def show(frame: CanvasFrame) -> None:
-                    console.print(self._renderer.step_line(frame), no_wrap=True, overflow="ellipsis")
-                    live.update(self._renderer.render(frame, console.width), refresh=True)
-
-                self._show_frames(show, pace=True)
-        else:
-            self._show_frames(
-                lambda frame: console.print(self._renderer.render_line(frame), markup=False, soft_wrap=True),
-                pace=False,
-            )
-
-    def _show_frames(self, show: Callable[[CanvasFrame], None], *, pace: bool) -> None:
-        while (step := self._queue.get()) is not None:
-            frame = self._renderer.next_frame(step)
-            self._frames.append(frame)
-            if self._aborted.is_set():
-                continue
-            show(frame)
-            if pace:
-                self._aborted.wait(min(MIN_FRAME_S, MAX_LAG_S / (1 + self._queue.qsize())))
+        console, renderer = self._console, self._renderer
+        redrawn = console is not None and console.is_terminal
+        with Live(console=console, auto_refresh=False) if redrawn else nullcontext() as live:
+            while (step := self._queue.get()) is not None:
+                frame = renderer.next_frame(step)
+                self._frames.append(frame)
+                if console is None or self._aborted.is_set():
+                    continue
+                if live is None:
+                    console.print(renderer.render_line(frame), markup=False, soft_wrap=True)
+                else:
+                    console.print(renderer.step_line(frame), no_wrap=True, overflow="ellipsis")
+                    live.update(renderer.render(frame, console.width), refresh=True)
+                    self._aborted.wait(min(MIN_FRAME_S, MAX_LAG_S / (1 + self._queue.qsize())))
 
     def save_svg(self, path: Path) -> None:
-        """Three steps, one below the other."""
         columns = 64  # readable on a phone
         console = Console(
             record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"

@@ -7,8 +7,12 @@ from collections.abc import Collection
 
 import typer
 
+from cluster.command_line.engine_options import EngineOptions
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.model_files import DEMO
+
+DEMO_LINE = "The demo model solves arithmetic word problems alone; --model takes another."
 
 ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")
 """Settings of `group` that only a group on Ray has a use for."""
@@ -32,18 +36,19 @@ def reason_for_ray(config: Config, *, source: str | None, options: Collection[st
     return f"there are {number} devices ({device.name})" if number > 1 else None
 
 
-def is_local(config: Config, *, local: bool, source: str | None, options: Collection[str]) -> bool:
-    """Whether to decode in this process, as `local` demands or since nothing asks for Ray; a line on stderr tells where
-    and why if `local` is not set. Other arguments are those of `reason_for_ray`."""
-    if local:
-        return True
-    reason = reason_for_ray(config, source=source, options=options)
-    typer.echo(where_line(config, reason), err=True)
+def is_local(config: Config, engine: EngineOptions, source: str | None) -> bool:
+    """Whether to decode in this process, as `--local` demands or since nothing asks for Ray; without it a line on
+    stderr tells where and why."""
+    reason = None
+    if not engine["local"]:
+        reason = reason_for_ray(config, source=source, options=engine.overrides().get("group", {}))
+        typer.echo(where_line(config, reason), err=True)
+    if config.model.path == DEMO:
+        typer.echo(DEMO_LINE, err=True)
     return reason is None
 
 
 def where_line(config: Config, reason: str | None) -> str:
-    """The line that tells the user where it decodes and why."""
     if reason is None:
         return "Decoding in this process; --workers N decodes on N workers of Ray."
     workers = config.group.num_workers

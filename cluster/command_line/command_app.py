@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from inspect import getdoc
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from cluster.command_line.engine_options import with_engine_options
+from cluster.command_line.exit_status import exit_on_error
+
+ENTRY_POINT_GROUP = "lopa.commands"
 
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 """What stands in the help for a value, by its type as typer writes it: short, so that 80 columns fit long options."""
@@ -17,7 +23,6 @@ class _ShortTypes:
     """Help shows values as in `--port N`, and a flag without one: `--local`, not `--local <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters of the command, `--help` among them."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the command that this is mixed into
         for parameter in parameters:
             if getattr(parameter, "is_flag", False):
@@ -33,7 +38,7 @@ class _Command(_ShortTypes, TyperCommand):
 
 
 class CommandGroup(_ShortTypes, TyperGroup):
-    """A command that has others below it."""
+    pass
 
 
 class CommandApp(typer.Typer):
@@ -45,14 +50,28 @@ class CommandApp(typer.Typer):
     def command(  # type: ignore[override]  # all of typer's other options pass through
         self, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorator: add a function as a command. `options` are typer's."""
+        """Decorator: add a function as a command. `options` are typer's; see `with_engine_options`, `exit_on_error`."""
         add = super().command
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             text = options.pop("help", None) or _unwrapped(getdoc(function) or "")
-            return add(name, cls=_Command, help=text, **options)(function)
+            command = exit_on_error()(with_engine_options(function))
+            add(name, cls=_Command, help=text, **options)(command)
+            return function
 
         return decorate
+
+    def add_commands(self, commands: Mapping[str, typer.Typer | Callable[..., Any]]) -> None:
+        for name, command in commands.items():
+            if isinstance(command, typer.Typer):
+                self.add_typer(command, name=name)
+            else:
+                self.command(name)(command)
+
+    def add_installed_commands(self) -> None:
+        """Add the commands of all installed packages: a `typer.Typer` or a function per entry point, by its name."""
+        installed = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
+        self.add_commands({entry.name: entry.load() for entry in installed})
 
 
 def _unwrapped(text: str) -> str:

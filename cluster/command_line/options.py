@@ -1,8 +1,8 @@
-"""The options that make a configuration, shared by the commands and by jobs."""
+"""Options that several commands share, and what they make of a configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -13,7 +13,6 @@ from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.config.yaml_files import parse_yaml, presets
 from lopa_ray.decoding.decoders import DECODERS
-from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 
@@ -30,8 +29,11 @@ def config_option(help: str = "YAML file, or a preset that ships.") -> Any:
     )
 
 
-def _values_of(setting: str) -> Callable[[], list[str]]:
-    return lambda: list(get_args(ModelSettings.model_fields[setting].annotation))
+def _model_setting(name: str) -> Any:
+    """An option that the shell completes with the values of a setting of the model."""
+    values = get_args(ModelSettings.model_fields[name].annotation)
+    help = f"{allowed_values(name)} (model.{name})."
+    return typer.Option(f"--{name}", help=help, autocompletion=lambda: list(values))
 
 
 ConfigOption = Annotated[str, config_option()]
@@ -42,37 +44,12 @@ SetOption = Annotated[
         "--set", metavar="KEY=VALUE", help="Override any setting, as SECTION.KEY=VALUE; repeat it for more."
     ),
 ]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="DIR|NAME",
-        help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
-    ),
+DeviceOption = Annotated[str | None, _model_setting("device")]
+RawOption = Annotated[
+    bool, typer.Option("--raw", help="Leave the chat template out; text may have special tokens.")
 ]
-LoraOption = Annotated[
-    str | None,
-    typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."),
-]
-DtypeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype", help=f"{allowed_values('dtype')} (model.dtype).", autocompletion=_values_of("dtype")
-    ),
-]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--device", help=f"{allowed_values('device')} (model.device).", autocompletion=_values_of("device")
-    ),
-]
-DecoderOption = Annotated[
-    str | None,
-    typer.Option(
-        "--decoder",
-        help=f"{', '.join(DECODERS)} (decode.decoder).",
-        autocompletion=lambda: [*DECODERS],
-    ),
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")
 ]
 
 
@@ -84,42 +61,61 @@ def _int_or_str(text: str) -> int | str:
         return text
 
 
-NumBranchesOption = Annotated[
-    Any,
-    typer.Option(
-        "--num-branches",
-        "-b",
-        metavar="N|auto",
-        parser=_int_or_str,
-        help="Branches per step, the anchor included (decode).",
+def _option(kind: Any, *flags: str, help: str, **options: Any) -> Any:
+    return Annotated[kind | None, typer.Option(*flags, help=help, **options)]
+
+
+ENGINE_OPTIONS: dict[str, Any] = {
+    "model": _option(
+        str,
+        "--model",
+        metavar="DIR|NAME",
+        help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
     ),
-]
-MaxNewTokensOption = Annotated[
-    int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer (decode).")
-]
-TemperatureOption = Annotated[float | None, typer.Option("--temperature", help="0 is greedy (decode).")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Same seed, same tokens (decode).")]
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors) (group.num_workers).")
-]
-TensorParallelSizeOption = Annotated[
-    int | None,
-    typer.Option("--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."),
-]
-LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
-RawOption = Annotated[
-    bool, typer.Option("--raw", help="Leave the chat template out; text may have special tokens.")
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")
-]
+    "lora": _option(
+        str, "--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."
+    ),
+    "dtype": Annotated[str | None, _model_setting("dtype")],
+    "device": DeviceOption,
+    "decoder": _option(
+        str, "--decoder", help=f"{', '.join(DECODERS)} (decode.decoder).", autocompletion=lambda: [*DECODERS]
+    ),
+    "num_branches": Annotated[
+        Any,
+        typer.Option(
+            "--num-branches",
+            "-b",
+            metavar="N|auto",
+            parser=_int_or_str,
+            help="Branches per step, the anchor included (decode).",
+        ),
+    ],
+    "max_new_tokens": _option(int, "--max-new-tokens", "-n", help="Length of the answer (decode)."),
+    "suffix": _option(
+        str,
+        "--suffix",
+        help="Text behind the answer; the model fills in what stands in front of it (decode).",
+    ),
+    "temperature": _option(float, "--temperature", help="0 is greedy (decode)."),
+    "seed": _option(int, "--seed", help="Same seed, same tokens (decode)."),
+    "set": SetOption,
+    "workers": _option(int, "--workers", "-w", help="Branch workers (Ray actors) (group.num_workers)."),
+    "tensor_parallel_size": _option(
+        int, "--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."
+    ),
+    "local": Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")],
+}
+"""Name → the option of commands that decode, in the order of their help."""
+
+SETTINGS = {**SHORTHANDS, "suffix": "decode.suffix"}
+"""Name → the setting that the option is short for."""
 
 ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
 """Section → setting → value."""
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
-    """From `section.key=value` texts, and from those `SHORTHANDS` that are not None.
+    """From `section.key=value` texts, and from those shorthands, by their names in `SETTINGS`, that are not None.
 
     A shorthand wins over an assignment to the same setting. Raises SettingsError.
     """
@@ -135,7 +131,7 @@ def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigO
             raise SettingsError(f"--set {name}: got {value!r}, which is not a YAML value") from None
     for name, value in shorthands.items():
         if value is not None:
-            section, _, key = SHORTHANDS[name].partition(".")
+            section, _, key = SETTINGS[name].partition(".")
             overrides.setdefault(section, {})[key] = value
     return overrides
 
@@ -156,13 +152,3 @@ def check_url(url: str, *, with_path: bool = False) -> None:
         valid = False
     if not valid or not (with_path or parts.path in ("", "/")):
         raise SettingsError(f"--url: got {url!r}; allowed: an address like http://127.0.0.1:8000")
-
-
-def load_config(source: str, overrides: ConfigOverrides) -> Config:
-    """The configuration with the overrides of the command line on top. Raises SettingsError."""
-    unknown = set(overrides) - set(Config.model_fields)
-    if unknown:
-        raise SettingsError(
-            f"unknown section {sorted(unknown)[0]!r}; allowed: {', '.join(Config.model_fields)}"
-        )
-    return Config.load(source, overrides)

@@ -6,8 +6,9 @@ A process has one display. A task that begins within another one is a line below
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
@@ -20,8 +21,7 @@ BAR_WIDTH = 16
 class ShownTask:
     """Use it as a context manager. Where stderr is no terminal it shows nothing."""
 
-    _display: ClassVar[Progress | None] = None
-    """While a task is shown."""
+    _display: ClassVar[Progress | None] = None  # while a task is shown
 
     def __init__(self, doing: str, total: int | None = None, unit: str = "") -> None:
         """`total`: how many `unit` there are to do, if that is known."""
@@ -58,22 +58,18 @@ class ShownTask:
         self._stack.close()
 
     def describe(self, doing: str) -> None:
-        """It is doing something else now."""
-        if self._shown is not None:
-            display, number = self._shown
-            display.update(number, description=doing, refresh=True)
+        self._update(description=doing, refresh=True)
 
     def advance(self) -> None:
-        """One more of the total is done."""
-        if self._shown is not None:
-            display, number = self._shown
-            display.advance(number)
+        self._update(advance=1)
 
     def move_to(self, completed: int) -> None:
-        """So many of the total are done."""
+        self._update(completed=completed)
+
+    def _update(self, **fields: Any) -> None:
         if self._shown is not None:
             display, number = self._shown
-            display.update(number, completed=completed)
+            display.update(number, **fields)
 
     def say(self, line: str) -> None:
         """Print a line on stderr, terminal or not, above what is shown."""
@@ -85,9 +81,10 @@ def _make_display(console: Console) -> Progress:
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        _Bar(),
-        _Count(table_column=Column(no_wrap=True)),
-        _Seconds(table_column=Column(no_wrap=True)),
+        # Tasks without a total have the spinner alone.
+        _Shown(lambda task: Text() if task.total is None else BarColumn(BAR_WIDTH).render(task), Column()),
+        _Shown(_count, Column(no_wrap=True)),
+        _Shown(_seconds, Column(no_wrap=True)),
         console=console,
         transient=True,
         # rich would lead what goes to a pipe to the terminal.
@@ -99,31 +96,25 @@ def _forget_display() -> None:
     ShownTask._display = None
 
 
-class _Bar(ProgressColumn):
-    """Of tasks with a total; the others have the spinner alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bar = BarColumn(bar_width=BAR_WIDTH)
+class _Shown(ProgressColumn):
+    def __init__(self, draw: Callable[[Task], RenderableType], column: Column) -> None:
+        super().__init__(column)
+        self._draw = draw
 
     def render(self, task: Task) -> RenderableType:
-        return Text() if task.total is None else self._bar.render(task)
+        return self._draw(task)
 
 
-class _Count(ProgressColumn):
+def _count(task: Task) -> Text:
     """4 of 12 problems."""
+    return Text(
+        ""
+        if task.total is None
+        else f"{task.completed:.0f} of {task.total:.0f} {task.fields['unit']}".rstrip()
+    )
 
-    def render(self, task: Task) -> Text:
-        if task.total is None:
-            return Text()
-        return Text(f"{int(task.completed)} of {int(task.total)} {task.fields['unit']}".rstrip())
 
-
-class _Seconds(ProgressColumn):
+def _seconds(task: Task) -> Text:
     """How long it has taken so far, from the first full second on."""
-
-    def render(self, task: Task) -> Text:
-        seconds = int(task.elapsed or 0)
-        if not seconds:
-            return Text()
-        return Text(f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60} s", "dim")
+    minutes, seconds = divmod(int(task.elapsed or 0), 60)
+    return Text(f"{minutes} min {seconds} s" if minutes else f"{seconds} s" if seconds else "", "dim")

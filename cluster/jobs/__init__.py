@@ -2,10 +2,8 @@
 
     ray job submit --working-dir . -- python -m cluster.jobs --input FILE --output FILE --groups 4
 
-`job` runs one: `cluster.batch.source` reads the prompts, `work_queue` sends them in chunks to the actors of `group`,
-which decode them, `resumable_output` writes the results, `progress` logs. `predictor` and `decider` are for Ray Data.
-
-`__init__.pyi` lists the public API; each name is imported when it is first used.
+`job` runs one; `predictor` and `decider` are for Ray Data. `__init__.pyi` lists the public API; each name is imported
+when it is first used.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The command of a job: `python -m cluster.jobs`."""
+"""The command of a job: `lopa job`, and `python -m cluster.jobs`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cluster.batch.storage import is_absolute
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
-from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error, run_app
+from cluster.command_line.engine_options import EngineOptions, engine_options
+from cluster.command_line.exit_status import FAILED, error_exit, run_app
 from lopa_ray.errors import SettingsError
 
 app = CommandApp(add_completion=False)
@@ -17,6 +17,7 @@ app = CommandApp(add_completion=False)
 
 @app.command()
 def decode(
+    *,
     source: Annotated[
         str, typer.Option("--input", metavar="FILE|URL", help="Prompts: JSONL, or Parquet by its name.")
     ],
@@ -25,11 +26,9 @@ def decode(
     ],
     config: options.ConfigOption = "demo",
     groups: Annotated[int, typer.Option(min=1, help="Decode groups, each with its workers.")] = 1,
-    model: options.ModelOption = None,
-    lora: options.LoraOption = None,
-    workers: options.WorkersOption = None,
-    tensor_parallel_size: options.TensorParallelSizeOption = None,
-    assignments: options.SetOption = None,
+    engine: Annotated[
+        EngineOptions, engine_options("model.*", "group.*", "set", without=("dtype", "device"))
+    ],
     raw: options.RawOption = False,
 ) -> None:
     """Decode a file of prompts on many groups, with one result per prompt in input order.
@@ -38,21 +37,19 @@ def decode(
     are reported and have their error in the output. Exit status: 0 all lines are decoded, 1 some are not,
     2 wrong usage or settings.
     """
-    with exit_on_error():
-        if not is_absolute(output):
-            raise SettingsError(
-                f"--output: got {output!r}; allowed: an absolute path or a URL, since a job's own folder is removed"
-            )
-        overrides = options.parse_overrides(
-            assignments, model=model, lora=lora, workers=workers, tensor_parallel_size=tensor_parallel_size
-        )
-        from cluster.jobs.job import run_job
+    from cluster.batch.storage import is_absolute
 
-        result = run_job(source, output, options.load_config(config, overrides), groups, raw=raw)
-        if result is None:
-            raise error_exit(f"{output} is not complete; submit the job again to try the rest", FAILED)
-        if result.failed:
-            raise error_exit(f"{result.failed} of {result.lines} lines failed; see {output}", FAILED)
+    if not is_absolute(output):
+        raise SettingsError(
+            f"--output: got {output!r}; allowed: an absolute path or a URL, since a job's own folder is removed"
+        )
+    from cluster.jobs.job import run_job
+
+    result = run_job(source, output, engine.load(config), groups, raw=raw)
+    if result is None:
+        raise error_exit(f"{output} is not complete; submit the job again to try the rest", FAILED)
+    if result.failed:
+        raise error_exit(f"{result.failed} of {result.lines} lines failed; see {output}", FAILED)
 
 
 if __name__ == "__main__":

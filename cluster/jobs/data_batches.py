@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from lopa_ray.errors import SettingsError
 def start_engine(config: Config) -> Engine:
     """The engine of an actor of Ray Data: in its process, or a group with actors of its own.
 
-    Raises SettingsError if both reserve accelerators, and what the engines raise.
+    Raises SettingsError if both reserve accelerators.
     """
     if config.group.max_actors == 1:
         torch.set_num_threads(config.group.threads)
@@ -48,6 +48,27 @@ def as_table(batch: Any) -> Any:
     raise SettingsError(
         f"got a batch of type {type(batch).__name__}; allowed: batch_format numpy (the default) or pyarrow"
     )
+
+
+def check_new_columns(names: Collection[str], prefix: str, added: Iterable[str], what: str) -> None:
+    """Raises SettingsError if a batch has a column already that `what` adds."""
+    taken = sorted({prefix + name for name in added} & set(names))
+    if taken:
+        raise SettingsError(
+            f"got a column {taken[0]!r}, and {what} add one of that name; set output_prefix, which is put before the "
+            "added names"
+        )
+
+
+def with_columns(table: Any, prefix: str, types: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pyarrow.Table with further columns. `types`: see `RESULT_TYPES`; a batch may have nulls alone."""
+    import pyarrow
+
+    for name, kind in types.items():
+        of_values = pyarrow.list_(pyarrow.int64()) if kind == "list" else pyarrow.type_for_alias(kind)
+        values = pyarrow.array([row.get(name) for row in rows], of_values)
+        table = table.append_column(prefix + name, values)
+    return table
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import CompletedLine, DecisionLine, LineResult
 from cluster.batch.source import without_nulls
-from cluster.jobs.data_batches import as_table, plain, start_engine
+from cluster.jobs.data_batches import as_table, check_new_columns, plain, start_engine, with_columns
 from cluster.openai.decisions import DecisionsRequest
 from cluster.openai.errors import ApiError
 from lopa_ray.engine.config import Config
@@ -71,32 +71,20 @@ class LopaDecider:
         null in the others, and no answers. Raises SettingsError for a batch without inputs, and if answers have names
         that columns have already.
         """
-        import pyarrow
-
         table = as_table(batch)
-        self._check_columns(table.column_names)
+        names = table.column_names
+        if self._input not in names:
+            raise SettingsError(
+                f"got the columns {', '.join(names)}; needed: {self._input}; set input_column"
+            )
+        check_new_columns(names, self._prefix, self._types, "answers")
         records = [without_nulls(plain(record)) for record in table.select([self._input]).to_pylist()]
         lines = [
             DecisionLine(number, {"input": record.get(self._input), "questions": self._questions})
             for number, record in enumerate(records, 1)
         ]
         rows = [_row(output) for output in decode_lines(self._engine, lines, raw=False)]
-        for name, kind in self._types.items():
-            values = pyarrow.array([row.get(name) for row in rows], pyarrow.type_for_alias(kind))
-            table = table.append_column(self._prefix + name, values)
-        return table
-
-    def _check_columns(self, names: list[str]) -> None:
-        if self._input not in names:
-            raise SettingsError(
-                f"got the columns {', '.join(names)}; needed: {self._input}; set input_column"
-            )
-        taken = sorted({self._prefix + name for name in self._types} & set(names))
-        if taken:
-            raise SettingsError(
-                f"got a column {taken[0]!r}, and answers add one of that name; set output_prefix, which is put before "
-                "the added names"
-            )
+        return with_columns(table, self._prefix, self._types, rows)
 
 
 def _columns_of(name: str, question_type: str) -> dict[str, str]:
@@ -117,11 +105,9 @@ def _row(output: LineResult) -> dict[str, Any]:
         if answer["type"] == "predicate":
             row[name] = answer["probability"]
         elif answer["type"] == "choice":
-            row |= {name: _value_text(answer["choice"]), f"{name}_confidence": answer["confidence"]}
+            choice = answer["choice"]
+            text = choice if isinstance(choice, str) else json.dumps(choice)
+            row |= {name: text, f"{name}_confidence": answer["confidence"]}
         else:
             row |= {name: answer["score"], f"{name}_confidence": answer["confidence"]}
     return row
-
-
-def _value_text(value: str | bool) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

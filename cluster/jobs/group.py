@@ -16,8 +16,6 @@ from lopa_ray.errors import WorkerLostError
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """The results of a chunk."""
-
     rows: tuple[str, ...]
     """A line of the output per prompt, in order."""
     failures: tuple[FailedLine, ...]
@@ -34,7 +32,6 @@ class JobGroup:
         self._raw = raw
 
     def start(self) -> None:
-        """Raises what `RayEngine.from_config` raises."""
         self._engine = RayEngine.from_config(self._config)
 
     def decode(self, lines: Sequence[ParsedLine]) -> ChunkResult:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -102,10 +102,7 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
 
 
 class Lease:
-    """A file that its holder writes anew every RENEWAL_S."""
-
     def __init__(self, url: str, file_system: Any, path: str) -> None:
-        """Of the output at `url`; see `take`."""
         self._url, self._file_system, self._path = url, file_system, path
         self._holder = {**_holder(), "id": secrets.token_hex(8)}
         self._renewals = 0
@@ -137,18 +134,15 @@ class Lease:
             raise _in_use(self._url, self._taken_by)
 
     def release(self) -> None:
-        """Remove the file."""
         if self._taken_by is None:
             with suppress(OSError):  # it is found unchanged then, as after a kill
                 self._file_system.rm_file(self._path)
 
     def _read(self) -> bytes | None:
         self._file_system.invalidate_cache()
-        try:
-            content: bytes = self._file_system.cat_file(self._path)
-        except FileNotFoundError:
-            return None
-        return content
+        with suppress(FileNotFoundError):
+            return cast(bytes, self._file_system.cat_file(self._path))
+        return None
 
     def _write(self) -> None:
         self._renewals += 1
@@ -158,7 +152,6 @@ class Lease:
 
 @contextmanager
 def _renewed(lease: Lease) -> Iterator[None]:
-    """Renew a lease in a thread."""
     ended = threading.Event()
 
     def renew() -> None:

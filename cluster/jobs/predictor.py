@@ -13,7 +13,7 @@ from typing import Any
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, CompletedLine, parse_record
 from cluster.batch.source import without_nulls
-from cluster.jobs.data_batches import as_table, plain, start_engine
+from cluster.jobs.data_batches import as_table, check_new_columns, plain, start_engine, with_columns
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
@@ -71,8 +71,14 @@ class LopaPredictor:
         Raises SettingsError for a batch without prompts, and if results have names that columns have already.
         """
         table = as_table(batch)
-        self._check_columns(table.column_names)
-        columns = [name for name in (*PROMPT_KEYS, *OPTION_KEYS) if name in table.column_names]
+        names = table.column_names
+        if not set(PROMPT_KEYS) & set(names):
+            raise SettingsError(
+                f"got the columns {', '.join(names)}; needed: one of {', '.join(PROMPT_KEYS)}; rename the one with the "
+                "prompts"
+            )
+        check_new_columns(names, self._prefix, RESULT_TYPES, "results")
+        columns = [name for name in (*PROMPT_KEYS, *OPTION_KEYS) if name in names]
         records = [without_nulls(plain(record)) for record in table.select(columns).to_pylist()]
         lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
         rows: list[dict[str, Any]] = []
@@ -81,30 +87,4 @@ class LopaPredictor:
                 rows.append({**output.row, "num_branches": str(output.row["num_branches"])})
             else:
                 rows.append({"error": output.error})
-        for name, values in _as_columns(rows).items():
-            table = table.append_column(self._prefix + name, values)
-        return table
-
-    def _check_columns(self, names: list[str]) -> None:
-        if not set(PROMPT_KEYS) & set(names):
-            raise SettingsError(
-                f"got the columns {', '.join(names)}; needed: one of {', '.join(PROMPT_KEYS)}; rename the one with the "
-                "prompts"
-            )
-        taken = sorted({self._prefix + name for name in RESULT_TYPES} & set(names))
-        if taken:
-            raise SettingsError(
-                f"got a column {taken[0]!r}, and results add one of that name; set output_prefix, which is put "
-                "before the added names"
-            )
-
-
-def _as_columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Name → pyarrow.Array of its declared type, also where every value of this batch is null."""
-    import pyarrow
-
-    types = {
-        name: pyarrow.list_(pyarrow.int64()) if kind == "list" else pyarrow.type_for_alias(kind)
-        for name, kind in RESULT_TYPES.items()
-    }
-    return {name: pyarrow.array([row.get(name) for row in rows], kind) for name, kind in types.items()}
+        return with_columns(table, self._prefix, RESULT_TYPES, rows)

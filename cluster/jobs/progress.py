@@ -29,7 +29,6 @@ class JobProgress:
             self.log(f"{self._resumed_lines} of {lines} lines are done already")
 
     def add(self, result: ChunkResult) -> None:
-        """Count a chunk whose results are written."""
         self._lines += len(result.rows)
         self._failures += len(result.failures)
         self._tokens += result.tokens
@@ -57,5 +56,4 @@ class JobProgress:
 
     @staticmethod
     def log(text: str) -> None:
-        """A line of the log."""
         typer.echo(f"{time.strftime('%H:%M:%S')} {text}")

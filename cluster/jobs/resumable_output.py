@@ -10,9 +10,10 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import groupby, zip_longest
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from cluster.batch.lines import is_failed, line_of
 from cluster.batch.storage import (
@@ -35,25 +36,20 @@ JobSpec: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """A finished output."""
-
     lines: int
     failed: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of the output that is whole."""
-
     number: int
-    """Of its line of the input."""
     failed: bool
     content: bytes
     """Without the end of the line."""
 
     @classmethod
     def read(cls, line: bytes) -> _Row | None:
-        """None for what is no whole row."""
+        """None for a line that is no whole row."""
         try:
             row = json.loads(line)
         except ValueError:
@@ -97,7 +93,12 @@ class JobOutput:
                 self._file_system.makedirs(self._parts_path, exist_ok=True)
                 state = {"spec": spec, "chunk_size": chunk_size, "result": None}
                 self._write_state(state)
-            self._require_same_spec(state["spec"], spec)
+            changed = _difference(state["spec"], json.loads(json.dumps(spec)))
+            if changed is not None:
+                raise SettingsError(
+                    f"--output: {self._url} was begun with another {changed}; restore that to continue, choose another "
+                    f"--output, or remove {self._url}.job.json, .parts and the file itself to start again"
+                )
             self.chunk_size = state["chunk_size"]
             finished = state["result"] is not None and self._file_system.exists(self._path)
             if finished and (result := self._finished_result()) is not None:
@@ -106,7 +107,10 @@ class JobOutput:
             if finished:
                 self.damaged.append(self._path)
                 self._split_output()
-            files = {int(match[1]): name for name in self._list_parts() if (match := PART.search(name))}
+            names: list[str] = []
+            with suppress(FileNotFoundError):  # an object store has no empty folders
+                names = self._file_system.ls(self._parts_path, detail=False)
+            files = {int(match[1]): name for name in names if (match := PART.search(name))}
             self.chunk_files = {
                 index: files[index] for index, rows in self._read_parts(files) if rows is not None
             }
@@ -148,13 +152,6 @@ class JobOutput:
     def _numbers_of(self, chunk: int) -> list[int]:
         return list(self._numbers[chunk * self.chunk_size : (chunk + 1) * self.chunk_size])
 
-    def _list_parts(self) -> list[str]:
-        try:
-            names: list[str] = self._file_system.ls(self._parts_path, detail=False)
-        except FileNotFoundError:  # an object store has no empty folders
-            return []
-        return names
-
     def _read_state(self) -> dict[str, Any] | None:
         if not self._file_system.exists(self._state_path):
             return None
@@ -167,19 +164,10 @@ class JobOutput:
                 f"--output: {self._url}.job.json is damaged, or another version of lopa-ray wrote it; choose another "
                 f"--output, or remove {self._url}.job.json, .parts and the file itself to start again"
             )
-        valid: dict[str, Any] = state
-        return valid
+        return cast(dict[str, Any], state)
 
     def _write_state(self, state: dict[str, Any]) -> None:
         write_atomically(self._file_system, self._state_path, iter([json.dumps(state, indent=1).encode()]))
-
-    def _require_same_spec(self, before: JobSpec, spec: JobSpec) -> None:
-        changed = _difference(before, json.loads(json.dumps(spec)))
-        if changed is not None:
-            raise SettingsError(
-                f"--output: {self._url} was begun with another {changed}; restore that to continue, choose another "
-                f"--output, or remove {self._url}.job.json, .parts and the file itself to start again"
-            )
 
     def write_chunk(self, index: int, rows: Sequence[str]) -> None:
         """Write a chunk's results. Raises SettingsError."""

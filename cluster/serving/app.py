@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping
 from typing import Any, cast
 
 from fastapi import FastAPI
@@ -20,18 +19,15 @@ from ray import serve
 from ray.serve import Application
 
 from actors.placement import worker_bundle
-from cluster.choices.decision_message import DecisionMessage
-from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
-from cluster.serving.backend import Backend, RequestRejected
 from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
+from cluster.serving.protocol.backend import Backend
 from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.group_settings import MIN_HUNG_AFTER_S
-from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.engine.config import Config
-from lopa_ray.errors import OverloadedError, PromptError, RequestError, SettingsError
+from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_files import pin_model
 
 REPLICA_CPUS = 0.1
@@ -44,7 +40,6 @@ CORES_FOR_TWO_INGRESSES = 4
 smaller one the second would take time from the groups."""
 
 INGRESS_MAX_ONGOING_REQUESTS = 1000
-"""Requests that an ingress replica handles at once."""
 
 GROUP_MAX_ONGOING_REQUESTS = 1000
 """Requests that a group has at once, in slots or waiting; `group.max_requests_per_client` bounds those of a client."""
@@ -63,44 +58,6 @@ class GroupReplica(GroupServer):
         use_serve_log_handlers()
         super().__init__(model, config)
         await self.start()
-
-    async def generate(  # type: ignore[override]  # it yields one more type
-        self, request: ChoicesRequest
-    ) -> AsyncGenerator[ChoicesOutput | RequestRejected, None]:
-        """See `GroupServer.generate` and `RequestRejected`."""
-        try:
-            async with aclosing(super().generate(request)) as outputs:
-                async for output in outputs:
-                    yield output
-        except (RequestError, OverloadedError) as error:
-            yield RequestRejected(error)
-
-    async def decide(  # type: ignore[override]  # it yields one more type
-        self, request: DecisionMessage
-    ) -> AsyncGenerator[DecisionResult | RequestRejected, None]:
-        """See `GroupServer.decide` and `RequestRejected`."""
-        try:
-            async with aclosing(super().decide(request)) as results:
-                async for result in results:
-                    yield result
-        except (RequestError, OverloadedError) as error:
-            yield RequestRejected(error)
-
-    async def tokenize(  # type: ignore[override]  # it returns one more type
-        self, given: PromptToTokenize
-    ) -> TokenizedPrompt | RequestRejected:
-        """See `GroupServer.tokenize` and `RequestRejected`."""
-        try:
-            return await super().tokenize(given)
-        except PromptError as error:
-            return RequestRejected(error)
-
-    async def detokenize(self, tokens: Sequence[int]) -> str | RequestRejected:  # type: ignore[override]  # as tokenize
-        """See `GroupServer.detokenize` and `RequestRejected`."""
-        try:
-            return await super().detokenize(tokens)
-        except PromptError as error:
-            return RequestRejected(error)
 
     def __del__(self) -> None:
         self.close()

@@ -29,7 +29,6 @@ from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.serve_environment import serve_environment
 from cluster.serving.settings import ModelEntry, ServeSettings
 from lopa_ray.decoding.decoders import merge_decoder_settings
-from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
@@ -50,21 +49,16 @@ class ServeLauncher:
         self.name: str = application.get("name", "lopa")
         self.route_prefix: str = application.get("route_prefix", "/")
         self.args: dict[str, Any] = application.get("args") or {}
-        self.env_vars = {
-            str(key): str(value)
-            for key, value in ((application.get("runtime_env") or {}).get("env_vars") or {}).items()
-        }
+        env_vars = (application.get("runtime_env") or {}).get("env_vars") or {}
+        self.env_vars = {str(key): str(value) for key, value in env_vars.items()}
         self.logging_config: dict[str, Any] | None = values.get("logging_config")
         self.deployments = {
             entry["name"]: {key: value for key, value in entry.items() if key != "name"}
             for entry in application.get("deployments") or ()
         }
         self.proxy_location: str = values.get("proxy_location", "HeadOnly")
-        self.http_options: dict[str, Any] = {
-            "host": "127.0.0.1",
-            "port": 8000,
-            **(values.get("http_options") or {}),
-        }
+        listen = {"host": "127.0.0.1", "port": 8000}
+        self.http_options: dict[str, Any] = listen | (values.get("http_options") or {})
 
     def apply_options(
         self,
@@ -77,15 +71,12 @@ class ServeLauncher:
     ) -> None:
         """Put options of the command line on top. `sections` changes the first model; `model` renames it.
 
-        Raises SettingsError for a section that a model does not have, and for values that are not allowed.
+        Raises SettingsError for values that are not allowed.
         """
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
         first, *others = self.settings.models
-        unknown = sorted(set(sections) - set(Config.model_fields))
-        if unknown:
-            raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
         if "decoder" in sections.get("decode", {}):  # what the file sets may be for another one
             decode = {"decoder": first.load().decode.decoder, **first.decode}
@@ -128,17 +119,14 @@ class ServeLauncher:
 
     @property
     def settings(self) -> ServeSettings:
-        """The arguments of the application, checked. Raises SettingsError."""
         return ServeSettings(**self.args)
 
     @property
     def host(self) -> str:
-        """Address that is listened on."""
         return str(self.http_options["host"])
 
     @property
     def port(self) -> int:
-        """Port that is listened on."""
         return int(self.http_options["port"])
 
     @property
@@ -231,7 +219,6 @@ class ServeLauncher:
             ) from None
 
     def _deployment_messages(self) -> str:
-        """The last line of each deployment's message."""
         application = serve.status().applications.get(self.name)
         deployments = {} if application is None else application.deployments
         return "\n".join(
@@ -263,7 +250,6 @@ def _wait(stop: threading.Event, node: RayNode) -> None:
 
 
 def _call_if_alive(node: RayNode, function: Callable[..., object], *arguments: object) -> None:
-    """Without its node this process can ask the cluster for nothing; calls would wait for ever."""
     if node.alive:
         function(*arguments)
 
@@ -275,20 +261,12 @@ def _with_dtype(entry: ModelEntry) -> str:
 
 
 def _with_workers(entry: ModelEntry) -> str:
-    """What a group of a model is: "demo on 2 workers"."""
     workers = entry.load().group.num_workers
     return f"{entry.id} on {workers} worker{'s' * (workers > 1)}"
 
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-_PORT_ADVICE = {
-    errno.EADDRINUSE: "stop the program that listens there, or choose another --port",
-    errno.EACCES: "choose a --port of 1024 or more",
-}
-"""What to do about an error that is not the host's."""
 
 
 def _check_port(host: str, port: int) -> None:
@@ -299,9 +277,10 @@ def _check_port(host: str, port: int) -> None:
         with socket.create_server((host, port), family=family, dualstack_ipv6=dualstack):
             pass
     except (OSError, UnicodeError) as error:  # UnicodeError: a name with a part that is too long
-        advice = _PORT_ADVICE.get(
-            getattr(error, "errno", 0), "choose a --host that is a name or an address of this machine"
-        )
+        advice = {
+            errno.EADDRINUSE: "stop the program that listens there, or choose another --port",
+            errno.EACCES: "choose a --port of 1024 or more",
+        }.get(getattr(error, "errno", 0), "choose a --host that is a name or an address of this machine")
         reason = str(getattr(error, "strerror", error)).partition(" (while")[0]
         raise ClusterError(f"cannot listen on {_in_url(host)}:{port} ({reason}); {advice}") from None
 

@@ -1,51 +1,15 @@
-"""Settings of a server: its models, keys and limits."""
+"""Settings of a server: its models, and where its keys are."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from cluster.serving.http.http_settings import HttpSettings
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.engine.config import Config
-
-
-class HttpSettings(StrictModel):
-    """Keys and limits of the HTTP layer."""
-
-    api_keys: list[SecretStr] = Field(default_factory=list, repr=False)
-    """A request under /v1 or /admin, or to /tokenize or /detokenize, needs one of these as its bearer token; none: no
-    key is needed, and /admin is closed."""
-
-    allowed_hosts: list[str] = Field(default_factory=list)
-    """Without API keys: names that `Host` may have besides localhost and IP addresses; "*": all names. Where the list
-    is empty, only connections to a loopback address are checked."""
-
-    allowed_origins: list[str] = Field(default_factory=list)
-    """Web pages of these origins (https://app.example) may call the server from a browser; "*": all pages. Without API
-    keys, pages of other origins are refused."""
-
-    max_body_bytes: int = Field(default=2**19, ge=1)
-    """Maximum size of a request body, in bytes."""
-
-    @field_validator("api_keys", mode="before")
-    @classmethod
-    def _check_api_keys(cls, value: Any) -> Any:
-        # Checked by hand, since a refused value shows in the error.
-        if not isinstance(value, list):
-            raise ValueError(f"got {type(value).__name__}; allowed: a list of texts")
-        for at, key in enumerate(value):
-            text = key.get_secret_value() if isinstance(key, SecretStr) else key
-            if (
-                not isinstance(text, str)
-                or not text
-                or not text.isascii()
-                or not text.isprintable()
-                or " " in text
-            ):
-                raise ValueError(f"key {at} is not valid; allowed: printable ASCII characters without spaces")
-        return [key if isinstance(key, SecretStr) else SecretStr(key) for key in value]
 
 
 class ModelEntry(StrictModel):
@@ -71,17 +35,11 @@ class ModelEntry(StrictModel):
 
     @property
     def deployment(self) -> str:
-        """Name of its deployment on Ray Serve."""
         return re.sub(r"[^A-Za-z0-9_.-]", "-", self.id)
 
     def load(self) -> Config:
         """The group's configuration. Raises SettingsError."""
-        sections = {
-            "model": self.model,
-            "group": self.group,
-            "decode": self.decode,
-            "decisions": self.decisions,
-        }
+        sections = {name: getattr(self, name) for name in Config.model_fields}
         return Config.load(self.config, sections)
 
 

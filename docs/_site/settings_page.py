@@ -9,7 +9,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
+from cluster.serving.http.http_settings import HttpSettings
+from cluster.serving.settings import ModelEntry, ServeSettings
 from lopa_ray.config.decision_settings import DecisionSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.group_settings import GroupSettings
@@ -25,7 +26,8 @@ A YAML file has four sections: `model` (the checkpoint and its format), `group` 
 `decode` (the defaults of a request) and `decisions` (typed questions). Any setting can be given on the command line as
 `--set section.key=value`. Unknown keys and impossible combinations are errors. `lopa config` prints every setting with
 its value. A server on Ray Serve has settings of its own, the arguments of its application. This page is generated from
-the classes in `lopa_ray/config`, `lopa_ray/decoding/decoders` and `cluster/serving/settings.py`.
+the classes in `lopa_ray/config`, `lopa_ray/decoding/decoders`, `cluster/serving/settings.py` and
+`cluster/serving/http/http_settings.py`.
 """
 
 

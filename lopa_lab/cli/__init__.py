@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
 from cluster.command_line.command_app import CommandApp
-from cluster.command_line.installed_commands import Command, add_commands
 from lopa_lab.cli import bench_commands, evaluation_commands, experiment_commands
 from lopa_lab.cli.conformance_command import conformance
 
-COMMANDS: dict[str, Command] = {
+COMMANDS: dict[str, typer.Typer | Callable[..., Any]] = {
     "bench": bench_commands.app,
     "conformance": conformance,
     "eval": evaluation_commands.app,
@@ -21,4 +25,4 @@ app = CommandApp(
     no_args_is_help=True,
     add_completion=False,
 )
-add_commands(app, COMMANDS)
+app.add_commands(COMMANDS)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from cluster.command_line.command_app import CommandApp
-from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
+from cluster.command_line.exit_status import FAILED, error_exit
 from cluster.command_line.options import (
     ConfigOption,
     DeviceOption,
@@ -244,16 +244,15 @@ def measure_all(
 
     Run it again to measure the parts that are missing.
     """
-    with exit_on_error():
-        from lopa_lab.bench.parts import choose_parts, parts_of, run_parts
-        from lopa_lab.bench.report import RECORDS, write_report
-        from lopa_lab.records.figure import require_matplotlib
+    from lopa_lab.bench.parts import choose_parts, parts_of, run_parts
+    from lopa_lab.bench.report import RECORDS, write_report
+    from lopa_lab.records.figure import require_matplotlib
 
-        require_matplotlib()
-        chosen = choose_parts(parts_of(device), parts)
-        missing = run_parts(chosen, folder / RECORDS, seconds=60 * minutes, smallest=smallest, say=typer.echo)
-        if len(missing) < len(chosen):
-            typer.echo(f"Page: {write_report(folder)}")
+    require_matplotlib()
+    chosen = choose_parts(parts_of(device), parts)
+    missing = run_parts(chosen, folder / RECORDS, seconds=60 * minutes, smallest=smallest, say=typer.echo)
+    if len(missing) < len(chosen):
+        typer.echo(f"Page: {write_report(folder)}")
     if missing:
         raise error_exit(f"{len(missing)} of {len(chosen)} parts are missing: {', '.join(missing)}", FAILED)
 
@@ -264,10 +263,9 @@ def report(
     ),
 ) -> None:
     """Write a page with tables and plots of all records in a folder."""
-    with exit_on_error():
-        from lopa_lab.bench.report import write_report
+    from lopa_lab.bench.report import write_report
 
-        typer.echo(f"Page: {write_report(folder)}")
+    typer.echo(f"Page: {write_report(folder)}")
 
 
 for _command in (forward, step, commit, decode, serve, recovery):

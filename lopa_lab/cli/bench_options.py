@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
+from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
 
-from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.engine_options import declare_parameters
 from cluster.command_line.options import allowed_values
 from cluster.command_line.progress import ShownTask
 from lopa_lab.bench.measurements import (
@@ -24,7 +26,6 @@ from lopa_lab.bench.measurements import (
     varying_keys,
 )
 from lopa_lab.bench.model_shapes import SHAPES
-from lopa_lab.cli.declared_options import declare_options
 from lopa_lab.records.machine import Machine, checkout_commit
 from lopa_lab.records.markdown import table
 from lopa_lab.records.record import arguments_of_process, check_writable, now
@@ -105,28 +106,28 @@ def benchmark(measure: Callable[..., Measurements]) -> Callable[..., None]:
 
     @wraps(measure)
     def command(*, output: Path | None, against: Path | None, **options: Any) -> None:
-        with exit_on_error():
-            name = measure.__name__
-            if output is not None:
-                check_writable(output)
-            started, commit, earlier = now(), checkout_commit(), _earlier_record(name, against)
-            with ShownTask(f"Measuring {name}"):
-                measurements = measure(**options)
-            record = BenchRecord.of_run(
-                arguments_of_process(),
-                benchmark=name,
-                started=started,
-                machine=Machine.here(options.get("device") or "cpu"),
-                commit=commit,
-                **asdict(measurements),
-            )
-            if output is not None:
-                record.write(output)
-            _print(record, earlier)
-            if output is not None:
-                typer.echo(f"Record: {output}")
+        name = measure.__name__
+        if output is not None:
+            check_writable(output)
+        started, commit, earlier = now(), checkout_commit(), _earlier_record(name, against)
+        with ShownTask(f"Measuring {name}"):
+            measurements = measure(**options)
+        record = BenchRecord.of_run(
+            arguments_of_process(),
+            benchmark=name,
+            started=started,
+            machine=Machine.here(options.get("device") or "cpu"),
+            commit=commit,
+            **asdict(measurements),
+        )
+        if output is not None:
+            record.write(output)
+        _print(record, earlier)
+        if output is not None:
+            typer.echo(f"Record: {output}")
 
-    declare_options(command, measure, _record_files)
+    own = (signature(function, eval_str=True).parameters.values() for function in (measure, _record_files))
+    declare_parameters(command, chain.from_iterable(own))
     return command
 
 

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cluster.command_line import options
-from cluster.command_line.exit_status import FAILED, exit_on_error
+from cluster.command_line.engine_options import EngineOptions, engine_options
+from cluster.command_line.exit_status import FAILED
 from lopa_ray.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ STYLES = {"passed": "green", "differs": "red", "not supported": "yellow", "error
 
 
 def conformance(
+    *,
     cases: Annotated[list[Path], typer.Argument(help="Files of recorded cases (JSONL).", metavar="CASES...")],
     models: Annotated[Path, typer.Option(help="Folder of the recorded checkpoints; adapters in ../lora.")],
-    workers: options.WorkersOption = None,
-    tensor_parallel_size: options.TensorParallelSizeOption = None,
+    engine: Annotated[EngineOptions, engine_options("group.*")],
     device: Annotated[str, typer.Option(help=f"{options.allowed_values('device')}.")] = "cpu",
     implementation: Annotated[
         str, typer.Option(help=f"{options.allowed_values('implementation')}.")
@@ -40,43 +41,40 @@ def conformance(
     forward cases are then skipped, and said to be. Exit status 1 if a case differs, is not supported or cannot be read,
     or if none was compared. Cases with a mask token in the prompt are refused by design, and do not count.
     """
-    with exit_on_error():
-        import torch
+    import torch
 
-        from lopa_lab.conformance.cases import read_cases
-        from lopa_lab.conformance.replay import replay
-        from lopa_ray.engine.base import Engine
-        from lopa_ray.engine.config import Config
-        from lopa_ray.engine.local import LocalEngine
-        from lopa_ray.execution.device import DEVICES
+    from lopa_lab.conformance.cases import read_cases
+    from lopa_lab.conformance.replay import replay
+    from lopa_ray.engine.base import Engine
+    from lopa_ray.engine.config import Config
+    from lopa_ray.engine.local import LocalEngine
+    from lopa_ray.execution.device import DEVICES
 
-        torch.set_num_threads(1)
-        overrides = options.parse_overrides(
-            None, workers=workers, tensor_parallel_size=tensor_parallel_size, device=device
+    torch.set_num_threads(1)
+    overrides = engine.overrides()
+    given = Config.parse({"model": {"implementation": implementation, "device": device}}, overrides)
+    on_workers = "group" in overrides
+    if not on_workers:
+        DEVICES[given.model.device].torch_device()
+    recorded = [case for file in cases for case in read_cases(file)]
+    if not recorded:
+        raise SettingsError("no cases in the given files; a file has one JSON object per line")
+    if not models.is_dir():
+        raise SettingsError(
+            f"--models: no folder {models}; it must have one checkpoint folder per recorded model"
         )
-        given = Config.parse({"model": {"implementation": implementation}}, overrides)
-        on_workers = "group" in overrides
+
+    def make_engine(config: Config) -> Engine:
+        model = config.model.replace(implementation=given.model.implementation)
+        config = config.replace(model=model, group=given.group)
         if not on_workers:
-            DEVICES[given.model.device].torch_device()
-        recorded = [case for file in cases for case in read_cases(file)]
-        if not recorded:
-            raise SettingsError("no cases in the given files; a file has one JSON object per line")
-        if not models.is_dir():
-            raise SettingsError(
-                f"--models: no folder {models}; it must have one checkpoint folder per recorded model"
-            )
+            return LocalEngine.from_config(config)
+        from actors.engine import RayEngine
 
-        def make_engine(config: Config) -> Engine:
-            model = config.model.replace(implementation=given.model.implementation)
-            config = config.replace(model=model, group=given.group)
-            if not on_workers:
-                return LocalEngine.from_config(config)
-            from actors.engine import RayEngine
+        return RayEngine.from_config(config)
 
-            return RayEngine.from_config(config)
-
-        verdicts = replay(recorded, models, make_engine, device=device, logits=not on_workers)
-        passed = _print_verdicts(verdicts, as_json)
+    verdicts = replay(recorded, models, make_engine, device=device, logits=not on_workers)
+    passed = _print_verdicts(verdicts, as_json)
     if not passed:
         raise typer.Exit(FAILED)
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from cluster.command_line import options
-from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.engine_options import EngineOptions, engine_options
 from lopa_lab.cli.bench_options import WORDS, several
 
 
 def decisions(
+    *,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Labelled questions, JSON Lines; see docs/decisions.md.")
     ],
@@ -31,13 +32,10 @@ def decisions(
         Path | None, typer.Option(metavar="FILE", help="Write the reliability plot (SVG; extra eval).")
     ] = None,
     config: options.ConfigOption = "demo",
-    model: options.ModelOption = None,
-    lora: options.LoraOption = None,
-    dtype: options.DtypeOption = None,
-    device: options.DeviceOption = None,
-    assignments: options.SetOption = None,
-    workers: options.WorkersOption = None,
-    local: options.LocalOption = False,
+    engine: Annotated[
+        EngineOptions,
+        engine_options("model.*", "set", "group.*", "local", without=("tensor_parallel_size",)),
+    ],
 ) -> None:
     """Ask labelled questions: accuracy, Brier score, calibration error, and temperatures that calibrate.
 
@@ -49,34 +47,29 @@ def decisions(
     from lopa_lab.records.figure import require_matplotlib
     from lopa_ray.config.decision_settings import DecisionSettings
 
-    with exit_on_error():
-        if local:
-            options.refuse_beside("--local", {"--workers": workers})
-        if plot is not None:
-            require_matplotlib()
-        overrides = options.parse_overrides(
-            assignments, model=model, lora=lora, dtype=dtype, device=device, workers=workers
-        )
-        given = [DecisionSettings(prefix=name) for name in prefix or ()]
-        labelled = read_labelled(file)
-        with open_engine(options.load_config(config, overrides), local=local) as engine:
-            current = engine.config.decisions
-            attention = engine.config.decode.prompt_attention
-            changes = [settings.prefix for settings in given] or [current.prefix_for(attention)]
-            reports = [
-                evaluate(
-                    engine,
-                    labelled,
-                    current.replace(prefix=name, rotations=rotations or current.rotations),
-                )
-                for name in changes
-            ]
-        for report in reports:
-            typer.echo(report.as_text() + "\n")
-        best = best_report(reports)
-        if output is not None:
-            write_settings(best, output)
-            typer.echo(f"Settings: {output}")
-        if plot is not None:
-            plot.write_text(reliability_plot(best), encoding="utf-8")
-            typer.echo(f"Plot: {plot}")
+    if plot is not None:
+        require_matplotlib()
+    loaded = engine.load(config)
+    given = [DecisionSettings(prefix=name) for name in prefix or ()]
+    labelled = read_labelled(file)
+    with open_engine(loaded, local=engine["local"]) as opened:
+        current = opened.config.decisions
+        attention = opened.config.decode.prompt_attention
+        changes = [settings.prefix for settings in given] or [current.prefix_for(attention)]
+        reports = [
+            evaluate(
+                opened,
+                labelled,
+                current.replace(prefix=name, rotations=rotations or current.rotations),
+            )
+            for name in changes
+        ]
+    for report in reports:
+        typer.echo(report.as_text() + "\n")
+    best = best_report(reports)
+    if output is not None:
+        write_settings(best, output)
+        typer.echo(f"Settings: {output}")
+    if plot is not None:
+        plot.write_text(reliability_plot(best), encoding="utf-8")
+        typer.echo(f"Plot: {plot}")

@@ -11,10 +11,12 @@ import typer
 
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp, CommandGroup
-from cluster.command_line.exit_status import FAILED, exit_on_error
+from cluster.command_line.engine_options import EngineOptions, engine_options
+from cluster.command_line.exit_status import FAILED
 from cluster.command_line.progress import ShownTask
 from lopa_lab.cli.eval_decisions_command import decisions
 from lopa_lab.hub_connection import use_cache_without_hub
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
 
@@ -51,13 +53,12 @@ def _require_packages() -> None:
 
 def _harness_command(name: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
-        with exit_on_error():
-            _require_packages()
-            if name == "run" and not {"--help", "-h"} & {*context.args}:
-                use_cache_without_hub()
-            from lopa_lab.evaluation.harness_cli import run_harness
+        _require_packages()
+        if name == "run" and not {"--help", "-h"} & {*context.args}:
+            use_cache_without_hub()
+        from lopa_lab.evaluation.harness_cli import run_harness
 
-            run_harness([name, *context.args])
+        run_harness([name, *context.args])
 
     return run
 
@@ -73,6 +74,7 @@ app.command()(decisions)
 
 
 def reproduce(
+    *,
     table: Annotated[str, typer.Argument(help="table1, table2, table3, table4, table7, fig4 or fig5.")],
     rows: Annotated[
         list[str] | None,
@@ -94,16 +96,9 @@ def reproduce(
         str | None,
         options.config_option("Take model and group from here, and decode settings from the presets."),
     ] = None,
-    model: options.ModelOption = None,
-    lora: options.LoraOption = None,
-    dtype: options.DtypeOption = None,
-    device: options.DeviceOption = None,
-    max_new_tokens: options.MaxNewTokensOption = None,
-    seed: options.SeedOption = None,
-    assignments: options.SetOption = None,
-    workers: options.WorkersOption = None,
-    tensor_parallel_size: options.TensorParallelSizeOption = None,
-    local: options.LocalOption = False,
+    engine: Annotated[
+        EngineOptions, engine_options("model.*", "max_new_tokens", "seed", "set", "group.*", "local")
+    ],
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only so many problems of each task of the harness.")
     ] = None,
@@ -122,38 +117,27 @@ def reproduce(
     The presets' models need GPUs and the Hub. On a CPU, with the model in the package: --config demo --local
     --stand-in word_problems --limit 4. A command that was killed goes on when it is given again.
     """
-    with exit_on_error():
-        _require_packages()
-        overrides = options.parse_overrides(
-            assignments,
-            model=model,
-            lora=lora,
-            dtype=dtype,
-            device=device,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
-            workers=workers,
-            tensor_parallel_size=tensor_parallel_size,
+    _require_packages()
+    overrides = engine.overrides()
+    if "max_num_seqs" in overrides.get("model", {}):
+        raise SettingsError(
+            "model.max_num_seqs: --concurrency sets how many problems are in flight; use that"
         )
-        if "max_num_seqs" in overrides.get("model", {}):
-            raise SettingsError(
-                "model.max_num_seqs: --concurrency sets how many problems are in flight; use that"
-            )
-        if stand_in != "word_problems":
-            use_cache_without_hub()
-        with ShownTask("Starting"):
-            from lopa_lab.paper import reproduce as paper
+    if stand_in != "word_problems":
+        use_cache_without_hub()
+    with ShownTask("Starting"):
+        from lopa_lab.paper import reproduce as paper
 
-        selection = paper.Selection(
-            rows=rows or (),
-            tasks=tasks or (),
-            stand_in=stand_in,
-            base=None if config is None else options.load_config(config, {}),
-            overrides=overrides,
-            limit=limit,
-            concurrency=concurrency,
-            local=local,
-        )
-        all_well = paper.reproduce(table, selection, output or Path("reproduction") / table)
+    selection = paper.Selection(
+        rows=rows or (),
+        tasks=tasks or (),
+        stand_in=stand_in,
+        base=None if config is None else Config.load(config),
+        overrides=overrides,
+        limit=limit,
+        concurrency=concurrency,
+        local=engine["local"],
+    )
+    all_well = paper.reproduce(table, selection, output or Path("reproduction") / table)
     if not all_well:
         raise typer.Exit(FAILED)

@@ -10,7 +10,7 @@ import typer
 
 from cluster.command_line import options
 from cluster.command_line.command_app import CommandApp
-from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.engine_options import EngineOptions, engine_options
 from cluster.command_line.progress import ShownTask
 from lopa_lab.experiments.run.setup import FIT_SEED
 from lopa_lab.experiments.table import EXPERIMENTS
@@ -21,14 +21,16 @@ app = CommandApp(
     no_args_is_help=True,
 )
 
+ExperimentOptions = Annotated[
+    EngineOptions, engine_options("model", "device", "model.*", "set", without=("lora",))
+]
+
 
 def _command(name: str) -> Callable[..., None]:
     def run(
+        *,
         config: options.ConfigOption = "demo",
-        model: options.ModelOption = None,
-        device: options.DeviceOption = None,
-        dtype: options.DtypeOption = None,
-        assignments: options.SetOption = None,
+        engine: ExperimentOptions,
         problems: Annotated[
             int | None,
             typer.Option(min=1, help="Held-out problems; without it, the experiment's own number."),
@@ -38,26 +40,24 @@ def _command(name: str) -> Callable[..., None]:
             Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the experiment's files.")
         ] = Path("experiments"),
     ) -> None:
-        with exit_on_error():
-            with ShownTask("Starting"):
-                from lopa_lab.experiments.run.runner import run_experiment
-                from lopa_lab.experiments.table import load_experiment
-                from lopa_lab.records.record import arguments_of_process
+        with ShownTask("Starting"):
+            from lopa_lab.experiments.run.runner import run_experiment
+            from lopa_lab.experiments.table import load_experiment
+            from lopa_lab.records.record import arguments_of_process
 
-                experiment = load_experiment(name)
-            overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
-            record = run_experiment(
-                name,
-                experiment,
-                EXPERIMENTS[name],
-                options.load_config(config, overrides),
-                problems=problems or experiment.problems,
-                seed=seed,
-                folder=output,
-                command=arguments_of_process(),
-            )
-            typer.echo(experiment.finding(record).text)
-            typer.echo(f"\nFiles: {output / name}.json, .svg, .png, .md")
+            experiment = load_experiment(name)
+        record = run_experiment(
+            name,
+            experiment,
+            EXPERIMENTS[name],
+            engine.load(config),
+            problems=problems or experiment.problems,
+            seed=seed,
+            folder=output,
+            command=arguments_of_process(),
+        )
+        typer.echo(experiment.finding(record).text)
+        typer.echo(f"\nFiles: {output / name}.json, .svg, .png, .md")
 
     return run
 
@@ -68,11 +68,9 @@ for _name, _question in EXPERIMENTS.items():
 
 @app.command("fit-drafts")
 def fit_drafts(
+    *,
     config: options.ConfigOption = "demo",
-    model: options.ModelOption = None,
-    device: options.DeviceOption = None,
-    dtype: options.DtypeOption = None,
-    assignments: options.SetOption = None,
+    engine: ExperimentOptions,
     problems: Annotated[int, typer.Option(min=1, help="Word problems to decode.")] = 400,
     seed: Annotated[
         int, typer.Option(min=0, help="Of the problems; `lopa experiment verified` needs others.")
@@ -90,20 +88,18 @@ def fit_drafts(
     Decodes problems with verified lookahead, and fits a model per ranking to the states that it reaches. Replace
     lopa_ray/decoding/verified/fill_models.json with the file to use it.
     """
-    with exit_on_error():
-        from cluster.batch.open_engine import open_engine
-        from lopa_lab.experiments.run.fit_fill_model import fill_models_text, fit_fill_models
-        from lopa_lab.records.record import check_writable, replace_file
-        from lopa_lab.word_problems import held_out_problems
+    from cluster.batch.open_engine import open_engine
+    from lopa_lab.experiments.run.fit_fill_model import fill_models_text, fit_fill_models
+    from lopa_lab.records.record import check_writable, replace_file
+    from lopa_lab.word_problems import held_out_problems
 
-        check_writable(output)
-        overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
-        given = options.load_config(config, overrides)
-        with open_engine(given, local=True) as engine:
-            decoded = held_out_problems(seed, problems)
-            parameters = fit_fill_models(engine, given, decoded, rounds, typer.echo)
-        replace_file(output, fill_models_text(parameters))
-        typer.echo(f"File: {output}")
+    check_writable(output)
+    given = engine.load(config)
+    with open_engine(given, local=True) as opened:
+        decoded = held_out_problems(seed, problems)
+        parameters = fit_fill_models(opened, given, decoded, rounds, typer.echo)
+    replace_file(output, fill_models_text(parameters))
+    typer.echo(f"File: {output}")
 
 
 @app.command()
@@ -116,9 +112,8 @@ def report(
     ] = Path("docs/findings.md"),
 ) -> None:
     """Write the page of findings, with its plots, from records."""
-    with exit_on_error():
-        from lopa_lab.experiments.run.findings_page import write_page
-        from lopa_lab.experiments.table import load_experiment
+    from lopa_lab.experiments.run.findings_page import write_page
+    from lopa_lab.experiments.table import load_experiment
 
-        write_page(EXPERIMENTS, load_experiment, records, page)
-        typer.echo(f"Page: {page}")
+    write_page(EXPERIMENTS, load_experiment, records, page)
+    typer.echo(f"Page: {page}")

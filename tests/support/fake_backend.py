@@ -8,8 +8,8 @@ import math
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -36,10 +36,11 @@ from cluster.choices.messages import (
     ToolCallDelta,
 )
 from cluster.openai.error_object import ErrorObject
-from cluster.serving.backend import Backend, GroupStatus, ReplicaMetrics, RequestDefaults, WorkerCounts
 from cluster.serving.http.asgi_app import create_app
+from cluster.serving.http.http_settings import HttpSettings
+from cluster.serving.protocol.backend import Backend
+from cluster.serving.protocol.messages import GroupHealth, ModelDefaults, ReplicaMetrics, WorkersOfGroup
 from cluster.serving.replica.request_defaults import request_defaults
-from cluster.serving.settings import HttpSettings
 from lopa_ray.decisions.answers import DecisionResult, answer
 from lopa_ray.decisions.questions import orders_of
 from lopa_ray.engine.config import Config
@@ -95,6 +96,15 @@ class FakeBackend:
     def reset(self) -> None:
         """Back to how it was made."""
         vars(self).update(vars(FakeBackend()))
+
+    def stream(self, model: str, call: Callable[..., Any], request: Any) -> AsyncGenerator[Any, None]:
+        outputs: AsyncGenerator[Any, None] = getattr(self, call.__name__)(model, request)
+        return outputs
+
+    async def ask(self, model: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        return await getattr(self, call.__name__)(model, *arguments)
+
+    ask_all = ask
 
     async def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         self.requests.append((model, request))
@@ -162,27 +172,32 @@ class FakeBackend:
             raise PromptError(f"the vocabulary has ids 0 to {VOCABULARY_SIZE - 1}; correct it")
         return "".join(map(chr, tokens))
 
-    async def defaults(self, model: str) -> RequestDefaults:
+    async def defaults(self, model: str) -> ModelDefaults:
         """Those of the preset demo."""
         if self.status_error is not None:
             raise self.status_error
-        return replace(request_defaults(Config.load("demo")), max_model_len=MAX_MODEL_LEN)
+        return request_defaults(model, Config.load("demo")).model_copy(
+            update={"max_model_len": MAX_MODEL_LEN}
+        )
 
     async def metrics(self) -> list[ReplicaMetrics]:
         return self.replica_metrics
 
-    async def status(self) -> list[GroupStatus]:
+    async def status(self) -> list[GroupHealth]:
         if self.status_error is not None:
             raise self.status_error
-        return [GroupStatus(MODEL, "HEALTHY", 1)]
+        return [GroupHealth(model=MODEL, status="HEALTHY", replicas=1)]
 
-    async def workers(self, model: str) -> list[WorkerCounts]:
+    async def workers(self, model: str) -> list[WorkersOfGroup]:
         if self.status_error is not None:
             raise self.status_error
         number = self.num_workers.get(model, 2)
-        return [WorkerCounts(2, number - 2, number, None), WorkerCounts(number, 0, number, "no place")]
+        return [
+            WorkersOfGroup(workers=2, coming=number - 2, wanted=number, problem=None),
+            WorkersOfGroup(workers=number, coming=0, wanted=number, problem="no place"),
+        ]
 
-    async def resize(self, model: str, num_workers: int) -> list[WorkerCounts]:
+    async def resize(self, model: str, num_workers: int) -> list[WorkersOfGroup]:
         if num_workers > MAX_WORKERS:
             raise SettingsError(f"got {num_workers} workers; allowed: 1 to {MAX_WORKERS}")
         self.num_workers[model] = num_workers

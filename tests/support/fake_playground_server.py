@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
@@ -98,8 +98,8 @@ class FakeServer:
         model = request.path_params["model"]
         config = Config.load("demo")
         config = config.replace(decode=override_settings(config.decode, self.settings))
-        defaults = replace(request_defaults(config), is_demo_model=model == "demo")
-        return self._unauthorized(request) or JSONResponse({"model": model, **asdict(defaults)})
+        defaults = request_defaults(model, config).model_copy(update={"is_demo_model": model == "demo"})
+        return self._unauthorized(request) or JSONResponse(defaults.model_dump())
 
     async def _complete(self, request: Request) -> Response:
         self.paths.append(request.url.path)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
+from cluster.serving.http.http_settings import HttpSettings
+from cluster.serving.settings import ModelEntry, ServeSettings
 from lopa_ray.config.decision_settings import DecisionSettings
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings

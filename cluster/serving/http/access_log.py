@@ -18,18 +18,14 @@ CLIENT_CLOSED_REQUEST = 499
 
 @dataclass
 class RequestLogRecord:
-    """The log record of a request."""
-
     id: str
     method: str
     path: str
     model: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    error: str | None = None
-    """The code of the error that it ended with."""
-    status: int | None = None
-    """None as long as no response was begun."""
+    error: str | None = None  # the code of the error that it ended with
+    status: int | None = None  # None as long as no response was begun
 
 
 def log_record_of(scope: Scope) -> RequestLogRecord:
@@ -54,7 +50,6 @@ def log_error(record: RequestLogRecord, error: Exception, response: ApiError) ->
 
 
 def log_request(record: RequestLogRecord, seconds: float) -> None:
-    """Log how a request ended."""
     fields = {
         "request_id": record.id,
         "method": record.method,

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from fastapi import APIRouter, Request, Security
+from fastapi import APIRouter, Depends, Request
 
 from cluster.openai.errors import ApiError
-from cluster.serving.backend import Backend, WorkerCounts
 from cluster.serving.http.body import read_json_object
-from cluster.serving.http.dependencies import check_model, require_api_key
+from cluster.serving.http.dependencies import check_model
+from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.openapi import error_responses, request_body
-from cluster.serving.http.server_models import ModelWorkers, ScaleRequest, WorkersOfGroup
-from cluster.serving.settings import HttpSettings
+from cluster.serving.http.server_models import ModelWorkers, ScaleRequest
+from cluster.serving.protocol.backend import Backend
+from cluster.serving.protocol.group import Group
 
 
 def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
     """Looking at workers, and changing their number. Without API keys all of it is refused."""
-    router = APIRouter(
-        prefix="/admin",
-        dependencies=[Security(require_api_key(settings.api_keys) if settings.api_keys else _forbid)],
-        responses=error_responses([401] if settings.api_keys else []),
-    )
+    router = APIRouter(prefix="/admin", dependencies=[] if settings.api_keys else [Depends(_forbid)])
 
     @router.get(
         "/models/{model:path}/workers",
@@ -30,7 +27,8 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
     )
     async def workers(model: str) -> ModelWorkers:
         check_model(model, backend().models)
-        return _model_workers(model, await backend().workers(model))
+        groups = await backend().ask_all(model, Group.workers)
+        return ModelWorkers(object="model.workers", model=model, groups=groups)
 
     @router.post(
         "/models/{model:path}/workers",
@@ -43,7 +41,8 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
         loaded the model; the answer says how many are on their way."""
         check_model(model, backend().models)
         scale_request = ScaleRequest.parse(await read_json_object(request, settings.max_body_bytes))
-        return _model_workers(model, await backend().resize(model, scale_request.num_workers))
+        groups = await backend().ask_all(model, Group.resize, scale_request.num_workers)
+        return ModelWorkers(object="model.workers", model=model, groups=groups)
 
     return router
 
@@ -53,20 +52,4 @@ async def _forbid() -> None:
         403,
         "this server has no API keys, so this endpoint is closed; start it with keys (--api-keys FILE)",
         "admin_needs_keys",
-    )
-
-
-def _model_workers(model: str, groups: Sequence[WorkerCounts]) -> ModelWorkers:
-    return ModelWorkers(
-        object="model.workers",
-        model=model,
-        groups=[
-            WorkersOfGroup(
-                workers=group.workers,
-                coming=group.pending_workers,
-                wanted=group.target_workers,
-                problem=group.last_error,
-            )
-            for group in groups
-        ],
     )

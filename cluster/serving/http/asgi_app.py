@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response, Security
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
@@ -14,25 +14,21 @@ from starlette.types import Scope
 
 from cluster.choices.messages import OwnedId
 from cluster.openai.errors import ApiError
-from cluster.serving.backend import Backend
 from cluster.serving.http.admin_routes import admin_routes
 from cluster.serving.http.cross_site_guard import CrossSiteGuard
 from cluster.serving.http.decision_routes import decision_routes
 from cluster.serving.http.defaults_routes import defaults_routes
+from cluster.serving.http.dependencies import require_api_key
 from cluster.serving.http.health_routes import health_routes
+from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.metrics_routes import metrics_routes
-from cluster.serving.http.middleware import (
-    ErrorMiddleware,
-    HeadMiddleware,
-    RequestLogMiddleware,
-    RequestTargetMiddleware,
-)
+from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware, RequestTargetMiddleware
 from cluster.serving.http.openai_routes import openai_routes
 from cluster.serving.http.openapi import add_schemas, error_responses
 from cluster.serving.http.playground_routes import playground_routes
 from cluster.serving.http.responder import WARNING_HEADER
 from cluster.serving.http.tokenizer_routes import tokenizer_routes
-from cluster.serving.settings import HttpSettings
+from cluster.serving.protocol.backend import Backend
 from lopa_ray import __version__
 
 # A browser enforces that the reference loads nothing from other hosts and is not embedded in other pages.
@@ -62,9 +58,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
     # The last one added is the outermost.
     if not settings.api_keys:
         app.add_middleware(
-            CrossSiteGuard,
-            allowed_hosts=settings.allowed_hosts,
-            allowed_origins=settings.allowed_origins,
+            CrossSiteGuard, allowed_hosts=settings.allowed_hosts, allowed_origins=settings.allowed_origins
         )
     app.add_middleware(RequestTargetMiddleware)
     app.add_middleware(ErrorMiddleware)
@@ -76,7 +70,6 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
             allow_headers=["*"],
             expose_headers=["X-Request-ID", "Retry-After", WARNING_HEADER],
         )
-    app.add_middleware(HeadMiddleware)
     app.add_middleware(RequestLogMiddleware, send_id=send_id)
 
     @app.exception_handler(HTTPException)
@@ -90,13 +83,18 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         raise ApiError(error.status_code, message, code, headers=headers)
 
     running_ids = set[OwnedId]()
-    app.include_router(openai_routes(backend, settings, running_ids))
-    app.include_router(decision_routes(backend, settings, running_ids))
-    app.include_router(tokenizer_routes(backend, settings))
-    app.include_router(defaults_routes(backend, settings))
+    keys = settings.api_keys
+    with_key: dict[str, Any] = {
+        "dependencies": [Security(require_api_key(keys))] if keys else [],
+        "responses": error_responses([401] if keys else []),
+    }
+    app.include_router(openai_routes(backend, settings, running_ids), **with_key)
+    app.include_router(decision_routes(backend, settings, running_ids), **with_key)
+    app.include_router(tokenizer_routes(backend, settings), **with_key)
+    app.include_router(defaults_routes(backend), **with_key)
     app.include_router(health_routes(backend))
     app.include_router(metrics_routes(backend))
-    app.include_router(admin_routes(backend, settings))
+    app.include_router(admin_routes(backend, settings), **with_key)
     app.include_router(playground_routes())
 
     @app.get("/docs", include_in_schema=False)

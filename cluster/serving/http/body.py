@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.types import Receive
 
 from cluster.openai.errors import ApiError, short_repr
 from cluster.serving.http.content_encoding import decompressed
@@ -16,24 +15,26 @@ from lopa_ray.text_input import parse_json
 JSON, CURL_DEFAULT = "application/json", "application/x-www-form-urlencoded"
 """Media types of bodies: the right one, and the one that curl names for any data."""
 
-SHOWN = 40
-"""Characters of a body that an error repeats."""
+SHOWN_CHARS = 40
 
 DRAIN_FACTOR = 4
 """A body up to this many times too long is read to its end, so that its sender gets to read the response."""
 
 
-class ClientDisconnectedError(Exception):
-    """The client closed the connection before it had its response."""
-
-
 async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
     """The JSON object that a request's body is, compressed or not.
 
-    Raises what `check_content_type`, `read_body`, `decompressed` and `parse_json_object` raise."""
+    Raises what `check_content_type`, `read_body` and `decompressed` raise, and ApiError (400) for another body.
+    """
     check_content_type(request.headers)
-    body = await read_body(request.receive, request.headers.get("content-length"), limit)
-    return parse_json_object(decompressed(body, request.headers, limit))
+    body = decompressed(await read_body(request, limit), request.headers, limit)
+    try:
+        value = parse_json(body)
+    except ValueError as error:
+        raise _invalid(f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _invalid(f"the body must be a JSON object; got {json.dumps(value)[:SHOWN_CHARS]}")
+    return value
 
 
 def check_content_type(headers: Mapping[str, str]) -> None:
@@ -50,14 +51,12 @@ def check_content_type(headers: Mapping[str, str]) -> None:
         raise ApiError(415, message, "unsupported_media_type")
 
 
-async def read_body(receive: Receive, content_length: str | None, limit: int) -> bytes:
-    """A body of at most `limit` bytes; `content_length` is the header.
-
-    Raises ApiError (413) beyond, and ClientDisconnectedError if the rest does not come.
-    """
+async def read_body(request: Request, limit: int) -> bytes:
+    """A body of at most `limit` bytes. Raises ApiError (413) beyond, and ClientDisconnect if the rest does not come."""
+    content_length = request.headers.get("content-length")
     length, chunks = 0, []
     if not _exceeds(content_length, DRAIN_FACTOR * limit):
-        async for chunk in _chunks(receive):
+        async for chunk in request.stream():
             length += len(chunk)
             if length <= limit:
                 chunks.append(chunk)
@@ -67,27 +66,6 @@ async def read_body(receive: Receive, content_length: str | None, limit: int) ->
             return b"".join(chunks)
     got = f"{content_length} bytes" if content_length else f"more than {limit} bytes"
     raise ApiError(413, f"got a body of {got}; allowed: {limit} bytes; send less", "body_too_large")
-
-
-def parse_json_object(body: bytes) -> dict[str, Any]:
-    """JSON object → dict. Raises ApiError (400) for anything else, and for what `parse_json` refuses."""
-    try:
-        value = parse_json(body)
-    except ValueError as error:
-        raise _invalid(f"the body is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise _invalid(f"the body must be a JSON object; got {json.dumps(value)[:SHOWN]}")
-    return value
-
-
-async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnectedError
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
 
 
 def _exceeds(content_length: str | None, limit: int) -> bool:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cluster.openai.errors import ApiError, short_repr
 
-ANY = "*"
-"""In a list of allowed hosts or origins: all of them."""
+ANY = "*"  # all hosts or origins are allowed
 
 
 class CrossSiteGuard:
@@ -42,7 +41,7 @@ class CrossSiteGuard:
         await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
-        name = _name_of(host)
+        name = (_split(f"//{host}").hostname or "").rstrip(".")
         # No other site's name can be one of these.
         if name == "localhost" or name.endswith(".localhost") or _is_address(name):
             return
@@ -58,7 +57,8 @@ class CrossSiteGuard:
         if ANY in self._allowed_origins:
             return
         if origin is not None:
-            same = _authority_of(origin) == headers.get("host", "").lower()
+            authority = _split(origin).netloc.lower()
+            same = authority != "" and authority == headers.get("host", "").lower()
             allowed = same or origin.lower() in self._allowed_origins
         else:
             # A link to a page of this server gives the other page nothing to read.
@@ -72,20 +72,11 @@ class CrossSiteGuard:
             raise ApiError(403, message, "origin_not_allowed")
 
 
-def _authority_of(origin: str) -> str | None:
-    """Host and port in an `Origin` header; None: it is not valid, or has none."""
+def _split(url: str) -> SplitResult:
     try:
-        return urlsplit(origin).netloc.lower() or None
+        return urlsplit(url)
     except ValueError:  # brackets around what is no address
-        return None
-
-
-def _name_of(host: str) -> str:
-    """The name or address in a `Host` header, without its port."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:  # brackets around what is no address
-        return ""
+        return urlsplit("")
 
 
 def _is_address(name: str) -> bool:

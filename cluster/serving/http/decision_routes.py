@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 
-from fastapi import APIRouter, Request, Response, Security
+from fastapi import APIRouter, Request, Response
 
+from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import OwnedId
 from cluster.openai.decision_objects import DecisionObject, decision_object
 from cluster.openai.decisions import DecisionsRequest
-from cluster.openai.errors import ApiError
-from cluster.serving.backend import Backend
+from cluster.openai.errors import ApiError, decision_error
+from cluster.openai.response_model import ResponseModel, dumps
 from cluster.serving.http.access_log import log_record_of
 from cluster.serving.http.body import read_json_object
-from cluster.serving.http.decision_responder import DecisionExchange, DecisionResponder
-from cluster.serving.http.dependencies import choose_model, client_of, require_api_key
+from cluster.serving.http.dependencies import choose_model, client_of
+from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.openapi import error_responses, request_body
-from cluster.serving.settings import HttpSettings
+from cluster.serving.http.responder import run_until_disconnect, running_request
+from cluster.serving.protocol.backend import Backend
+from cluster.serving.protocol.group import Group
 from cluster.typesafe.errors import UnprocessableError, UnprocessableObject, unprocessable
-from cluster.typesafe.system_one import (
-    NO_IMAGES,
-    REQUEST_ID_HEADER,
-    SystemOneRequest,
-)
+from cluster.typesafe.system_one import NO_IMAGES, REQUEST_ID_HEADER, SystemOneRequest
 from cluster.typesafe.system_one_answers import SystemOneResponse, system_one_response
+from lopa_ray.decisions.answers import DecisionResult
+from lopa_ray.errors import RequestError
 
 _ERROR_STATUSES = (404, 409, 413, 415, 429, 499, 500, 503, 504)
 
@@ -33,17 +33,31 @@ _ERROR_STATUSES = (404, 409, 413, 415, 429, 499, 500, 503, 504)
 def decision_routes(
     backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
-    """Both routes. `running_ids`: see `Responder`."""
-    router = APIRouter(
-        prefix="/v1",
-        dependencies=[Security(require_api_key(settings.api_keys))] if settings.api_keys else [],
-        responses=error_responses([401]) if settings.api_keys else {},
-    )
+    """Both routes. `running_ids`: see `running_request`."""
+    router = APIRouter(prefix="/v1")
 
-    def respond(http_request: Request, exchange: DecisionExchange) -> Response:
+    async def decide(
+        http_request: Request,
+        asked_model: str | None,
+        message: DecisionMessage,
+        as_error: Callable[[ApiError], ApiError] = lambda error: error,
+    ) -> tuple[str, DecisionResult]:
+        """The model and its result. `as_error`: what the protocol makes of an error about the request."""
         record = log_record_of(http_request.scope)
-        record.model = exchange.model
-        return DecisionResponder(backend(), exchange, record, running_ids)
+        model = record.model = choose_model(asked_model, backend().models)
+
+        async def result() -> DecisionResult:
+            running = running_request(backend(), model, Group.decide, message, running_ids)
+            async with running as results:
+                (only,) = [result async for result in results]
+                return only
+
+        try:
+            decided = await run_until_disconnect(http_request.receive, result())
+        except RequestError as error:
+            raise as_error(decision_error(error)) from None
+        record.prompt_tokens, record.completion_tokens = decided.input_tokens, decided.output_tokens
+        return model, decided
 
     @router.post(
         "/decisions",
@@ -56,9 +70,7 @@ def decision_routes(
         record, client = log_record_of(http_request.scope), client_of(http_request.scope)
         request = DecisionsRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
         message = request.as_message(record.id, client)
-        model = choose_model(request.model, backend().models)
-        exchange = DecisionExchange(model, message, partial(decision_object, model), lambda error: error)
-        return respond(http_request, exchange)
+        return _json(decision_object(*await decide(http_request, request.model, message)))
 
     @router.post(
         "/systemone",
@@ -78,13 +90,14 @@ def decision_routes(
                 raise UnprocessableError(["assets"], f"assets {NO_IMAGES}", "unsupported_parameter")
             request = SystemOneRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
         message = request.as_message(record.id, client)
-        model = choose_model(request.model, backend().models)
-        answer = partial(system_one_response, model, request)
-        headers = {REQUEST_ID_HEADER: record.id}
-        exchange = DecisionExchange(model, message, answer, request.unprocessable, headers)
-        return respond(http_request, exchange)
+        model, result = await decide(http_request, request.model, message, request.unprocessable)
+        return _json(system_one_response(model, request, result), {REQUEST_ID_HEADER: record.id})
 
     return router
+
+
+def _json(response: ResponseModel, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(dumps(response.to_dict()), media_type="application/json", headers=headers)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.serving.backend import Backend, ReplicaMetrics
+from cluster.serving.protocol.backend import Backend
+from cluster.serving.protocol.messages import ReplicaMetrics
 
 
 def metrics_routes(backend: Callable[[], Backend]) -> APIRouter:
@@ -42,12 +43,11 @@ def _page(served: ServerMetrics, accept: str) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class ServerMetrics:
-    """What the replicas have recorded, as one collector of prometheus_client's."""
+    """A collector of prometheus_client's."""
 
     replicas: Sequence[ReplicaMetrics]
 
     def collect(self) -> Iterator[Metric]:
-        """Every family once, with the samples of all replicas."""
         up = GaugeMetricFamily(
             "lopa_replica_up",
             "1: its metrics are here. 0: it starts, or did not answer.",

@@ -1,5 +1,5 @@
-"""What every request passes through, from outside to inside: an id and a log line, HEAD, errors, the bound of headers
-and the path. Pure ASGI."""
+"""Each request passes through, from outside to inside: an id and a log line, errors, the bound of headers, method and
+path. Pure ASGI."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import re
 import time
 import uuid
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.openai.errors import ApiError, api_error
 from cluster.serving.http.access_log import RequestLogRecord, log_error, log_record_of, log_request
-from cluster.serving.http.body import ClientDisconnectedError
-from cluster.serving.http.request_id import given_request_id
 from cluster.serving.http.responder import send_json
+
+REQUEST_ID_HEADER = b"x-request-id"
+
+_VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 MAX_HEADER_BYTES = 2**14
 """Request line and headers together."""
@@ -39,7 +42,7 @@ class RequestLogMiddleware:
                 if self._send_id:
                     message = {
                         **message,
-                        "headers": [*message["headers"], (b"x-request-id", request_id.encode())],
+                        "headers": [*message["headers"], (REQUEST_ID_HEADER, request_id.encode())],
                     }
             await send(message)
 
@@ -48,23 +51,6 @@ class RequestLogMiddleware:
             await self._app(scope, receive, send_with_id)
         finally:
             log_request(record, time.perf_counter() - started)
-
-
-class HeadMiddleware:
-    """Answers HEAD as GET, without the body. FastAPI's routes know GET alone."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_without_body(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        await self._app({**scope, "method": "GET"}, receive, send_without_body)
 
 
 class ErrorMiddleware:
@@ -80,7 +66,7 @@ class ErrorMiddleware:
         record = log_record_of(scope)
         try:
             await self._app(scope, receive, send)
-        except ClientDisconnectedError:
+        except ClientDisconnect:
             record.error = "client_gone"
         except Exception as error:
             response = api_error(error)
@@ -91,8 +77,8 @@ class ErrorMiddleware:
 
 
 class RequestTargetMiddleware:
-    """Bounds path and headers, and serves a path with doubled slashes, or with one at its end, as if it had none. A
-    redirect would lose the body or the key of some clients' requests.
+    """Bounds path and headers, answers HEAD as GET, and serves a path with doubled slashes, or one at its end, as if
+    it had none. A redirect would lose the body or the key of some clients' requests.
 
     Raises ApiError (431).
     """
@@ -110,10 +96,18 @@ class RequestTargetMiddleware:
             path = single_slashes(scope["path"])
             if path != f"{scope.get('root_path', '')}/":  # the first page, whose files lie below it
                 path = path.rstrip("/")
-            scope = {**scope, "path": path}
+            # FastAPI's routes know GET alone; the HTTP server leaves the body of a response to HEAD out.
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            scope = {**scope, "path": path, "method": method}
         await self._app(scope, receive, send)
 
 
 def single_slashes(path: str) -> str:
     """The path with each run of slashes as one."""
     return re.sub("/+", "/", path)
+
+
+def given_request_id(scope: Scope) -> str | None:
+    """The id in a request's header; None if the request has no such header, a header that is not valid, or two."""
+    values = [value for name, value in scope["headers"] if name == REQUEST_ID_HEADER]
+    return values[0].decode() if len(values) == 1 and _VALID_ID.fullmatch(values[0]) else None

@@ -6,28 +6,23 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from fastapi import APIRouter, Request, Response, Security
+from fastapi import APIRouter, Request, Response
 
 from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.chat import ChatBuilder, ChatRequest
 from cluster.openai.choices_request import make_choices_request
-from cluster.openai.completion_objects import (
-    ChatChunk,
-    ChatCompletion,
-    Completion,
-    CompletionChunk,
-)
+from cluster.openai.completion_objects import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from cluster.openai.completions import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import ApiError, short_repr
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.model_list import ModelCard, ModelList
 from cluster.openai.responses import ResponsesRequest
 from cluster.openai.responses_builder import ResponsesBuilder
-from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
-from cluster.serving.http.dependencies import check_model, choose_model, client_of, require_api_key
+from cluster.serving.http.dependencies import check_model, choose_model, client_of
+from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.openapi import (
     completion_response,
     error_responses,
@@ -36,7 +31,7 @@ from cluster.serving.http.openapi import (
 )
 from cluster.serving.http.responder import Responder
 from cluster.serving.http.server_models import CancelledRequest
-from cluster.serving.settings import HttpSettings
+from cluster.serving.protocol.backend import Backend
 from cluster.typesafe.model_list import ModelMetadata, ModelMetadataList
 from cluster.typesafe.system_one import HEADER
 
@@ -48,12 +43,8 @@ _ERROR_STATUSES = (400, 404, 409, 413, 415, 429, 499, 500, 503, 504)
 def openai_routes(
     backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
-    """OpenAI's routes but for decisions, and the one that cancels. `running_ids`: see `Responder`."""
-    router = APIRouter(
-        prefix="/v1",
-        dependencies=[Security(require_api_key(settings.api_keys))] if settings.api_keys else [],
-        responses=error_responses([401]) if settings.api_keys else {},
-    )
+    """OpenAI's routes but for decisions, and the one that cancels. `running_ids`: see `running_request`."""
+    router = APIRouter(prefix="/v1")
     started = int(time.time())
 
     async def respond(

@@ -7,31 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cluster.openai.chat import ChatRequest
-from cluster.openai.completion_objects import ChatChunk, CompletionChunk
-from cluster.openai.completions import CompletionRequest
-from cluster.openai.decisions import DecisionsRequest
 from cluster.openai.error_object import ErrorObject
-from cluster.openai.responses import ResponsesRequest
 from cluster.openai.responses_objects import ResponseEvent, ResponseObject
-from cluster.openai.tokenization import DetokenizeRequest, TokenizeRequest
 from cluster.serving.http.responder import WARNING_HEADER
-from cluster.serving.http.server_models import ScaleRequest
-from cluster.typesafe.system_one import SystemOneRequest
 
-ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
-    ChatRequest,
-    CompletionRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-    ScaleRequest,
-    ResponsesRequest,
-    DecisionsRequest,
-    SystemOneRequest,
-    ChatChunk,
-    CompletionChunk,
-    ResponseEvent,
-)
+_REFERRED: dict[str, type[BaseModel]] = {}
+"""The models that routes refer to, by name; FastAPI does not see them."""
+
 _SCHEMAS = "#/components/schemas/"
 _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 
@@ -52,17 +34,14 @@ _ERROR_DESCRIPTIONS = {
 
 
 def error_responses(statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
-    """Responses that are errors."""
     return {status: {"model": ErrorObject, "description": _ERROR_DESCRIPTIONS[status]} for status in statuses}
 
 
 def request_body(model: type[BaseModel]) -> dict[str, Any]:
-    """The part of an operation that describes its request body."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(model)}}}}
 
 
 def completion_response(chunk: type[BaseModel], completion: type[BaseModel]) -> dict[str, Any]:
-    """The 200 of an operation that answers at once or in a stream."""
     description = (
         f"The whole answer; with `stream: true` server-sent events of {chunk.__name__}, each "
         "`data: {JSON}` and an empty line, then `data: [DONE]`. An error in a stream is an event with `error`."
@@ -75,7 +54,6 @@ def completion_response(chunk: type[BaseModel], completion: type[BaseModel]) -> 
 
 
 def responses_response() -> dict[str, Any]:
-    """The 200 of the Responses API."""
     description = (
         "The whole answer; with `stream: true` server-sent events of ResponseEvent, each `event: TYPE`, `data: {JSON}` "
         "and an empty line. An error in a stream is an event `error`, and `response.failed` behind it."
@@ -101,14 +79,16 @@ def _event_stream(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_schemas(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the schemas that `request_body` and `completion_response` refer to."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    for model in ADDED_SCHEMAS:
+    for name, model in _REFERRED.items():
+        if name in schemas:  # FastAPI knows it from another route
+            continue
         schema = model.model_json_schema(ref_template=_SCHEMAS + "{model}")
         schemas.update(schema.pop("$defs", {}))
-        schemas[model.__name__] = schema
+        schemas[name] = schema
     return document
 
 
 def _ref(model: type[BaseModel]) -> dict[str, str]:
+    _REFERRED[model.__name__] = model
     return {"$ref": _SCHEMAS + model.__name__}

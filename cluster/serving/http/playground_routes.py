@@ -25,7 +25,6 @@ _HEADERS = {
 
 
 def playground_routes() -> APIRouter:
-    """The routes, which need no key."""
     router = APIRouter(include_in_schema=False)
     folder = files("cluster.serving.http").joinpath("playground")
 

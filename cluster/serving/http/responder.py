@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -15,9 +16,9 @@ from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.errors import ApiError, api_error
 from cluster.openai.events import ServerSentEvent
 from cluster.openai.response_model import dumps
-from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord, log_error
-from cluster.serving.http.body import ClientDisconnectedError
+from cluster.serving.protocol.backend import AnswerT, Backend, RequestT, StreamingCall
+from cluster.serving.protocol.group import Group
 from lopa_ray.errors import RequestError
 
 SSE_HEADERS = (
@@ -46,15 +47,14 @@ class Responder(Response):
         record: RequestLogRecord,
         running_ids: set[OwnedId],
     ) -> None:
-        """`setting_fields`: see `api_error`. `warnings` are in a header of the response. `running_ids`: ids of the
-        requests that are being answered, shared by all responders."""
+        """`setting_fields`: see `api_error`. `warnings` are in a header of the response."""
         super().__init__()
         self._backend, self._builder, self._setting_fields = backend, builder, setting_fields
         self._record, self._running_ids = record, running_ids
         self._warning_headers = {WARNING_HEADER: "; ".join(warnings)} if warnings else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ClientDisconnectedError, and as long as nothing was sent the backend's errors and ApiError."""
+        """Raises ClientDisconnect, and as long as nothing was sent the backend's errors and ApiError."""
         respond = self._send_stream if self._builder.request.stream else self._send_completion
         try:
             await run_until_disconnect(receive, respond(send))
@@ -64,19 +64,9 @@ class Responder(Response):
             self._record.prompt_tokens = self._builder.prompt_tokens
             self._record.completion_tokens = self._builder.completion_tokens
 
-    @asynccontextmanager
-    async def _outputs(self) -> AsyncIterator[AsyncIterator[ChoicesOutput]]:
-        """The backend's outputs. The id is free again before the client gets the last event."""
+    def _outputs(self) -> AbstractAsyncContextManager[AsyncIterator[ChoicesOutput]]:
         request = self._builder.request
-        if request.owned_id in self._running_ids:
-            message = f"a request with the X-Request-ID {request.id} is running; wait, or choose another id"
-            raise ApiError(409, message, "request_id_in_use")
-        self._running_ids.add(request.owned_id)
-        try:
-            async with aclosing(self._backend.generate(self._builder.model, request)) as outputs:
-                yield outputs
-        finally:
-            self._running_ids.remove(request.owned_id)
+        return running_request(self._backend, self._builder.model, Group.generate, request, self._running_ids)
 
     async def _send_completion(self, send: Send) -> None:
         async with self._outputs() as outputs:
@@ -126,8 +116,32 @@ class Responder(Response):
             yield event
 
 
-async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine. If the client disconnects first, cancel it and raise ClientDisconnectedError.
+@asynccontextmanager
+async def running_request(
+    backend: Backend,
+    model: str,
+    call: StreamingCall[RequestT, AnswerT],
+    request: RequestT,
+    running_ids: set[OwnedId],
+) -> AsyncIterator[AsyncIterator[AnswerT]]:
+    """The backend's outputs. On leaving the request has ended, and its id is free again.
+
+    `running_ids`: ids of all requests that are being answered. Raises ApiError (409) if the client has one of that id.
+    """
+    owned_id = request.owned_id
+    if owned_id in running_ids:
+        message = f"a request with the X-Request-ID {owned_id[1]} is running; wait, or choose another id"
+        raise ApiError(409, message, "request_id_in_use")
+    running_ids.add(owned_id)
+    try:
+        async with aclosing(backend.stream(model, call, request)) as outputs:
+            yield outputs
+    finally:
+        running_ids.remove(owned_id)
+
+
+async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, AnswerT]) -> AnswerT:
+    """What a coroutine returns. If the client disconnects first, cancel it and raise ClientDisconnect.
 
     When this returns or raises, the coroutine has ended, and with it all that it had open.
     """
@@ -136,10 +150,9 @@ async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, 
     try:
         await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
-            task.result()
-        else:
-            disconnect.result()
-            raise ClientDisconnectedError
+            return task.result()
+        disconnect.result()
+        raise ClientDisconnect
     finally:
         task.cancel()
         disconnect.cancel()
@@ -147,7 +160,6 @@ async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, 
 
 
 async def send_json(send: Send, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
-    """A whole response."""
     body = dumps(value)
     fixed = {"content-type": "application/json", "content-length": str(len(body))}
     lines = _header_lines({**fixed, **(headers or {})})

@@ -11,14 +11,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 
 from cluster.serving.http.lost_ingress import LostIngressMiddleware
-from cluster.serving.http.middleware import single_slashes
-from cluster.serving.http.request_id import HEADER, given_request_id
+from cluster.serving.http.middleware import REQUEST_ID_HEADER, given_request_id, single_slashes
 
 CALLBACK_VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 
 CALLBACK = f"{__name__}:set_up"
-"""The value of that variable."""
-
 
 _SERVE_HEADERS = frozenset(
     (
@@ -54,7 +51,7 @@ class RequestFilter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            removed = _SERVE_HEADERS if given_request_id(scope) else _SERVE_HEADERS | {HEADER}
+            removed = _SERVE_HEADERS if given_request_id(scope) else _SERVE_HEADERS | {REQUEST_ID_HEADER}
             headers = [
                 (name, value) for name, value in scope["headers"] if name.replace(b"_", b"-") not in removed
             ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastapi import APIRouter, Request, Security
+from fastapi import APIRouter, Request
 
 from cluster.openai.errors import api_error
 from cluster.openai.tokenization import (
@@ -13,12 +13,13 @@ from cluster.openai.tokenization import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of
 from cluster.serving.http.body import read_json_object
-from cluster.serving.http.dependencies import choose_model, require_api_key
+from cluster.serving.http.dependencies import choose_model
+from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.openapi import error_responses, request_body
-from cluster.serving.settings import HttpSettings
+from cluster.serving.protocol.backend import Backend
+from cluster.serving.protocol.group import Group
 from lopa_ray.errors import PromptError
 
 _ERROR_STATUSES = (400, 404, 413, 415, 429, 503)
@@ -26,11 +27,7 @@ _ERROR_STATUSES = (400, 404, 413, 415, 429, 503)
 
 def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
     """Both routes. `model` may be left out where one model is served."""
-
-    router = APIRouter(
-        dependencies=[Security(require_api_key(settings.api_keys))] if settings.api_keys else [],
-        responses=error_responses([*_ERROR_STATUSES, *([401] if settings.api_keys else [])]),
-    )
+    router = APIRouter(responses=error_responses(_ERROR_STATUSES))
 
     @router.post(
         "/tokenize", summary="Turn a text or a chat into tokens", openapi_extra=request_body(TokenizeRequest)
@@ -40,7 +37,7 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         request = TokenizeRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
         model = log_record_of(http_request.scope).model = choose_model(request.model, backend().models)
         try:
-            tokenized = await backend().tokenize(model, request.as_prompt())
+            tokenized = await backend().ask(model, Group.tokenize, request.as_prompt())
         except PromptError as error:
             raise api_error(error, {"prompt": request.prompt_field}) from None
         return TokenizeResponse(
@@ -58,7 +55,7 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         request = DetokenizeRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
         model = log_record_of(http_request.scope).model = choose_model(request.model, backend().models)
         try:
-            return DetokenizeResponse(prompt=await backend().detokenize(model, request.tokens))
+            return DetokenizeResponse(prompt=await backend().ask(model, Group.detokenize, request.tokens))
         except PromptError as error:
             raise api_error(error, {"prompt": "tokens"}) from None
 

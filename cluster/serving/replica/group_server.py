@@ -27,19 +27,14 @@ from cluster.choices.messages import (
     RequestAccepted,
     TokenizedPrompt,
 )
-from cluster.serving.backend import RequestDefaults, WorkerCounts
+from cluster.serving.protocol.group import Group
+from cluster.serving.protocol.messages import ModelDefaults, RequestRejected, WorkersOfGroup
 from cluster.serving.replica.metrics import GroupMetrics
 from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.decision_factory import DecisionTask, new_decision
-from lopa_ray.errors import (
-    ClusterError,
-    DeadlineError,
-    LopaError,
-    OverloadedError,
-    PromptError,
-)
+from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, PromptError, RequestError
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
 
@@ -51,21 +46,11 @@ logger = logging.getLogger("lopa.group")
 
 @dataclass(slots=True)
 class _RequestRecord:
-    """A request that runs."""
-
     arrival_time: float
-    """On the monotonic clock."""
-    accepted: bool = False
-    """Whether it was checked."""
-
-    def deadline(self, request: DecisionMessage) -> float | None:
-        """On the event loop's clock, which is the monotonic one."""
-        return None if request.deadline_s is None else self.arrival_time + request.deadline_s
+    accepted: bool = False  # it was checked
 
 
-class GroupServer:
-    """Decodes requests on its own group."""
-
+class GroupServer(Group):
     def __init__(self, model: str, config: Mapping[str, Any]) -> None:
         """`config`: the sections of a configuration, as plain values. `start` does the rest."""
         self._engine: AsyncRayEngine | None = None
@@ -89,8 +74,27 @@ class GroupServer:
             raise ClusterError(f"the group of model {self._model!r} is not started; call start first")
         return self._engine
 
+    # Calls, as the ingress makes them
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """What a method of `Group` returns; RequestRejected in place of errors about the request."""
+        try:
+            return await getattr(self, name)(*arguments)
+        except (RequestError, OverloadedError) as error:
+            return RequestRejected(error)
+
+    async def stream(
+        self, name: str, request: ChoicesRequest | DecisionMessage
+    ) -> AsyncGenerator[ChoicesOutput | DecisionResult | RequestRejected, None]:
+        """What a method of `Group` yields; RequestRejected in place of errors about the request."""
+        try:
+            async with aclosing(getattr(self, name)(request)) as outputs:
+                async for output in outputs:
+                    yield output
+        except (RequestError, OverloadedError) as error:
+            yield RequestRejected(error)
+
     async def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
-        """See `Backend.generate`, for this model. The deadline counts from the call."""
         with self._recorded(request) as record:
             choices = await self._choices.create_in_background(request, record.arrival_time)
             record.accepted = True
@@ -104,14 +108,15 @@ class GroupServer:
                     self._metrics.on_choice_finished(output)
 
     async def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
-        """See `Backend.decide`, for this model. The deadline counts from the call."""
         with self._recorded(request) as record:
             engine, task = self._started_engine, DecisionTask(request.input, request.questions)
             decision = await asyncio.to_thread(new_decision, engine, task, request.settings)
             decision.session.client, decision.session.priority = request.client, request.priority
             record.accepted = True
+            # The event loop has the monotonic clock as well.
+            deadline = request.deadline_s and record.arrival_time + request.deadline_s
             try:
-                async with asyncio.timeout_at(record.deadline(request)):
+                async with asyncio.timeout_at(deadline):
                     async with aclosing(engine.events([decision.session])) as events:
                         async for event in events:
                             decision.add_event(event)
@@ -150,12 +155,12 @@ class GroupServer:
 
     def _check_room(self, client: str) -> None:
         """Raises OverloadedError if the client has too many requests here. Those of others are no reason."""
-        most = (
+        limit = (
             self._config.group.max_requests_per_client or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
         )
-        if self._requests[client] > most:
+        if self._requests[client] > limit:
             raise OverloadedError(
-                f"the queue is full: this client has {most} requests at this group; try again when one has ended"
+                f"the queue is full: this client has {limit} requests at this group; try again when one has ended"
             )
 
     async def _decode_choices(
@@ -165,36 +170,32 @@ class GroupServer:
         queue: asyncio.Queue[ChoicesOutput | Exception] = asyncio.Queue()
         tasks = [asyncio.create_task(self._decode_choice(choice, queue)) for choice in choices]
         unfinished = {choice.index: choice for choice in choices}
+        deadline = request.deadline_s and choices[0].arrival_time + request.deadline_s
+        late = False
         try:
             while unfinished:
+                # On a busy machine outputs may wait here at the deadline, whose text the choices count as sent.
+                if late and queue.empty():
+                    for choice in unfinished.values():
+                        for output in choice.finish_at_deadline():
+                            yield output
+                    return
                 try:
-                    async with asyncio.timeout_at(
-                        request.deadline_s and choices[0].arrival_time + request.deadline_s
-                    ):
-                        output = await queue.get()
+                    async with asyncio.timeout_at(None if late else deadline):
+                        next_output = await queue.get()
                 except TimeoutError:
                     if not request.partial:
                         raise DeadlineError(
                             f"not finished after {request.deadline_s:g} s; raise the deadline, lower max_tokens, or "
                             "set partial to get what was decided by then"
                         ) from None
-                    # On a busy machine outputs may wait here whose text the choices count as sent.
-                    while not queue.empty():
-                        output = queue.get_nowait()
-                        if isinstance(output, Exception):
-                            raise output from None
-                        yield output
-                        if isinstance(output, ChoiceFinished):
-                            del unfinished[output.choice]
-                    for choice in unfinished.values():
-                        for output in choice.finish_at_deadline():
-                            yield output
-                    return
-                if isinstance(output, Exception):
-                    raise output
-                yield output
-                if isinstance(output, ChoiceFinished):
-                    del unfinished[output.choice]
+                    late = True
+                    continue
+                if isinstance(next_output, Exception):
+                    raise next_output
+                yield next_output
+                if isinstance(next_output, ChoiceFinished):
+                    del unfinished[next_output.choice]
         finally:
             for task in tasks:
                 task.cancel()
@@ -222,7 +223,6 @@ class GroupServer:
     # Text and tokens
 
     async def tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
-        """See `Backend.tokenize`, for this model."""
         # A long text takes a while; steps do not wait for it.
         return await asyncio.to_thread(self._tokenize, given)
 
@@ -231,9 +231,7 @@ class GroupServer:
         tokenizer = require_tokenizer(engine.tokenizer)
         if isinstance(given.prompt, str):
             tokens = tokenizer.encode(
-                given.prompt,
-                add_special_tokens=given.add_special_tokens,
-                parse_special=given.parse_special,
+                given.prompt, add_special_tokens=given.add_special_tokens, parse_special=given.parse_special
             )
         else:
             tokens = engine.encode(given.prompt, tools=given.tools, variables=given.template_variables)
@@ -241,7 +239,6 @@ class GroupServer:
         return TokenizedPrompt(tuple(tokens), strings, self._config.model.max_model_len)
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """See `Backend.detokenize`, for this model. Raises PromptError for ids outside of the vocabulary."""
         engine = self._started_engine
         for index, token in enumerate(tokens):
             if not 0 <= token < engine.vocabulary.size:
@@ -252,26 +249,24 @@ class GroupServer:
         tokenizer = require_tokenizer(engine.tokenizer)
         return await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=False)
 
-    # Settings
-
-    async def defaults(self) -> RequestDefaults:
-        """See `Backend.defaults`, for this model."""
-        return request_defaults(self._started_engine.config)
+    async def defaults(self) -> ModelDefaults:
+        return request_defaults(self._model, self._started_engine.config)
 
     # Administration
 
     def metrics_text(self) -> str:
-        """What was recorded up to now, in Prometheus' text format."""
         return self._metrics.text()
 
-    async def workers(self) -> WorkerCounts:
-        """See `Backend.workers`, for this group."""
+    async def workers(self) -> WorkersOfGroup:
         status = await self._started_engine.status()
-        last_error = None if status.last_error is None else str(status.last_error)
-        return WorkerCounts(status.workers, status.pending_workers, status.target_workers, last_error)
+        return WorkersOfGroup(
+            workers=status.workers,
+            coming=status.pending_workers,
+            wanted=status.target_workers,
+            problem=None if status.last_error is None else str(status.last_error),
+        )
 
-    async def resize(self, num_workers: int) -> WorkerCounts:
-        """See `Backend.resize`, for this group."""
+    async def resize(self, num_workers: int) -> WorkersOfGroup:
         await self._started_engine.resize(num_workers)
         logger.info(f"model {self._model!r} is to have {num_workers} workers")
         return await self.workers()

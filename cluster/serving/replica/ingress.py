@@ -9,31 +9,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
-from cluster.choices.decision_message import DecisionMessage
-from cluster.choices.messages import (
-    ChoicesOutput,
-    ChoicesRequest,
-    OwnedId,
-    PromptToTokenize,
-    TokenizedPrompt,
-)
-from cluster.serving.backend import (
-    GroupStatus,
-    ReplicaMetrics,
-    RequestDefaults,
-    RequestRejected,
-    WorkerCounts,
-)
+from cluster.choices.messages import OwnedId
+from cluster.serving.protocol.backend import AnswerT, ArgumentTs, Call, RequestT, StreamingCall
+from cluster.serving.protocol.messages import GroupHealth, ReplicaMetrics, RequestRejected
 from cluster.serving.replica.metrics_reader import read_metrics
-from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 logger = logging.getLogger("lopa.http")
@@ -62,29 +48,14 @@ class Ingress:
         """Per running request an event that ends it. The HTTP layer refuses an id that its client is using."""
         self._draining = False
 
-    async def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
-        """See `Backend.generate`.
-
-        Raises what the backend's does, and ClusterError while this server shuts down.
-        """
-        async with aclosing(self._outputs(model, "generate", request)) as outputs:
-            async for output in outputs:
-                yield output
-
-    async def decide(self, model: str, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
-        """See `Backend.decide`. Raises what `generate` raises."""
-        async with aclosing(self._outputs(model, "decide", request)) as outputs:
-            async for output in outputs:
-                yield output
-
-    async def _outputs(
-        self, model: str, method: str, request: ChoicesRequest | DecisionMessage
-    ) -> AsyncGenerator[Any, None]:
-        """What a method of a group yields for a request."""
+    async def stream(
+        self, model: str, call: StreamingCall[RequestT, AnswerT], request: RequestT
+    ) -> AsyncGenerator[AnswerT, None]:
+        """See `Backend.stream`. Raises ClusterError while this server shuts down, too."""
         if self._draining:
             raise ClusterError("the server is shutting down; send the request to another one")
         cancelled = self._cancel_events[request.owned_id] = asyncio.Event()
-        stream = getattr(self._groups[model].options(stream=True), method).remote(request)
+        stream = self._groups[model].options(stream=True).stream.remote(call.__name__, request)
         deadline = (
             None if request.deadline_s is None else time.monotonic() + request.deadline_s + DEADLINE_GRACE_S
         )
@@ -138,22 +109,9 @@ class Ingress:
             event.set()
         return event is not None
 
-    async def tokenize(self, model: str, prompt: PromptToTokenize) -> TokenizedPrompt:
-        """See `Backend.tokenize`. The call waits in the model's queue, as requests do."""
-        response = self._groups[model].tokenize.remote(prompt)
-        tokenized: TokenizedPrompt = await self._answer(model, response)
-        return tokenized
-
-    async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
-        text: str = await self._answer(model, self._groups[model].detokenize.remote(tokens))
-        return text
-
-    async def defaults(self, model: str) -> RequestDefaults:
-        defaults: RequestDefaults = await self._answer(model, self._groups[model].defaults.remote())
-        return defaults
-
-    async def _answer(self, model: str, response: Any) -> Any:
-        """What a replica of the model returned. Raises its error."""
+    async def ask(self, model: str, call: Call[*ArgumentTs, AnswerT], *arguments: *ArgumentTs) -> AnswerT:
+        """See `Backend.ask`. The call waits in the model's queue, as requests do."""
+        response = self._groups[model].call.remote(call.__name__, *arguments)
         try:
             answer = await asyncio.wait_for(response, QUEUE_TIMEOUT_S)
         except TimeoutError:
@@ -165,7 +123,7 @@ class Ingress:
             raise _unwrap(error) from None
         if isinstance(answer, RequestRejected):
             raise answer.error
-        return answer
+        return cast(AnswerT, answer)
 
     async def metrics(self) -> list[ReplicaMetrics]:
         deployments = {model: handle.deployment_name for model, handle in self._groups.items()}
@@ -174,11 +132,8 @@ class Ingress:
         except RayError as error:
             raise _unwrap(error) from None
 
-    async def status(self) -> list[GroupStatus]:
-        """See `Backend.status`: how Serve's controller sees the groups.
-
-        Raises ClusterError if a model has no running replica.
-        """
+    async def status(self) -> list[GroupHealth]:
+        """How Serve's controller sees the groups. Raises ClusterError if a model has no running replica."""
         application = serve.get_replica_context().app_name
         deployments = (await asyncio.to_thread(serve.status)).applications[application].deployments
         statuses = []
@@ -189,18 +144,13 @@ class Ingress:
             if not running:
                 logger.warning(f"model {model!r} has no running replica: {deployment.message}")
                 raise ClusterError(f"model {model!r} has no running replica ({deployment.status.value})")
-            statuses.append(GroupStatus(model, deployment.status.value, running))
+            statuses.append(GroupHealth(model=model, status=deployment.status.value, replicas=running))
         return statuses
 
-    async def workers(self, model: str) -> list[WorkerCounts]:
-        return await self._broadcast(model, "workers")
-
-    async def resize(self, model: str, num_workers: int) -> list[WorkerCounts]:
-        return await self._broadcast(model, "resize", num_workers)
-
-    async def _broadcast(self, model: str, method: str, *arguments: Any) -> list[WorkerCounts]:
-        """Call a method of every replica of the model; returns what each returned."""
-        asked = self._groups[model].broadcast(method, *arguments)
+    async def ask_all(
+        self, model: str, call: Call[*ArgumentTs, AnswerT], *arguments: *ArgumentTs
+    ) -> list[AnswerT]:
+        asked = self._groups[model].broadcast(call.__name__, *arguments)
         results = await _answers(asked, ADMIN_TIMEOUT_S, f"groups of model {model!r}")
         failed = [_unwrap(result) for result in results if isinstance(result, Exception)]
         if len(failed) == len(results):

@@ -15,7 +15,7 @@ import ray
 from ray import serve
 from ray.exceptions import RayError
 
-from cluster.serving.backend import ReplicaMetrics
+from cluster.serving.protocol.messages import ReplicaMetrics
 from lopa_ray.errors import ClusterError
 
 READ_TIMEOUT_S = 3.0
@@ -23,10 +23,7 @@ READ_TIMEOUT_S = 3.0
 
 
 async def read_metrics(deployments: Mapping[str, str]) -> list[ReplicaMetrics]:
-    """The metrics of every replica of every deployment. `deployments`: model → its name on Serve.
-
-    It works in a replica of Serve only.
-    """
+    """`deployments`: model → its name on Serve. It works in a replica of Serve only."""
     replicas = await asyncio.to_thread(_find_replicas, deployments)
     return await asyncio.gather(*(_read(*replica) for replica in replicas))
 

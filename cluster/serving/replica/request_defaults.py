@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from cluster.serving.backend import RequestDefaults
+from cluster.serving.protocol.messages import ModelDefaults
 from lopa_ray.decoding.decoders import DECODERS, override_settings
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -15,7 +15,7 @@ _WITHOUT_DRAFTS = {"lookahead": "lopa", "acceptance": "exact"}
 """What a request sets for a decoder that has no verified lookahead."""
 
 
-def request_defaults(config: Config) -> RequestDefaults:
+def request_defaults(model: str, config: Config) -> ModelDefaults:
     """`config`: of a running engine, so that it has the sampling settings of the checkpoint."""
     settings, refused, accepted_with = {}, {}, {}
     given = config.decode.model_dump()
@@ -28,7 +28,9 @@ def request_defaults(config: Config) -> RequestDefaults:
             with suppress(SettingsError):
                 settings[name] = _settings_of(config, {"decoder": name, **needed})
                 accepted_with[name] = needed
-    return RequestDefaults(
+    return ModelDefaults(
+        object="model.defaults",
+        model=model,
         decoder=config.decode.decoder,
         settings=settings,
         refused=refused,

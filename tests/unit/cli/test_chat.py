@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from cluster.cli import app
 from cluster.cli.chat import converse
 from cluster.cli.chat_partner import Message
-from cluster.cli.demo_model import DEMO_LINE
 from cluster.cli.server_partner import ServerPartner
+from cluster.cli.where_to_decode import DEMO_LINE
 from lopa_ray.errors import ClusterError, PromptError, SettingsError
 from support.fake_backend import MODEL, OTHER_MODEL, WORDS, Server
 from support.ports import free_port

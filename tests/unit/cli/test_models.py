@@ -12,7 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.cli.models import checkpoints_table, format_bytes, known_families
+from cluster.cli.checkpoint_needs import format_bytes
+from cluster.cli.model_families import checkpoints_table, known_families
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.config.yaml_files import CONFIGS
 from lopa_ray.engine.config import Config

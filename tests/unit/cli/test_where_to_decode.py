@@ -9,8 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.cli.demo_model import DEMO_LINE
-from cluster.cli.where_to_decode import reason_for_ray, where_line
+from cluster.cli.where_to_decode import DEMO_LINE, reason_for_ray, where_line
 from lopa_ray.engine.config import Config
 from support.paths import GOLDEN
 

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from cluster.openai.error_object import ErrorObject
+from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.launch import ServeLauncher
-from cluster.serving.settings import HttpSettings
 from support.fake_backend import CHAT, MODEL, Server, serving
 from support.paths import ROOT
 from support.ports import free_port

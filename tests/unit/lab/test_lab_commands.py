@@ -11,7 +11,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.command_line.installed_commands import ENTRY_POINT_GROUP
+from cluster.command_line.command_app import ENTRY_POINT_GROUP
 from lopa_lab.cli import COMMANDS
 from support.paths import ROOT
 

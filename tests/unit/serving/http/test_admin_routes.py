@@ -11,8 +11,8 @@ import pytest
 import schemathesis
 
 from cluster.serving.http.asgi_app import create_app
+from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.server_models import ModelWorkers
-from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import ClusterError
 from support.fake_backend import MAX_WORKERS, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
 

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from cluster.openai.response_model import ResponseModel
 from cluster.serving.http.asgi_app import create_app
-from cluster.serving.settings import HttpSettings
+from cluster.serving.http.http_settings import HttpSettings
+from cluster.serving.protocol.messages import GroupMessage
 from lopa_ray.text.client_object import ClientObject
 from support.fake_backend import MODEL, FakeBackend
 
@@ -49,7 +50,7 @@ def test_every_model_in_the_document_has_a_name_of_its_own() -> None:
             yield from descendants(child)
 
     modules: dict[str, set[str]] = {}
-    for model in (*descendants(ClientObject), *descendants(ResponseModel)):
+    for model in (*descendants(ClientObject), *descendants(ResponseModel), *descendants(GroupMessage)):
         modules.setdefault(model.__name__, set()).add(model.__module__)
     assert [(name, defined_in) for name, defined_in in modules.items() if len(defined_in) > 1] == []
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cluster.serving.http.asgi_app import create_app
-from cluster.serving.settings import HttpSettings
+from cluster.serving.http.http_settings import HttpSettings
 from support.fake_backend import CHAT, MODEL, FakeBackend, Server, error_of, serving
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}

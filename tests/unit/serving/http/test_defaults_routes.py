@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from cluster.serving.http.server_models import ModelDefaults
+from cluster.serving.protocol.messages import ModelDefaults
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.errors import ClusterError
 from support.fake_backend import MAX_MODEL_LEN, MODEL, OTHER_MODEL, Server, error_of

@@ -16,8 +16,8 @@ from cluster.openai.model_list import ModelCard, ModelList
 from cluster.serving.http import playground_routes
 from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
+from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.server_models import Health
-from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import ClusterError, LopaError, SettingsError
 from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.serving.backend import ReplicaMetrics
+from cluster.serving.protocol.messages import ReplicaMetrics
 from cluster.serving.replica.exported_metrics import ExportedMetrics
 from support.fake_backend import Server
 

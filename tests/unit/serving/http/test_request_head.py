@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cluster.serving.http.asgi_app import create_app
-from cluster.serving.settings import HttpSettings
+from cluster.serving.http.http_settings import HttpSettings
 from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, FakeBackend, error_of, serving
 
 ASK = {"model": MODEL, "messages": HI}

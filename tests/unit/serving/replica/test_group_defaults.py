@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.serving.backend import RequestDefaults
+from cluster.serving.protocol.messages import ModelDefaults
 from cluster.serving.replica.group_server import GroupServer
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.decoders import DECODERS
@@ -18,7 +18,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 
 
-def defaults_of(config: Config) -> tuple[RequestDefaults, LocalEngine]:
+def defaults_of(config: Config) -> tuple[ModelDefaults, LocalEngine]:
     """Over an engine in this process: the defaults need nothing of a group on Ray."""
     server = GroupServer("served", config.given())
     engine = server._engine = LocalEngine.from_config(config)

@@ -11,6 +11,7 @@ from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 
 from cluster.choices.messages import PromptToTokenize
 from cluster.openai.errors import api_error
+from cluster.serving.protocol.group import Group
 from cluster.serving.replica.ingress import Ingress
 from lopa_ray.errors import ClusterError
 
@@ -30,12 +31,12 @@ LOST = RayActorError(error_msg="class_name: ServeReplica, actor_id: secret, pid:
     ids=lambda error: type(error).__name__,
 )
 def test_a_lost_group_is_unavailable(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    async def call(prompt: PromptToTokenize) -> None:
+    async def call(name: str, prompt: PromptToTokenize) -> None:
         raise error
 
-    ingress = Ingress(demo=SimpleNamespace(tokenize=SimpleNamespace(remote=call)))
+    ingress = Ingress(demo=SimpleNamespace(call=SimpleNamespace(remote=call)))
     with pytest.raises(ClusterError) as caught:
-        asyncio.run(ingress.tokenize("demo", PromptToTokenize("hi")))
+        asyncio.run(ingress.ask("demo", Group.tokenize, PromptToTokenize("hi")))
     response = api_error(caught.value)
     assert (response.status, response.code, response.headers) == (503, "unavailable", {"Retry-After": "1"})
     assert response.message == "the group was lost and is being replaced; try again later"

@@ -1,0 +1,109 @@
+"""`lopa models`: the families and published checkpoints that can be run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lopa_ray.config.yaml_files import read_config
+from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
+from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
+
+_LEGEND = (
+    "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config (with --model NAME "
+    "where their name is another one's), the adapter of these settings, and what their authors published (TPF: tokens "
+    "per forward pass). `lopa models NAME` computes what a checkpoint needs in all formats."
+)
+_OTHERS = (
+    "model.implementation transformers runs other causal language models of transformers too, if their config.json "
+    "names a mask_token_id (docs/models.md)."
+)
+
+PIPE_COLUMNS = 1000
+WIDE_COLUMNS = 170
+"""So wide a terminal has a column for each of name, preset and adapter."""
+NARROW_COLUMNS = 80
+
+
+def known_families() -> list[dict[str, Any]]:
+    """The model families with a row of their own, native ones first; `model.implementation` auto takes the first of its
+    implementations."""
+    return [
+        {
+            "family": family.name,
+            "implementations": implementations,
+            "checked_against": family.checked_against,
+            "checkpoints": [
+                {**asdict(row), "adapter": _adapter(row.preset)}
+                for row in PUBLISHED_CHECKPOINTS
+                if row.family == family.name
+            ],
+        }
+        for implementations, families in (
+            (["native", "transformers"], FAMILIES),
+            (["transformers"], TRANSFORMERS_FAMILIES),
+        )
+        for family in families
+    ]
+
+
+def _adapter(preset: str | None) -> str | None:
+    return None if preset is None else read_config(preset)["model"].get("lora")
+
+
+def checkpoints_table(families: Sequence[Mapping[str, Any]], columns: int) -> Table:
+    """The published checkpoints. In few columns preset and adapter are below the name, in very few all is."""
+    wide, narrow = columns >= WIDE_COLUMNS, columns < NARROW_COLUMNS
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("Hub name", overflow="fold", no_wrap=not narrow)
+    if wide:
+        table.add_column("--config")
+        table.add_column("adapter")
+    if not narrow:
+        table.add_column("weights", justify="right", no_wrap=True)
+        table.add_column("published")
+    for family in families:
+        for row in family["checkpoints"]:
+            weights = f"{row['weights_gib']:.1f} GiB"
+            preset, adapter, figures = row["preset"] or "", row["adapter"] or "", row["figures"]
+            below = [] if wide else ["--config " * bool(preset) + preset, "+ " * bool(adapter) + adapter]
+            below += [weights, figures] if narrow else []
+            name = Text(row["name"], "bold")
+            name.append("".join(f"\n{line}" for line in below if line), "not bold")
+            table.add_row(name, *map(Text, [preset, adapter] * wide + [weights, figures] * (not narrow)))
+        table.add_section()
+    return table
+
+
+def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
+    """What runs each family, and what its results were compared with."""
+    table = Table("family", "model.implementation", "checked against", box=SIMPLE_HEAD, pad_edge=False)
+    for family in families:
+        row = (family["family"], ", ".join(family["implementations"]), family["checked_against"])
+        table.add_row(*map(Text, row))
+    return table
+
+
+def print_families(*, as_json: bool) -> None:
+    """Print the families and their published checkpoints, or a JSON object per family."""
+    families = known_families()
+    if as_json:
+        print("\n".join(json.dumps(row) for row in families))
+        return
+    console = console_for_lines()
+    console.print(_LEGEND, checkpoints_table(families, console.width), sep="\n")
+    console.print(families_table(families), _OTHERS, sep="\n")
+
+
+def console_for_lines() -> Console:
+    """For stdout. A pipe and a file have lines of any length."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)

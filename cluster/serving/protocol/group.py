@@ -1,0 +1,47 @@
+"""Group: the calls that one decode group answers. A method here and in `GroupServer` is all that a new call needs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from cluster.choices.decision_message import DecisionMessage
+from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
+from cluster.serving.protocol.messages import ModelDefaults, WorkersOfGroup
+from lopa_ray.decisions.answers import DecisionResult
+
+
+class Group(Protocol):
+    """One decode group. `Backend` calls it, by the name of a method here."""
+
+    def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
+        """Decode. The deadline counts from the call.
+
+        Raises PromptError and SettingsError (the request is wrong), OverloadedError (the client's queue is
+        full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).
+        """
+
+    def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
+        """Answer questions: one result. Raises what `generate` raises; the `setting` of a PromptError is the field."""
+
+    async def tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
+        """What `generate` makes of a text without chat template, or of messages, before it decodes.
+
+        Raises PromptError for what cannot be encoded.
+        """
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones too. Raises PromptError for ids outside of the vocabulary."""
+
+    async def defaults(self) -> ModelDefaults:
+        """What requests get where they set nothing."""
+
+    async def workers(self) -> WorkersOfGroup:
+        """The workers as they are now."""
+
+    async def resize(self, num_workers: int) -> WorkersOfGroup:
+        """Have that many workers, while they decode.
+
+        Returns at once; see `actors.master.Master.resize`. Raises SettingsError beyond the bounds that the
+        model's configuration sets.
+        """
