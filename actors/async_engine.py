@@ -17,12 +17,12 @@ from typing import Self, TypeAlias
 
 import ray
 
+from actors.actor_errors import unwrapped_errors
 from actors.client_journals import ClientJournals
 from actors.client_streams import StepEvents
 from actors.group_failover import GroupFailover
 from actors.master_status import MasterStatus
 from actors.master_watch import MasterWatch
-from actors.rpc import unwrapped_errors
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.async_base import AsyncEngine

@@ -11,9 +11,9 @@ from typing import Any
 import ray
 from ray.exceptions import ActorHandleNotFoundError
 
+from actors.actor_errors import unwrapped_errors
 from actors.master import StartedGroup, start_master
 from actors.placement import Reservation, remove_own_groups
-from actors.rpc import unwrapped_errors
 from actors.timers import StartPhases
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.config.execution_config import ExecutionConfig

@@ -94,7 +94,7 @@ class ObjectStoreTransfer(KVTransfer):
     @staticmethod
     def exports(workers: Sequence[WorkerHandle], plan: StepPlan) -> dict[WorkerHandle, tuple[Any, ...]]:
         return {
-            workers[source]: workers[source].call("export_payload", requests)
+            workers[source]: workers[source].call("call_runner", "export_payload", requests)
             for source, requests in plan.commits_by_source.items()
         }
 

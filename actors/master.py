@@ -26,6 +26,7 @@ from actors.group_membership import GroupMembership
 from actors.master_status import MasterStatus
 from actors.steps_in_flight import StepsInFlight
 from actors.timers import StartPhases
+from actors.worker_factory import WorkerFactory
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import (
@@ -97,7 +98,7 @@ class Master:
         reserved: PlacementGroup | None = None,
     ) -> StartedGroup:
         """Create the workers and wait until the group can begin; see `GroupMembership.start`. To be called once;
-        `reserved`: see `BranchPool`.
+        `reserved`: see `WorkerFactory`.
 
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
         """
@@ -105,7 +106,8 @@ class Master:
         self._config = spec.config
         self._scheduler = Scheduler.from_config(spec.config)
         self._streams = ClientStreams(self._scheduler, self._work_arrived.set)
-        self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set, self._name)
+        factory = WorkerFactory(spec, runner_factory, reserved, self._name)
+        self._membership = GroupMembership(factory, self._work_arrived.set)
         info = await self._membership.start(self._scheduler, phases)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from ray.exceptions import OutOfMemoryError, RayError
 
-from actors.rpc import cause_of, describe_death, is_answered, is_death
+from actors.actor_errors import cause_of, describe_death, is_death
+from actors.rpc import is_answered
 from actors.timers import StartPhases
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle, WorkerInfo

@@ -45,8 +45,9 @@ class RendezvousStore:
     group with a single actor has none.
     """
 
-    def __init__(self) -> None:
-        """Not open yet."""
+    def __init__(self, collective: str = "gloo") -> None:
+        """Not open yet. `collective`: see `Rendezvous`."""
+        self._collective = collective
         self._opened: Future[tuple[Any, str]] | None = None
 
     def open(self) -> Future[tuple[Any, str]]:
@@ -61,6 +62,13 @@ class RendezvousStore:
         """Its host and port, once it is open. Raises RuntimeError if it cannot be opened."""
         store, host = await asyncio.wrap_future(self.open())
         return host, store.port
+
+    async def rendezvous(
+        self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float
+    ) -> Rendezvous:
+        """The invitation of an actor to one of the groups of an epoch. Raises as `address`."""
+        store = await self.address() if size > 1 else None
+        return Rendezvous(epoch, rank, size, store, self._collective, timeout_s, purpose)
 
     def abandon(self, epoch: int) -> None:
         """Release the workers that wait for peers of an epoch which cannot come about any more.

@@ -10,7 +10,6 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from actors.branch_pool import BranchPool
 from actors.branch_worker import BranchWorker
 from actors.kv_transfer import (
     TRANSFERS,
@@ -20,6 +19,7 @@ from actors.kv_transfer import (
     transfer_of,
 )
 from actors.rendezvous import Rendezvous
+from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.execution import model_loader
@@ -46,10 +46,10 @@ class FullCluster:
 def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FullCluster()
     monkeypatch.setattr("actors.worker_factory.ray.remote", lambda **_: lambda _: cluster)
-    pool = BranchPool(tiny_spec(group={"num_workers": 1}))
+    factory = WorkerFactory(tiny_spec(group={"num_workers": 1}))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no actor"):
-            pool.factory.create()
+            factory.create()
     first, second = cluster.asked
     assert first == second  # a worker without a bundle would go anywhere in the cluster
 
@@ -80,10 +80,10 @@ def test_shards_compile_together_before_they_take_part(
         "start_timeout_s": 600.0,
         "step_timeout_s": 2.0,
     }
-    pool = BranchPool(tiny_spec(model={"load_format": "dummy"}, group=group))
+    factory = WorkerFactory(tiny_spec(model={"load_format": "dummy"}, group=group))
     workers = [[FakeShard() for _ in range(shards)] for _ in range(2)]
     for of_worker in workers:
-        assert asyncio.run(pool.factory.load_model(WorkerHandle(tuple(of_worker)))) == "info"
+        assert asyncio.run(factory.load_model(WorkerHandle(tuple(of_worker)))) == "info"
     if not (compiled and shards > 1):
         assert not any(shard.rendezvous for of_worker in workers for shard in of_worker)
         return
@@ -92,7 +92,7 @@ def test_shards_compile_together_before_they_take_part(
         assert [(r.rank, r.world_size, r.timeout_s) for r in of_worker] == [(0, 2, 600.0), (1, 2, 600.0)]
         assert len({r.epoch for r in of_worker}) == 1
     assert joined[0][0].group_name != joined[1][0].group_name
-    assert all(r.epoch < pool.epoch for of_worker in joined for r in of_worker)  # no epoch of a step
+    assert all(r.epoch < -1 for of_worker in joined for r in of_worker)  # no epoch of a step
 
 
 class TimedShard:
@@ -125,13 +125,13 @@ def test_workers_agree_on_what_is_the_fastest_on_the_first(
     )
     group = {"num_workers": 2, "tensor_parallel_size": 2}
     spec = tiny_spec(model={**model, "load_format": "dummy"}, group=group)
-    pool = BranchPool(spec)
+    factory = WorkerFactory(spec)
     attention = ("reference", "sdpa", "sdpa", "sdpa")
     shards = [TimedShard(tiny_spec(model={"attention": name}, group=group)) for name in attention]
 
     async def load() -> None:
         workers = WorkerHandle(tuple(shards[:2])), WorkerHandle(tuple(shards[2:]))
-        await asyncio.gather(*map(pool.factory.load_model, workers))
+        await asyncio.gather(*map(factory.load_model, workers))
 
     asyncio.run(load())
     agreed = [("use", shards[0].resolved)] if measured else []
