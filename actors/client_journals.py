@@ -10,7 +10,7 @@ from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.fair_queue import first_in_line
 from lopa_ray.scheduling.journal import Journal
-from lopa_ray.scheduling.suspects import Suspects
+from lopa_ray.scheduling.poison_requests import PoisonRequests
 
 
 class ClientJournals:
@@ -18,7 +18,7 @@ class ClientJournals:
 
     def __init__(self) -> None:
         self._journals: dict[int, Journal] = {}
-        self._suspects = Suspects()
+        self._poison = PoisonRequests()
         """As the group has them, for the case that its master is lost."""
 
     def __iter__(self) -> Iterator[int]:
@@ -31,7 +31,7 @@ class ClientJournals:
     def end(self, number: int) -> None:
         """The request has ended, or its caller has stopped iterating."""
         self._journals.pop(number, None)
-        self._suspects.clear([number])
+        self._poison.clear([number])
 
     def record(self, batch: StepEvents) -> Iterator[RequestEvent]:
         """Record a batch; yields the events that go on to the requests' callers. Those are not that the group has
@@ -43,11 +43,11 @@ class ClientJournals:
                 continue  # its caller has stopped iterating
             if isinstance(event, RequestFailure):
                 if isinstance(event.error, WorkerLostError):
-                    self._suspects.add_losses(number, event.error.losses)
+                    self._poison.add_losses(number, event.error.losses)
                     continue
                 self.end(number)
             else:
-                self._suspects.clear([number])
+                self._poison.clear([number])
                 if event.outcome.finish_reason is not None:
                     self.end(number)
                 elif number in batch.states:
@@ -67,12 +67,12 @@ class ClientJournals:
     @property
     def losses(self) -> dict[int, int]:
         """Request → how often workers were lost during the step that it is in, if they were; see `Master.submit`."""
-        return self._suspects.all_losses()
+        return self._poison.losses
 
     def record_silent_loss(self, max_num_seqs: int) -> int | None:
         """The group was lost with its master, which cannot say why. Returns the request that has caused it, if that is
-        to be assumed; see `Suspects`. Requests that were not `first_in_line` had no slot there."""
+        to be assumed; see `PoisonRequests`. Requests that were not `first_in_line` had no slot there."""
         sessions = {number: journal.session for number, journal in self._journals.items()}
         in_flight = first_in_line(sessions, max_num_seqs)
-        suspect = self._suspects.next_of(in_flight)
-        return self._suspects.record_loss(in_flight if suspect is None else [suspect], with_group=True)
+        alone = self._poison.next_of(in_flight)
+        return self._poison.record_loss(in_flight if alone is None else [alone], with_group=True)

@@ -86,7 +86,7 @@ class ClientStreams:
             opened.requests[number] = request_id
             self._owners[request_id] = opened, number
             if number in losses:
-                self._scheduler.suspects.add_losses(request_id, losses[number])
+                self._scheduler.poison.add_losses(request_id, losses[number])
         self._on_submit()
 
     def cancel(self, client: str, numbers: list[int]) -> None:

@@ -225,7 +225,7 @@ class Master:
             self._out_of_memory_steps += 1
             self._failed_steps = 0  # each of these steps is smaller than the one before
         else:
-            culprit = self._scheduler.suspects.record_error(self._scheduler.planned_ids)
+            culprit = self._scheduler.poison.record_error(self._scheduler.planned_ids)
             if culprit is not None and isinstance(error, WorkerMemoryError):
                 self._scheduler.refuse_branch()
             self._abort(culprit, error)
@@ -286,7 +286,7 @@ class Master:
     def _record_loss(self, error: WorkerLostError) -> None:
         """A request whose step has lost workers again and again ends with an error."""
         planned, with_group = self._scheduler.planned_ids, not len(self._membership.pool)
-        culprit = self._scheduler.suspects.record_loss(planned, with_group=with_group)
+        culprit = self._scheduler.poison.record_loss(planned, with_group=with_group)
         reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
         self._abort(culprit, RepeatedLossError(reason))
 
@@ -320,7 +320,7 @@ class Master:
             self._autoscaling.close()
         self._membership.close()
         for request_id in self._scheduler.unfinished_ids:
-            losses = self._scheduler.suspects.losses(request_id)
+            losses = self._scheduler.poison.losses[request_id]
             self._scheduler.abort(request_id, WorkerLostError(str(error), losses))
         self._streams.publish(self._scheduler.drain(), None)
 

@@ -128,7 +128,7 @@ class LocalEngine(Engine):
             if not isinstance(error, Exception) or not scheduler.planned_ids:
                 raise
             with self._changed:
-                culprit = scheduler.suspects.record_error(scheduler.planned_ids)
+                culprit = scheduler.poison.record_error(scheduler.planned_ids)
                 if culprit is not None:
                     scheduler.abort(culprit, error)
             return

@@ -29,11 +29,11 @@ from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.fair_queue import FairQueue
 from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
+from lopa_ray.scheduling.poison_requests import PoisonRequests
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.scheduling.step_selection import StepSelection
-from lopa_ray.scheduling.suspects import Suspects
 
 
 class Scheduler:
@@ -52,7 +52,7 @@ class Scheduler:
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
         """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
-        self.suspects = Suspects()
+        self.poison = PoisonRequests()
         self.limit = limit or StepLimit()
         self._overlap = overlap
         self._step = 0
@@ -64,7 +64,7 @@ class Scheduler:
         self._selection = StepSelection(
             self.prefix_index,
             self._queue,
-            self.suspects,
+            self.poison,
             self.limit,
             overlap=overlap,
         )
@@ -117,7 +117,7 @@ class Scheduler:
 
     def abort(self, request_id: int, error: Exception) -> None:
         """End a request with an error and free its slot. Ids of requests that have ended are ignored."""
-        self.suspects.clear([request_id])
+        self.poison.clear([request_id])
         running = self._running.get(request_id)
         if running is not None:
             self._release(request_id, running)
@@ -198,7 +198,7 @@ class Scheduler:
         if full or any(step.waiting_branch_rows for step in self._planned):
             return []
         self._assign_slots()
-        if self.suspects.next_of(self._running) is not None:
+        if self.poison.next_of(self._running) is not None:
             return []
         return self._plan_step(num_workers)
 
@@ -280,7 +280,7 @@ class Scheduler:
             self._queue.serve(request_id, plan.rows_of(entry.assigned))
             if not entry.add_reports(plan, by_request.get(request_id, [])):
                 continue
-            self.suspects.clear([request_id])
+            self.poison.clear([request_id])
             try:
                 outcome = entry.session.advance(entry.reports)
             except Exception as error:

@@ -1,8 +1,8 @@
 """StepSelection: which requests take part in a step, and which worker evaluates which of their branches. It does no
 I/O.
 
-A step is for all requests in flight, for a suspect alone (see `Suspects`), or for as many as `StepLimit` and the shares
-of their clients allow (see `FairQueue`); then requests take turns.
+A step is for all requests in flight, for one that may be a poison request alone (see `PoisonRequests`), or for as many
+as `StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns.
 
 With overlap two steps are in flight, and each has half of these requests. A step never has more than half of those that
 could be in flight now, and those that were served longest ago come first. So a new request joins the smaller half, and
@@ -25,11 +25,11 @@ from lopa_ray.protocol.plan import Plan
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.fair_queue import FairQueue
 from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
+from lopa_ray.scheduling.poison_requests import PoisonRequests
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.step_limit import StepLimit
-from lopa_ray.scheduling.suspects import Suspects
 
 HALVED_ROWS = 4
 """With overlap auto all rows in flight are this many times the rows that take as long as the fixed part of a step. Each
@@ -45,7 +45,7 @@ class StepSelection:
         self,
         prefix_index: PrefixIndex,
         queue: FairQueue,
-        suspects: Suspects,
+        poison: PoisonRequests,
         limit: StepLimit,
         *,
         overlap: AutoSwitch,
@@ -57,7 +57,7 @@ class StepSelection:
         """Of the step that is selected last."""
         self._prefix_index = prefix_index
         self._queue = queue
-        self._suspects = suspects
+        self._poison = poison
         self._cost = StepCost()
         self._credit = 0.0
         """Rows of a worker that requests with long steps have still to get, of as many as others were served."""
@@ -151,9 +151,9 @@ class StepSelection:
         return plans
 
     def _in_turn(self, running: Mapping[int, RunningRequest]) -> list[int]:
-        suspect = self._suspects.next_of(running)
-        if suspect is not None:
-            return [suspect]
+        alone = self._poison.next_of(running)
+        if alone is not None:
+            return [alone]
         # Where all were in the last step, one that was left out of earlier ones comes first.
         return sorted(running, key=lambda key: (running[key].last_step, running[key].session.steps))
 

@@ -199,7 +199,7 @@ def decode_with_losses(
         if not group.in_flight and draw.random() < 0.15:
             group.change(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
         if not group.in_flight and draw.random() < 0.1:
-            group.scheduler.suspects.record_error(group.scheduler.running_ids)
+            group.scheduler.poison.record_error(group.scheduler.running_ids)
         if not group.in_flight:
             plans = group.scheduler.plan(len(group.runners))
             if draw.random() < 0.1 and group.scheduler.split_steps():

@@ -11,7 +11,7 @@ import pytest
 
 from actors.master import Master
 from lopa_ray.errors import WorkerLostError
-from lopa_ray.scheduling.suspects import Suspects
+from lopa_ray.scheduling.poison_requests import PoisonRequests
 
 
 class FakePool(list[str]):
@@ -53,7 +53,7 @@ class Recorded(Master):
             plan_beside=lambda size: [],
             advance=self._record_advance,
             planned_ids=(),
-            suspects=Suspects(),
+            poison=PoisonRequests(),
         )
         self._membership: Any = SimpleNamespace(pool=FakePool(self._called), change=self._record_change)
         self._streams: Any = SimpleNamespace(

@@ -225,11 +225,11 @@ def test_a_request_that_is_cancelled_and_whose_half_is_in_flight_leaves_the_othe
     assert not loop.scheduler.busy
 
 
-def test_a_failure_gives_up_both_steps_and_all_their_requests_are_suspects() -> None:
+def test_a_failure_gives_up_both_steps_and_each_of_their_requests_runs_alone() -> None:
     loop = loop_of(4)
     loop.send()
     assert set(loop.scheduler.planned_ids) == {1, 2, 3, 4}
-    assert loop.scheduler.suspects.record_error(loop.scheduler.planned_ids) is None
+    assert loop.scheduler.poison.record_error(loop.scheduler.planned_ids) is None
     loop.fail()
     for request in (1, 2, 3, 4):  # each one alone, and nothing beside it
         assert loop.send() == [[request]]
@@ -237,11 +237,11 @@ def test_a_failure_gives_up_both_steps_and_all_their_requests_are_suspects() -> 
     assert [len(half) for half in loop.send()] == [2, 2]
 
 
-def test_a_suspect_from_another_group_waits_for_what_is_in_flight_and_runs_alone() -> None:
+def test_a_poison_request_from_another_group_waits_for_what_is_in_flight_and_runs_alone() -> None:
     loop = loop_of(2)
     loop.send()
     third = loop.scheduler.submit(session(5))
-    loop.scheduler.suspects.add_losses(third, 2)
+    loop.scheduler.poison.add_losses(third, 2)
     loop.finish()
     assert loop.send() == [[2]]
     loop.finish()
@@ -337,7 +337,7 @@ def decode(seed: int, *, overlap: bool) -> dict[int, list[StepOutcome]]:
         overlapped |= len(loop.send()) == 2
         if draw.random() < 0.1:
             if draw.random() < 0.3:
-                loop.scheduler.suspects.record_error(loop.scheduler.planned_ids)
+                loop.scheduler.poison.record_error(loop.scheduler.planned_ids)
             loop.workers = draw.randint(1, 3)
             loop.fail()
             continue
