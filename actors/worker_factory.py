@@ -10,7 +10,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import HEALTH, BranchWorker
-from actors.kv_transfer import transfer_of
+from actors.kv_transfer import TRANSFERS
 from actors.node_weights import NodeWeights
 from actors.placement import Allocation, BundleAllocator, actor_options
 from actors.rendezvous import RendezvousStore
@@ -32,7 +32,7 @@ class WorkerFactory:
         """`reserved`: with a bundle for each worker that the configuration asks for; see `Reservation`. `name`: of the
         group, in the names of its workers."""
         self.config = config = spec.config
-        self.transfer = transfer_of(config)
+        self.transfer = TRANSFERS[config.transfer]
         self.store = RendezvousStore(DEVICES[config.model.device].collective_backend)
         """At which the actors of a collective group meet."""
         self._spec = spec

@@ -11,17 +11,12 @@ import pytest
 import torch
 
 from actors.branch_worker import BranchWorker
-from actors.kv_transfer import (
-    TRANSFERS,
-    CollectiveTransfer,
-    KVTransfer,
-    ObjectStoreTransfer,
-    transfer_of,
-)
+from actors.kv_transfer import TRANSFERS
 from actors.rendezvous import Rendezvous
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
-from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.group_settings import NEED_AN_ACCELERATOR, TransferName
+from lopa_ray.errors import SettingsError
 from lopa_ray.execution import model_loader
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
@@ -144,22 +139,27 @@ def test_workers_agree_on_what_is_the_fastest_on_the_first(
 @pytest.mark.parametrize(
     ("config", "transfer"),
     [
-        ({}, CollectiveTransfer),
-        ({"group": {"transfer": "collective"}}, CollectiveTransfer),
-        ({"group": {"transfer": "object_store"}}, ObjectStoreTransfer),
-        ({"group": {"num_accelerators": 0.5}}, CollectiveTransfer),
-        ({"group": {"num_accelerators": 0.5}, "model": {"device": "cuda"}}, ObjectStoreTransfer),
-        ({"model": {"device": "cuda"}}, CollectiveTransfer),
+        ({}, "collective"),
+        ({"group": {"num_accelerators": 0.5}}, "collective"),
+        ({"group": {"num_accelerators": 0.5}, "model": {"device": "cuda"}}, "object_store"),
+        ({"model": {"device": "cuda"}}, "collective"),
+        *(({"group": {"transfer": name}}, name) for name in TRANSFERS),
     ],
 )
-def test_workers_that_share_an_accelerator_form_no_collective(
-    config: dict[str, Any], transfer: type[KVTransfer]
-) -> None:
-    assert transfer_of(tiny_spec(**config).config) is transfer
+def test_workers_that_share_an_accelerator_form_no_collective(config: dict[str, Any], transfer: str) -> None:
+    assert tiny_spec(**config).config.transfer == transfer
+
+
+@pytest.mark.parametrize("name", sorted(NEED_AN_ACCELERATOR))
+def test_a_transfer_between_accelerators_is_refused_where_workers_share_one(name: str) -> None:
+    with pytest.raises(
+        SettingsError, match=f"group.transfer {name} .*cannot form a collective; use object_store"
+    ):
+        tiny_spec(group={"num_accelerators": 0.5, "transfer": name}, model={"device": "cuda"})
 
 
 def test_every_value_of_the_setting_is_a_transfer() -> None:
-    assert set(get_args(GroupSettings.model_fields["transfer"].annotation)) == {"auto", *TRANSFERS}
+    assert set(get_args(TransferName)) == {*TRANSFERS}
 
 
 def test_a_worker_uses_what_it_is_told_to() -> None:
