@@ -94,10 +94,8 @@ def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """Around results of a master's calls: this project's errors come without Ray's wrapping.
-
-    Raises WorkerLostError for a master that died, and ClusterError for one that could not be started.
-    """
+    """Around results of a master's calls: this project's errors come without Ray's wrapping. Raises WorkerLostError for
+    a master that died, and ClusterError for one that could not be started."""
     try:
         yield
     except RayTaskError as error:

@@ -45,12 +45,10 @@ class BranchPool:
     async def add_workers(
         self, newcomers: Sequence[WorkerHandle], request_by_slot: Mapping[int, int]
     ) -> list[LopaError]:
-        """Add workers that have loaded the model, as the highest ranks; `join_epoch` lets them take part.
-
-        Before that they take over the slots of requests in flight (slot → request), within half the
-        deadline of a step, since the group waits. The first workers of a group only show that they are
-        alive still. Those that fail are killed; returns why.
-        """
+        """Add workers that have loaded the model, as the highest ranks; `join_epoch` lets them take part. Before that
+        they take over the slots of requests in flight (slot → request), within half the deadline of a step, since the
+        group waits. The first workers of a group only show that they are alive still. Those that fail are killed;
+        returns why."""
         if not newcomers:
             return []
         self.intact = False
@@ -93,11 +91,9 @@ class BranchPool:
     async def join_epoch(
         self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
     ) -> list[tuple[bool, ...]]:
-        """Enter the next epoch, with a new collective group.
-
-        Returns per rank which pending commits' K/V it has; see `BranchRunner.reconcile`. Raises
-        WorkerLostError if a worker is lost, TransferError if they cannot reach each other.
-        """
+        """Enter the next epoch, with a new collective group. Returns per rank which pending commits' K/V it has; see
+        `BranchRunner.reconcile`. Raises WorkerLostError if a worker is lost, TransferError if they cannot reach each
+        other."""
         self.epoch += 1
         joins, timeout_s = {}, self._group.step_timeout_s / 2
         store, size = self._factory.store, len(self.workers)
@@ -138,11 +134,9 @@ class BranchPool:
         await self._gather(batch.of(self.workers), IN_A_STEP)
 
     async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
-        """Have ranks stage again what was lost (rank → requests). Raises as `gather`.
-
-        A call stages one request on each rank. All of them in one forward could be larger than any step: while requests
-        take turns for lack of memory, their pending commits add up.
-        """
+        """Have ranks stage again what was lost (rank → requests). Raises as `gather`. A call stages one request on each
+        rank. All of them in one forward could be larger than any step: while requests take turns for lack of memory,
+        their pending commits add up."""
         for requests in zip_longest(*lost.values()):
             calls = {
                 self.workers[rank]: self.workers[rank].call("execute", StepPlan(self.epoch, 0, (request,)))

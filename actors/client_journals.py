@@ -34,9 +34,8 @@ class ClientJournals:
         self._poison.clear([number])
 
     def record(self, batch: StepEvents) -> Iterator[RequestEvent]:
-        """Record a batch; yields the events that go on to the requests' callers. Those are not that the group has
-        ended (see `group_loss`), since no request of it has.
-        """
+        """Record a batch; yields the events that go on to the requests' callers. Those are not that the group has ended
+        (see `group_loss`), since no request of it has."""
         for event in batch.events:
             number = event.request_key
             if number not in self._journals:

@@ -36,12 +36,9 @@ class GroupMembership:
 
     async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
         """Create the workers, and enter the first epoch with those that have loaded the model; see
-        `PendingWorkers.until_start`. The others join as newcomers do.
-
-        Ends the phases workers (all have their processes, which have imported what they need), model and join. Raises
-        as `PendingWorkers.until_start`, WorkerLostError after `group.start_timeout_s`, and TransferError if the workers
-        do not reach each other.
-        """
+        `PendingWorkers.until_start`. The others join as newcomers do. Ends the phases workers (all have their
+        processes, which have imported what they need), model and join. Raises as `PendingWorkers.until_start`,
+        WorkerLostError after `group.start_timeout_s`, and TransferError if the workers do not reach each other."""
         self.pending.set_target(self.target)
         if self.target * self._factory.config.group.tensor_parallel_size > 1:
             self._factory.store.open()
@@ -81,12 +78,9 @@ class GroupMembership:
         return not self.pool.intact or self.pending.ready or len(self.pool) > self.target
 
     async def change(self, scheduler: Scheduler) -> None:
-        """Enter the next epoch with the survivors and the newcomers, without the workers that leave.
-
-        Raises WorkerLostError if a worker is lost meanwhile, and TransferError if the workers do not reach each other
-        or one fails: that is no error of the requests in the coming step. Unless no worker is left it may be called
-        again.
-        """
+        """Enter the next epoch with the survivors and the newcomers, without the workers that leave. Raises
+        WorkerLostError if a worker is lost meanwhile, and TransferError if the workers do not reach each other or one
+        fails: that is no error of the requests in the coming step. Unless no worker is left it may be called again."""
         pool, pending = self.pool, self.pending
         pool.remove_workers(pool.workers[self.target :])
         newcomers = pending.take_ready()

@@ -98,10 +98,7 @@ class Master:
         reserved: PlacementGroup | None = None,
     ) -> StartedGroup:
         """Create the workers and wait until the group can begin; see `GroupMembership.start`. To be called once;
-        `reserved`: see `WorkerFactory`.
-
-        Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
-        """
+        `reserved`: see `WorkerFactory`. Raises CapacityError, CheckpointError, SettingsError, WorkerLostError."""
         phases = StartPhases()
         self._config = spec.config
         self._scheduler = Scheduler.from_config(spec.config)
@@ -118,11 +115,9 @@ class Master:
     # Clients
 
     async def stream(self, client: str) -> AsyncIterator[StepEvents]:
-        """The events of all requests that a client submits.
-
-        The first item is empty and says that `submit` may be called. Cancelling the call frees the slots of the
-        client's requests at the next step. Raises ProtocolError if the client has a stream already.
-        """
+        """The events of all requests that a client submits. The first item is empty and says that `submit` may be
+        called. Cancelling the call frees the slots of the client's requests at the next step. Raises ProtocolError if
+        the client has a stream already."""
         async with aclosing(self._streams.stream(client)) as events:
             async for event in events:
                 yield event
@@ -130,11 +125,9 @@ class Master:
     async def submit(
         self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int] | None = None
     ) -> None:
-        """Queue requests under the client's own numbers; events go to its stream.
-
-        `losses`: of requests from a group that was lost, `WorkerLostError.losses`. Raises ProtocolError without an open
-        stream, or for a session that is finished already.
-        """
+        """Queue requests under the client's own numbers; events go to its stream. `losses`: of requests from a group
+        that was lost, `WorkerLostError.losses`. Raises ProtocolError without an open stream, or for a session that is
+        finished already."""
         self._streams.submit(client, sessions, losses or {})
 
     async def cancel(self, client: str, numbers: list[int]) -> None:
@@ -144,12 +137,10 @@ class Master:
     # Operators
 
     async def resize(self, num_workers: int) -> None:
-        """Have that many workers, while requests decode. Returns at once; `status` says how far it is.
-
-        Fewer: the others leave at the next step. More: they join as Ray places them and their model
-        is loaded; no step waits. A group that follows its load goes on from there. Raises SettingsError for
-        less than 1, or beyond the bounds of `group.scaling`, and what broke the group.
-        """
+        """Have that many workers, while requests decode. Returns at once; `status` says how far it is. Fewer: the
+        others leave at the next step. More: they join as Ray places them and their model is loaded; no step waits. A
+        group that follows its load goes on from there. Raises SettingsError for less than 1, or beyond the bounds of
+        `group.scaling`, and what broke the group."""
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
             raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
         await self._started.wait()

@@ -49,11 +49,8 @@ class NodeWeights:
         self._nodes: dict[str, _NodeState] = {}
 
     async def load(self, worker: Any) -> WorkerInfo:
-        """Have a worker's actor load its model, or its shard of it.
-
-        Raises what reading raised, or ObjectLostError for a copy that is gone; the next worker on that node
-        then makes another.
-        """
+        """Have a worker's actor load its model, or its shard of it. Raises what reading raised, or ObjectLostError for
+        a copy that is gone; the next worker on that node then makes another."""
         if self._random or not (self.shared or self._on_hub):
             info: WorkerInfo = await worker.load_model.remote(None)
             return info

@@ -82,11 +82,9 @@ class PendingWorkers:
 
     async def until_start(self, phases: StartPhases) -> None:
         """Wait for the workers that a group can begin with: until one is ready, and each of the others is as well, has
-        failed once, or has no place though another has had one for `group.loading_hung_after_s`.
-
-        Ends the phases workers and model. Raises the error of a worker that raised one, or WorkerLostError when workers
-        are lost again and again.
-        """
+        failed once, or has no place though another has had one for `group.loading_hung_after_s`. Ends the phases
+        workers and model. Raises the error of a worker that raised one, or WorkerLostError when workers are lost again
+        and again."""
         self._starting = phases
         while not self.ready or any(map(self._is_awaited, self._pending)):
             if self._fatal is not None:

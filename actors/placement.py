@@ -143,10 +143,8 @@ class BundleAllocator:
         self._free = set(range(config.group.num_workers))
 
     def allocate(self) -> Allocation:
-        """A place for the next worker, with all its shards.
-
-        Raises CapacityError if another placement group that this runs in has too few bundles that hold a worker.
-        """
+        """A place for the next worker, with all its shards. Raises CapacityError if another placement group that this
+        runs in has too few bundles that hold a worker."""
         sharded = self._group.tensor_parallel_size > 1
         if self._free:
             bundle = min(self._free)

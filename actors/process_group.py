@@ -84,10 +84,8 @@ class ProcessGroup:
         becomes true meanwhile."""
 
     def wait(self, abandoned: Callable[[], bool]) -> None:
-        """Return when all collectives so far are computed, so that the host can read what depends on them.
-
-        Raises RuntimeError at the timeout, when a peer is lost, and when `abandoned` becomes true.
-        """
+        """Return when all collectives so far are computed, so that the host can read what depends on them. Raises
+        RuntimeError at the timeout, when a peer is lost, and when `abandoned` becomes true."""
 
     def abort(self) -> None:
         """End the connections, and all waits for them in this process. The group cannot be used afterwards."""
@@ -165,10 +163,8 @@ class NCCLGroup(ProcessGroup):
 def make_process_group(
     name: str, store: Any, rank: int, size: int, timeout: timedelta, host: str
 ) -> ProcessGroup:
-    """A process group of the torch.distributed backend gloo, nccl or hccl. Blocks until all peers are there.
-
-    `host`: this node's name or address, for Gloo. Raises SettingsError for another backend.
-    """
+    """A process group of the torch.distributed backend gloo, nccl or hccl. Blocks until all peers are there. `host`:
+    this node's name or address, for Gloo. Raises SettingsError for another backend."""
     if name == "gloo":
         gloo = c10d.ProcessGroupGloo._Options()
         # Without a host name Gloo binds to loopback and fails across nodes.

@@ -67,12 +67,9 @@ class RayConnection:
     """Those on the local Ray that this process started, if it was not shut down since."""
 
     def __init__(self, config: ExecutionConfig, address: str | None = None) -> None:
-        """Connect unless that is done already.
-
-        `address` (or RAY_ADDRESS) names a cluster; without either a local Ray is started, with at
-        least as many logical CPUs as the group may need. Raises ClusterError if there is no such
-        cluster, and CapacityError if it cannot hold the group.
-        """
+        """Connect unless that is done already. `address` (or RAY_ADDRESS) names a cluster; without either a local Ray
+        is started, with at least as many logical CPUs as the group may need. Raises ClusterError if there is no such
+        cluster, and CapacityError if it cannot hold the group."""
         if not ray.is_initialized():
             RayConnection._owners.clear()
             address = address or ray_address()
@@ -146,12 +143,10 @@ def connect_to_ray(
     object_store_memory: int = LOCAL_STORE_BYTES,
     env_vars: Mapping[str, str] | None = None,
 ) -> None:
-    """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`.
-
-    A local one listens on loopback addresses only, and its processes run with this one's interpreter. `num_cpus` and
-    `object_store_memory` (bytes) are what it has at least; `env_vars` are seen by all processes that it starts. A
-    handler of SIGTERM that the program has stays. Raises ClusterError.
-    """
+    """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`. A local one listens on
+    loopback addresses only, and its processes run with this one's interpreter. `num_cpus` and `object_store_memory`
+    (bytes) are what it has at least; `env_vars` are seen by all processes that it starts. A handler of SIGTERM that the
+    program has stays. Raises ClusterError."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == LOCAL_RAY:

@@ -36,11 +36,9 @@ def follow_cluster() -> None:
 
 
 def make_token() -> None:
-    """Make the token of a Ray that is to start on this machine, if there is none. Only its user may read the file.
-
-    Ray would make one that everybody on the machine may read. Where the home folder takes no file, the token is in
-    RAY_AUTH_TOKEN of this process, which the processes of its Ray inherit.
-    """
+    """Make the token of a Ray that is to start on this machine, if there is none. Only its user may read the file. Ray
+    would make one that everybody on the machine may read. Where the home folder takes no file, the token is in
+    RAY_AUTH_TOKEN of this process, which the processes of its Ray inherit."""
     if os.environ.get(AUTH_MODE, "token").lower() != "token" or _has_token():
         return
     token = secrets.token_hex(32)

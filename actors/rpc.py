@@ -41,9 +41,7 @@ class RPCBatch:
         without: Collection[WorkerHandle] = (),
     ) -> None:
         """Wait until the calls of all workers but those of `without` are done, or `timeout` seconds have passed.
-
-        `on_error` is called after errors; it has to release the workers that wait for a failed one.
-        """
+        `on_error` is called after errors; it has to release the workers that wait for a failed one."""
         deadline = time.monotonic() + timeout
         pending = {task for worker, tasks in self._replies.items() if worker not in without for task in tasks}
         while pending:

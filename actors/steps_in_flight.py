@@ -62,10 +62,8 @@ class StepsInFlight:
 
     async def drop(self, pool: BranchPool, error: Exception) -> Exception:
         """After an error: wait until no worker is busy with any of the steps, none of which is in flight any more.
-
         Returns the cause. It may be in another step than the one that failed first: a TransferError may follow from the
-        error of another worker, and a loss comes before all other errors, as in one step.
-        """
+        error of another worker, and a loss comes before all other errors, as in one step."""
         causes = [error]
         while self._sent:
             try:

@@ -91,10 +91,8 @@ class PrefixIndex:
         return cls(positions, model.prefix_cache == "approximate")
 
     def hash_prefixes(self, plan: Plan) -> PrefixHashes:
-        """The hashes of a plan's prefixes.
-
-        They are empty unless the plan is a request's first one and stages K/V of the prompt.
-        """
+        """The hashes of a plan's prefixes. They are empty unless the plan is a request's first one and stages K/V of
+        the prompt."""
         branch = plan.branches[0]
         if not self.positions or plan.step > 1 or not branch.to_stage:
             return PrefixHashes((), ())
@@ -136,10 +134,8 @@ class PrefixIndex:
         return None, 0
 
     def touch(self, parts: tuple[StoredPrefix, ...]) -> None:
-        """Count a hit by a request that has begun with these parts, and mark them as the most recently used.
-
-        They may be evicted already, by a step that was in flight at the same time; workers do that after this one.
-        """
+        """Count a hit by a request that has begun with these parts, and mark them as the most recently used. They may
+        be evicted already, by a step that was in flight at the same time; workers do that after this one."""
         if parts:
             self.hit_requests += 1
             self.hit_positions += parts[-1].span.stop
@@ -148,10 +144,8 @@ class PrefixIndex:
                 self._mark_used(node)
 
     def reserve(self, hashes: PrefixHashes) -> StoredPrefix | None:
-        """Reserve space for the K/V of a request's prompt that are not stored yet.
-
-        Returns None if they do not fit, or are stored or reserved already. `match` finds the entry after `insert`.
-        """
+        """Reserve space for the K/V of a request's prompt that are not stored yet. Returns None if they do not fit, or
+        are stored or reserved already. `match` finds the entry after `insert`."""
         parent, start = self._longest_match(hashes)
         if not hashes.ends or start == hashes.ends[-1]:
             return None

@@ -105,10 +105,7 @@ class Scheduler:
 
     def submit(self, session: DecodeSession) -> int:
         """Queue a request, and return its id. It joins at the first step boundary at which its client gets a slot (see
-        `FairQueue`).
-
-        Raises ProtocolError for a session that is already finished.
-        """
+        `FairQueue`). Raises ProtocolError for a session that is already finished."""
         if session.finished:
             raise ProtocolError("a finished session cannot be submitted")
         self._next_request += 1
@@ -167,11 +164,8 @@ class Scheduler:
         return [entry.pending_commit for entry in self._running.values() if entry.pending_commit is not None]
 
     def enter_epoch(self, epoch: int, source_ranks: Mapping[int, int]) -> None:
-        """Begin a new epoch, in which ranks may have changed.
-
-        `source_ranks` maps each request to the rank of the worker that has the K/V of its pending commit. Requests
-        whose K/V every worker has are left out.
-        """
+        """Begin a new epoch, in which ranks may have changed. `source_ranks` maps each request to the rank of the
+        worker that has the K/V of its pending commit. Requests whose K/V every worker has are left out."""
         self.epoch = epoch
         self.prefix_index.clear()
         for request_id, entry in self._running.items():
@@ -179,10 +173,8 @@ class Scheduler:
             entry.drop_parts()
 
     def plan(self, num_workers: int) -> list[StepPlan]:
-        """One plan per worker for the next step; an empty list when no request is in flight.
-
-        Steps in flight are given up: a second call before `advance` plans the same step again, in the current epoch.
-        """
+        """One plan per worker for the next step; an empty list when no request is in flight. Steps in flight are given
+        up: a second call before `advance` plans the same step again, in the current epoch."""
         self._planned.clear()
         for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
@@ -191,9 +183,7 @@ class Scheduler:
 
     def plan_beside(self, num_workers: int) -> list[StepPlan]:
         """One plan per worker for a step that is computed behind those in flight, of requests that are in none of them.
-
-        An empty list without overlap, if no such request may be planned, or if two steps are in flight already.
-        """
+        An empty list without overlap, if no such request may be planned, or if two steps are in flight already."""
         full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)
         if full or any(step.waiting_branch_rows for step in self._planned):
             return []
@@ -230,9 +220,7 @@ class Scheduler:
 
     def split_steps(self) -> bool:
         """The oldest step in flight needed more memory than a worker has: later steps are smaller than this one.
-
-        Returns False if each worker has one branch of it, and so it cannot be split.
-        """
+        Returns False if each worker has one branch of it, and so it cannot be split."""
         if not self._planned or not (assignment := self._planned[0].assignment).divisible:
             return False
         self.limit.record_lack(assignment.rows)
@@ -245,11 +233,9 @@ class Scheduler:
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
         """Process the reports of all workers of the oldest step in flight, and return the events. Reports of requests
-        that have ended are ignored.
-
-        If nothing was planned and there are no reports, it returns the events that occurred outside of steps. Raises
-        ProtocolError, without any change of state, for a report of another step or epoch.
-        """
+        that have ended are ignored. If nothing was planned and there are no reports, it returns the events that
+        occurred outside of steps. Raises ProtocolError, without any change of state, for a report of another step or
+        epoch."""
         if not step_reports and not self.planned_ids:
             self._planned.clear()
             return self.drain()

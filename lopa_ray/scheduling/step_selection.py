@@ -65,10 +65,8 @@ class StepSelection:
     def select(
         self, running: Mapping[int, RunningRequest], number: int, num_workers: int, on_error: OnError
     ) -> PlannedStep:
-        """Set the plans of the requests of the next step, the group's step `number`, and return it.
-
-        Requests that have a plan are in flight, and are left out. `on_error` gets a request that cannot go on, and why.
-        """
+        """Set the plans of the requests of the next step, the group's step `number`, and return it. Requests that have
+        a plan are in flight, and are left out. `on_error` gets a request that cannot go on, and why."""
         limit = self.limit.rows
         in_flight = {
             request_id: entry.rows_in_step for request_id, entry in running.items() if entry.plan is not None
@@ -109,10 +107,8 @@ class StepSelection:
         self, selected: list[int], in_flight: int, wanted_rows: float, is_long: bool
     ) -> list[int]:
         """Those of the selected requests that are in this step, of which the others may be in the next one.
-
         `in_flight`: requests that are. `wanted_rows`: rows of a worker that all of these want. `is_long`: a long step
-        is among them.
-        """
+        is among them."""
         if self._overlap == "auto" and wanted_rows < HALVED_ROWS * self._cost.free_rows:
             return [] if in_flight else selected  # they wait for the others, to be in one step with them
         if not self._overlap or is_long:
