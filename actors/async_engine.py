@@ -54,7 +54,6 @@ class AsyncRayEngine(AsyncEngine):
         super().__init__(config, info.vocabulary, tokenizer)
         self.position_bytes = info.position_bytes
         self.resuming = False
-        """The group is lost, and another one is being started."""
         self.lost: LopaError | None = None
         """Why there is no group any more; see `revive`."""
         self.lost_groups = 0
@@ -148,11 +147,9 @@ class AsyncRayEngine(AsyncEngine):
         return status
 
     async def resize(self, num_workers: int) -> None:
-        """See `Master.resize`."""
         await self._group.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """See `Master.checksums`."""
         checksums: list[list[SlotChecksum]] = await self._group.call("checksums")
         return checksums
 
@@ -266,7 +263,6 @@ class AsyncRayEngine(AsyncEngine):
             self._group.master.cancel.remote(self._group.client, numbers)
 
     def _give_up(self, error: LopaError) -> None:
-        """Fail every request and kill the group."""
         self.lost = self.lost or error
         self._group.kill()
         self._fail(self._journals, self.lost)

@@ -33,7 +33,6 @@ class AutoscalingLoop:
         self._autoscaler.override(num_workers)
 
     def close(self) -> None:
-        """Stop."""
         self._task.cancel()
 
     async def _run(self) -> None:

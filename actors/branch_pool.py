@@ -25,17 +25,14 @@ class BranchPool:
     """
 
     def __init__(self, factory: WorkerFactory) -> None:
-        """Without workers; see `add_workers`."""
         self.epoch = -1
         self.intact = False
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self.lost_workers = 0
-        """How many workers have died or hung since the group was started."""
         self._factory = factory
         self._group = factory.config.group
         self._transport = make_step_transport(factory.transfer)
         self.workers: list[WorkerHandle] = []
-        """By rank."""
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -194,6 +191,5 @@ class BranchPool:
         return replies
 
     def close(self) -> None:
-        """Kill all workers, and free what they took."""
         self.remove_workers(self.workers)
         self._transport.close()

@@ -84,7 +84,6 @@ class BranchWorker:
         self._tp_group = RayTensorParallelGroup(self._shard, group.tensor_parallel_size)
 
     def node_and_weight_bytes(self) -> tuple[str, int]:
-        """The id of the node that the worker is on, and the size of the weights in bytes."""
         return ray.get_runtime_context().get_node_id(), self._spec.weight_bytes
 
     def download_weights(self) -> None:

@@ -25,7 +25,6 @@ class ClientJournals:
         return iter([*self._journals])
 
     def begin(self, number: int, session: DecodeSession) -> None:
-        """Before the request is submitted."""
         self._journals[number] = Journal(session)
 
     def end(self, number: int) -> None:
@@ -60,7 +59,6 @@ class ClientJournals:
         return next((error for error in failures if isinstance(error, WorkerLostError)), None)
 
     def resumed_sessions(self) -> dict[int, DecodeSession]:
-        """The sessions of all requests in their present state, for another group."""
         return {number: journal.restored_session() for number, journal in self._journals.items()}
 
     @property

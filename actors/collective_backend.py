@@ -44,8 +44,6 @@ class EpochWatch:
 
 
 class CollectiveBackend(BaseGroup):
-    """A Ray collective backend for one epoch of a group. It does what groups need, and nothing else."""
-
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         _, backend, host, port, epoch, timeout, purpose = group_name.split("/")

@@ -93,7 +93,6 @@ class RayEngine(Engine):
             decoding.cancel()
 
     def resize(self, num_workers: int) -> None:
-        """See `Master.resize`."""
         self._loop.run(self._running.resize(num_workers))
 
     @property
@@ -106,11 +105,9 @@ class RayEngine(Engine):
         return self._running.start_phases
 
     def status(self) -> MasterStatus:
-        """See `AsyncRayEngine.status`."""
         return self._loop.run(self._running.status())
 
     def checksums(self) -> list[list[SlotChecksum]]:
-        """See `Master.checksums`."""
         return self._loop.run(self._running.checksums())
 
     def close(self) -> None:
@@ -119,7 +116,6 @@ class RayEngine(Engine):
         self._finalizer()
 
     def _next(self, received: SimpleQueue[RequestEvent | None]) -> RequestEvent | None:
-        """The next event, or None after the last."""
         while True:
             try:
                 return received.get(timeout=CHECK_S)

@@ -51,7 +51,6 @@ class EventLoopThread:
             self.run(_called(function))
 
     def close(self) -> None:
-        """Cancel what still runs, and end the thread. Further calls do nothing."""
         with self._lock:
             if self._closed:
                 return

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import ActorHandleNotFoundError
 
 from actors.actor_errors import unwrapped_errors
-from actors.master import StartedGroup, start_master
+from actors.master import start_master
 from actors.placement import Reservation, remove_own_groups
 from actors.timers import StartPhases
 from actors.worker_handle import RunnerFactory, WorkerInfo
@@ -60,7 +60,8 @@ class GroupFailover:
 
     async def _start(self) -> WorkerInfo:
         try:
-            started: StartedGroup = await self.call(
+            info: WorkerInfo
+            info, phases = await self.call(
                 "start", self.spec, self._runner_factory, self.reservation.placement_group
             )
             self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
@@ -71,11 +72,11 @@ class GroupFailover:
             raise
         self._clock.end("master")
         own = self._clock.seconds
-        own["master"] -= sum(started.phases.values())
-        self.phases = own | started.phases
+        own["master"] -= sum(phases.values())
+        self.phases = own | phases
         listed = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.phases.items())
         logger.info(f"a group is ready after {sum(self.phases.values()):.2f} s ({listed})")
-        return started.info
+        return info
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the master. Raises what it raises, and WorkerLostError if it is lost."""

@@ -14,7 +14,7 @@ from actors.timers import StartPhases
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
-from lopa_ray.scheduling.epoch_change import change_epoch
+from lopa_ray.scheduling.recovery import change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
@@ -29,7 +29,6 @@ class GroupMembership:
         self.pool = BranchPool(factory)
         self.pending = PendingWorkers(factory, group, on_change)
         self.target = group.num_workers
-        """How many workers there should be."""
         self._factory = factory
         self._on_change = on_change
         self._start_timeout_s = group.start_timeout_s
@@ -104,6 +103,5 @@ class GroupMembership:
             pending.set_target(self.target - len(pool))
 
     def close(self) -> None:
-        """Kill all workers."""
         self.pending.close()
         self.pool.close()

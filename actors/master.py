@@ -1,10 +1,8 @@
 """Master: the step loop of one decode group.
 
-A plain class with async methods; `RayEngine` and the serving group wrap it in an actor. Clients
-open a stream of events; their requests join the loop at the next step. Each step is one scatter
-and one gather over the branch workers, and one message per client. With overlap the next step is
-sent before the reports of the last one are gathered. A step that fails because workers were lost
-is run again on those that are left.
+A plain class with async methods; `start_master` wraps it in an actor. Each step is one scatter and one gather over the
+branch workers, and one message per client. With overlap the next step is sent before the reports of the last one are
+gathered. A step that fails because workers were lost is run again on those that are left.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -56,15 +53,6 @@ IDLE_CHECK_S = 1.0
 """Seconds between two checks that idle workers are alive."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartedGroup:
-    """A group that is ready for requests."""
-
-    info: WorkerInfo
-    phases: dict[str, float]
-    """Seconds of each phase of `Master.start`: workers, model and join; see `GroupMembership.start`."""
-
-
 class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
@@ -85,7 +73,6 @@ class Master:
         self._unpublished: tuple[list[RequestEvent], StepTiming | None] | None = None
         """What the last step decided, until clients are sent it."""
         self._failed_steps = 0
-        """How many attempts at a step have failed in a row."""
         self._out_of_memory_steps = 0
 
     def __repr__(self) -> str:
@@ -96,7 +83,7 @@ class Master:
         spec: ModelSpec,
         runner_factory: RunnerFactory | None = None,
         reserved: PlacementGroup | None = None,
-    ) -> StartedGroup:
+    ) -> tuple[WorkerInfo, dict[str, float]]:
         """Create the workers and wait until the group can begin; see `GroupMembership.start`. To be called once;
         `reserved`: see `WorkerFactory`. Raises CapacityError, CheckpointError, SettingsError, WorkerLostError."""
         phases = StartPhases()
@@ -110,7 +97,7 @@ class Master:
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group, self._membership, self._scheduler)
         self._started.set()
-        return StartedGroup(info, phases.seconds)
+        return info, phases.seconds
 
     # Clients
 
@@ -186,7 +173,6 @@ class Master:
     # The step loop
 
     async def _step_loop(self) -> None:
-        """Run step after step. After a failure the loop continues with the remaining workers, if there are any."""
         while self._streams.broken is None:
             try:
                 await self._wait_for_work()

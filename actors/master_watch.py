@@ -27,7 +27,6 @@ class MasterWatch:
 
     def __init__(self, group: GroupSettings) -> None:
         self.status: MasterStatus | None = None
-        """What the master answered last; None: nothing yet."""
         self._group = group
 
     async def run(self, master: Any) -> WorkerLostError:
@@ -50,7 +49,6 @@ class MasterWatch:
                 return WorkerLostError(f"the group has ended: {status.broken}")
 
     async def _ask(self, master: Any) -> MasterStatus | None:
-        """The master's answer; None: there is none."""
         with unwrapped_errors():
             asked = asyncio.ensure_future(master.status.remote())
             if await is_answered(asked, self._group.hung_after_s):

@@ -28,12 +28,9 @@ logger = logging.getLogger("lopa.weights")
 
 @dataclass(slots=True)
 class _NodeState:
-    """The state of a node: its copy of the weights and the files on its disk."""
-
     chunks: list[Any] | None = None
     """Object references of the copy; None: there is none yet."""
     downloaded: bool = False
-    """The checkpoint's files are on the node."""
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a worker downloads, or makes the copy; the others wait for it."""
 
@@ -76,7 +73,6 @@ class NodeWeights:
 
     @staticmethod
     async def _copy_for(worker: Any, node: _NodeState) -> list[Any]:
-        """The copy on the worker's node, made by it if there is none."""
         async with node.busy:
             if node.chunks is None:
                 reading = worker.read_weights.options(num_returns="streaming").remote()

@@ -138,7 +138,6 @@ class PendingWorkers:
         self._failures = 0
 
     def close(self) -> None:
-        """Cancel all."""
         self.set_target(0)
 
     async def _bring_up(self, pending: _PendingWorker) -> WorkerHandle | None:

@@ -115,14 +115,11 @@ def _workers_that_fit(bundle: Mapping[str, float], resources: Mapping[str, float
 
 
 def listed(amounts: Mapping[str, float], names: Iterable[str]) -> str:
-    """Amounts of resources, for messages."""
     return ", ".join(f"{amounts.get(name, 0.0):g} {name}" for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The place of one worker."""
-
     options: dict[str, Any]
     """Ray's options of all its actors."""
     bundle: int | None = None

@@ -48,7 +48,6 @@ KILL_TIMEOUT_VARIABLE = "RAY_kill_worker_timeout_milliseconds"
 itself, 5000 by default. One that is stopped (SIGSTOP) does not, and holds its resources until then."""
 
 KILL_TIMEOUT_MS = "1000"
-"""Its value on a local Ray."""
 
 LOCAL_CONSTANTS = {"ENABLE_RAY_CLUSTER": False, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": False}
 """Ray's constants as a local Ray has them. Without clusters Ray 2.60 listens on loopback addresses only; that is its
@@ -102,7 +101,6 @@ class RayConnection:
         self._node.check()
 
     def close(self) -> None:
-        """Give the connection up. Further calls do nothing."""
         if self not in RayConnection._owners:
             return
         RayConnection._owners.remove(self)
@@ -132,7 +130,6 @@ def _bytes_to_share(config: ExecutionConfig) -> int:
 
 
 def ray_address() -> str:
-    """RAY_ADDRESS, or without it `LOCAL_RAY`."""
     return os.environ.get("RAY_ADDRESS") or LOCAL_RAY
 
 
@@ -245,7 +242,6 @@ def _few_attempts() -> Iterator[None]:
 
 
 def _explain(address: str, error: Exception) -> str:
-    """What failed in `ray.init`, and what to do about it."""
     if address == LOCAL_RAY:
         file = error.filename if isinstance(error, OSError) else None
         # Ray says in words that its folder makes paths of sockets too long.

@@ -83,7 +83,6 @@ def _token_file() -> Path:
 
 
 def _has_token() -> bool:
-    """Whether Ray finds a token: in its environment variables or in its file."""
     if os.environ.get(TOKEN) or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return True
     try:

@@ -22,7 +22,6 @@ class Rendezvous:
     store: tuple[str, int] | None
     """Host and port of the master's key-value store; None for one actor alone, which needs none."""
     collective: str
-    """torch.distributed backend: gloo, nccl or hccl."""
     timeout_s: float
     """A peer that hangs shows after this long. Well below the master's deadline, so that workers which only wait for
     one that hangs are not taken for lost as well."""
@@ -46,12 +45,10 @@ class RendezvousStore:
     """
 
     def __init__(self, collective: str = "gloo") -> None:
-        """Not open yet. `collective`: see `Rendezvous`."""
         self._collective = collective
         self._opened: Future[tuple[Any, str]] | None = None
 
     def open(self) -> Future[tuple[Any, str]]:
-        """Begin to open it, if that has not begun."""
         if self._opened is None:
             executor = ThreadPoolExecutor(1, "rendezvous")
             self._opened = executor.submit(_open)

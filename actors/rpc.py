@@ -30,7 +30,6 @@ class RPCBatch:
         self._exports = exports or {}
 
     def of(self, workers: Collection[WorkerHandle]) -> RPCBatch:
-        """The calls of these workers alone."""
         replies = {worker: calls for worker, calls in self._replies.items() if worker in workers}
         return RPCBatch(replies, self._exports)
 
@@ -61,11 +60,9 @@ class RPCBatch:
                         shard.leave_groups.remote()
 
     def unanswered(self) -> list[WorkerHandle]:
-        """Workers that have not replied."""
         return [worker for worker, tasks in self._replies.items() if not all(task.done() for task in tasks)]
 
     def pending_exports(self) -> list[WorkerHandle]:
-        """Workers whose exports have not arrived yet."""
         return [worker for worker, calls in self._exports.items() if not all(map(_is_done, calls))]
 
     def results(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...], list[BaseException]]]:

@@ -56,7 +56,6 @@ class StepConnection:
         await self._ask_ray()
 
     def close(self) -> None:
-        """End the connection."""
         self._writer.transport.abort()
 
     async def _watch(self) -> None:

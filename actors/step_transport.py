@@ -121,6 +121,5 @@ class CallTransport(StepTransport):
 
 
 def make_step_transport(transfer: type[KVTransfer]) -> StepTransport:
-    """Make the transport of a group's steps."""
     encrypted = os.environ.get("RAY_USE_TLS", "0") == "1"
     return CallTransport(transfer) if transfer.needs_calls or encrypted else ConnectionTransport()

@@ -21,7 +21,6 @@ class SentStep:
     batch: RPCBatch
     timer: StepTimer
     branches: int
-    """Of all workers."""
 
 
 class StepsInFlight:
@@ -36,7 +35,6 @@ class StepsInFlight:
 
     @property
     def branches(self) -> int:
-        """Branches of all these steps."""
         return sum(step.branches for step in self._sent)
 
     def send(self, pool: BranchPool, plan: Callable[[int], list[StepPlan]]) -> None:

@@ -29,11 +29,8 @@ class StartPhases:
 
 
 class StepTimer:
-    """Measures the phases of one step: plan, scatter, gather and select."""
-
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        """By phase."""
         self._sent = 0.0
         """When scatter ended, as `time.perf_counter`."""
 
@@ -51,7 +48,6 @@ class StepTimer:
 
     @property
     def seconds(self) -> float:
-        """All phases of the step, in seconds."""
         return sum(self._seconds.values())
 
     def timing(self, reports: Sequence[StepReport]) -> StepTiming | None:

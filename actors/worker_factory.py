@@ -34,7 +34,6 @@ class WorkerFactory:
         self.config = config = spec.config
         self.transfer = TRANSFERS[config.transfer]
         self.store = RendezvousStore(DEVICES[config.model.device].collective_backend)
-        """At which the actors of a collective group meet."""
         self._spec = spec
         self._runner_factory = runner_factory
         self._names = (f"{name}/worker-{number}" for number in itertools.count())
@@ -45,7 +44,6 @@ class WorkerFactory:
         """The model with what auto stands for in this group."""
         self._resolving = asyncio.Lock()
         self.weights = NodeWeights(config)
-        """Weights on all nodes with workers."""
 
     def create(self) -> WorkerHandle:
         """A new worker without a model. Ray places it when there is room."""

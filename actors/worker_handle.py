@@ -30,7 +30,6 @@ class WorkerInfo:
 
     vocabulary: Vocabulary
     position_bytes: int
-    """Bytes of K/V per cached position."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +39,6 @@ class WorkerHandle:
     shards: tuple[Any, ...]
 
     def call(self, method: str, *arguments: Any) -> tuple[Any, ...]:
-        """Call a method of every shard."""
         return tuple(getattr(shard, method).remote(*arguments) for shard in self.shards)
 
     def ping(self) -> asyncio.Future[Any]:
@@ -48,10 +46,8 @@ class WorkerHandle:
         return asyncio.gather(*self.call("ping"))
 
     async def prepare(self) -> None:
-        """Have all shards import what they need."""
         await asyncio.gather(*self.call("prepare"))
 
     def kill(self) -> None:
-        """Kill the actors of all shards."""
         for shard in self.shards:
             ray.kill(shard)

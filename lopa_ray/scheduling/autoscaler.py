@@ -30,14 +30,10 @@ LOOKS_TO_SHRINK = 4 * LOOKS_PER_START
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of a group since the last observation."""
-
     workers: int
     """Workers that take part in steps; further workers may be starting."""
     in_flight: int
-    """Requests that have a slot."""
     waiting: int
-    """Requests that wait for a slot."""
     branches: float
     """Mean number of branches per step, over all requests; 0 if there was no step."""
     step_s: float
@@ -78,7 +74,6 @@ class LoadMeter:
         self._steps, self._branches, self._seconds = 0, 0, 0.0
 
     def record_step(self, branches: int, seconds: float) -> None:
-        """Add a step with that many branches, which took `seconds` s."""
         self._steps += 1
         self._branches += branches
         self._seconds += seconds
@@ -96,9 +91,7 @@ class _Trend:
     """A demand for more workers, or for fewer, that has lasted without interruption."""
 
     looks: int
-    """Observations since it began."""
     grows: bool
-    """Whether the demand is for more workers."""
     least: int
     """The demanded number of workers, since then, that is closest to the current number."""
 
@@ -112,17 +105,14 @@ class Autoscaler:
     """
 
     def __init__(self, settings: ScalingSettings, min_workers: int, workers: int) -> None:
-        """`workers` is the initial number of workers."""
         self._settings, self._min_workers = settings, min_workers
         self._policy = POLICIES[settings.policy]
         self.desired_workers = workers
-        """Number of workers that the group should have."""
         self._trend: _Trend | None = None
         self._looks = LOOKS_PER_START
         """Observations since the last change."""
 
     def observe(self, load: Load) -> int:
-        """Process an observed load; returns the number of workers that the group should have from now on."""
         desired = self._demand(load)
         self._looks += 1
         if desired == self.desired_workers:

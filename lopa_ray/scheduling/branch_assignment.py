@@ -14,14 +14,11 @@ class BranchAssignment:
         """No worker gets more than `max_rows` rows, unless a single branch has more."""
         self._load = [0] * num_workers
         self._lanes = [0] * num_workers
-        """How many branches each worker has."""
         self._max_rows = max_rows
         self.branch_rows = 0
-        """Rows of the longest branch."""
 
     @property
     def num_workers(self) -> int:
-        """The workers of the step."""
         return len(self._load)
 
     @property
@@ -31,7 +28,6 @@ class BranchAssignment:
 
     @property
     def total_rows(self) -> int:
-        """Rows of all workers."""
         return sum(self._load)
 
     @property

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 from lopa_ray.decoding.session import DecodeSession
-
-NOTHING_IN_FLIGHT: Mapping[int, int] = MappingProxyType({})
 
 
 class FairQueue:
@@ -22,7 +19,6 @@ class FairQueue:
     def __init__(self) -> None:
         self._waiting: dict[int, DecodeSession] = {}
         self._clients: dict[int, str] = {}
-        """Unfinished request → its client."""
         self._slots: Counter[str] = Counter()
         """Client → slots that its requests have."""
         self._served: dict[str, int] = {}
@@ -40,11 +36,9 @@ class FairQueue:
 
     @property
     def waiting_by_client(self) -> dict[str, int]:
-        """Requests that wait for a slot."""
         return dict(Counter(session.client for session in self._waiting.values()))
 
     def waiting_session(self, request_id: int) -> DecodeSession | None:
-        """The session of a request that waits; None if it does not."""
         return self._waiting.get(request_id)
 
     def add(self, request_id: int, session: DecodeSession) -> None:
@@ -70,7 +64,6 @@ class FairQueue:
         return request_id, session
 
     def end(self, request_id: int) -> None:
-        """A request has ended, with a slot or without."""
         client = self._clients.pop(request_id)
         self._preemptions.pop(request_id, None)
         if self._waiting.pop(request_id, None) is None:
@@ -103,9 +96,7 @@ class FairQueue:
 
     # Steps
 
-    def select(
-        self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int] = NOTHING_IN_FLIGHT
-    ) -> list[int]:
+    def select(self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int]) -> list[int]:
         """The requests of the next step. `rows`: request with a slot → rows of its next step, first in turn first.
 
         In each step a client may get as far as the one that was served least, and further by the rows of the client
@@ -138,7 +129,6 @@ class FairQueue:
         return selected
 
     def serve(self, request_id: int, rows: int) -> None:
-        """A step of the request with that many rows has succeeded."""
         self._served[self._clients[request_id]] += rows
 
 

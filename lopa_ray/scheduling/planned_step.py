@@ -19,7 +19,6 @@ class PlannedStep:
     """The requests of a step, and what has to be known of it when it has succeeded."""
 
     number: int
-    """The group's count of its steps."""
     entries: tuple[RunningRequest, ...]
     """In the order in which they got their slots."""
     assignment: BranchAssignment
@@ -28,7 +27,6 @@ class PlannedStep:
     part_rows: int
     """Rows of that long step that are in this one, of all workers."""
     evictions: tuple[int, ...]
-    """Ids of stored prefixes that the workers evict."""
 
     def step_plans(self, epoch: int) -> list[StepPlan]:
         """The plan of each worker, by rank; the requests are in the same order on all of them."""

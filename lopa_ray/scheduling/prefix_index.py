@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Self
+from typing import Self, TypeAlias
 
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.protocol.plan import Plan, StoredPrefix
@@ -30,14 +30,9 @@ GRANULARITY = 16
 """An approximate or a causal prefix may end at every multiple of this number of positions, and with the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixHashes:
-    """The prefixes of a plan's inputs that can be looked up or stored."""
-
-    ends: tuple[int, ...]
-    """The end position (exclusive) of each prefix, ascending."""
-    digests: tuple[bytes, ...]
-    """The digest of the token ids of each prefix."""
+PrefixHashes: TypeAlias = dict[int, bytes]
+"""The prefixes of a plan's inputs that can be looked up or stored: end position (exclusive), ascending → digest of the
+token ids."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,10 +47,8 @@ class _Node:
     hashes: PrefixHashes
     children: int = 0
     last_used: int = 0
-    """Logical time of the last use, for eviction."""
 
     def path(self) -> Iterator[_Node]:
-        """This node, then all its ancestors."""
         node: _Node | None = self
         while node is not None:
             yield node
@@ -70,9 +63,7 @@ class PrefixIndex:
         self.positions = positions
         self.approximate = approximate
         self.hit_requests = 0
-        """Number of requests that began with a stored prefix."""
         self.hit_positions = 0
-        """Number of positions that these requests did not compute."""
         self._ready: dict[int, _Node] = {}
         """Id → node that all workers store."""
         self._reserved: dict[int, _Node] = {}
@@ -86,7 +77,6 @@ class PrefixIndex:
 
     @classmethod
     def from_settings(cls, model: ModelSettings) -> Self:
-        """An empty index with the size and variant of the settings."""
         positions = 0 if model.prefix_cache == "none" else model.max_num_seqs * model.max_model_len
         return cls(positions, model.prefix_cache == "approximate")
 
@@ -95,10 +85,10 @@ class PrefixIndex:
         the prompt."""
         branch = plan.branches[0]
         if not self.positions or plan.step > 1 or not branch.to_stage:
-            return PrefixHashes((), ())
+            return {}
         first, stop = branch.to_stage[0].start, branch.to_stage[0].stop
         if plan.start or first or stop > branch.scored.start:
-            return PrefixHashes((), ())
+            return {}
         is_causal = branch.causal_stop >= stop
         if self.approximate or is_causal:
             ends = [*range(GRANULARITY, stop, GRANULARITY), stop]
@@ -108,12 +98,12 @@ class PrefixIndex:
             ends = [end for end, _ in branch.segments if end <= stop] if causal else []
         # K/V under a causal mask are others than those of the same tokens under no mask.
         hasher = blake2b(digest_size=16, person=b"causal" if is_causal else b"")
-        digests, at = list[bytes](), 0
+        hashes, at = PrefixHashes(), 0
         for end in ends:
             hasher.update(array("q", [end, *plan.canvas[at:end]]).tobytes())
-            digests.append(hasher.digest())
+            hashes[end] = hasher.digest()
             at = end
-        return PrefixHashes(tuple(ends), tuple(digests))
+        return hashes
 
     def match(self, hashes: PrefixHashes) -> tuple[StoredPrefix, ...]:
         """The longest stored prefix, in parts that begin at position 0. The index is not modified."""
@@ -125,11 +115,12 @@ class PrefixIndex:
         return tuple(reversed(parts))
 
     def _longest_match(self, hashes: PrefixHashes) -> tuple[_Node | None, int]:
-        for end, digest in zip(reversed(hashes.ends), reversed(hashes.digests), strict=True):
+        whole = max(hashes, default=0)
+        for end, digest in reversed(hashes.items()):
             node = self._by_digest.get(digest)
             # With shifted logits the row before a request's first mask scores that mask. A node stores this row only
             # for its last position, so a whole prompt matches only where a node ends.
-            if node is not None and (end < hashes.ends[-1] or end == node.span.stop):
+            if node is not None and (end < whole or end == node.span.stop):
                 return node, end
         return None, 0
 
@@ -147,11 +138,12 @@ class PrefixIndex:
         """Reserve space for the K/V of a request's prompt that are not stored yet. Returns None if they do not fit, or
         are stored or reserved already. `match` finds the entry after `insert`."""
         parent, start = self._longest_match(hashes)
-        if not hashes.ends or start == hashes.ends[-1]:
+        stop = max(hashes, default=0)
+        if start == stop:
             return None
-        if any(node.hashes.digests[-1] == hashes.digests[-1] for node in self._reserved.values()):
+        if any(node.hashes[node.span.stop] == hashes[stop] for node in self._reserved.values()):
             return None
-        span = range(start, hashes.ends[-1])
+        span = range(start, stop)
         pinned = [] if parent is None else list(parent.path())
         if len(span) > self.positions or not self._evict_for(len(span), pinned):
             return None
@@ -169,16 +161,15 @@ class PrefixIndex:
                 return False
             oldest = min(leaves, key=lambda node: node.last_used)
             del self._ready[oldest.id]
-            for digest in oldest.hashes.digests:
+            for digest in oldest.hashes.values():
                 if self._by_digest.get(digest) is oldest:
                     del self._by_digest[digest]
             self._remove(oldest)
         return True
 
     def insert(self, entry: StoredPrefix) -> None:
-        """Make a reserved entry available to `match`, after all workers have saved it."""
         node = self._ready[entry.prefix_id] = self._reserved.pop(entry.prefix_id)
-        for end, digest in zip(node.hashes.ends, node.hashes.digests, strict=True):
+        for end, digest in node.hashes.items():
             if end > node.span.start:
                 self._by_digest.setdefault(digest, node)
         self._mark_used(node)

@@ -29,7 +29,6 @@ class Replay:
             self._commit = commit or self._commit
 
     def record(self, plan: Plan, outcome: StepOutcome) -> None:
-        """Record a step."""
         # A replayed step is dropped if the new step reads nothing that it cached.
         while self._steps and not _depends(plan, self._steps[-1][1]):
             self._commit = self._steps.pop()[0].commit

@@ -32,13 +32,11 @@ class RunningRequest:
     reports: list[BranchReport] = field(default_factory=list)
     """Those of `rank_of_branch`."""
     last_step: int = 0
-    """The last step that the request took part in."""
     source_rank: int | None = None
     """Rank of the worker that has the K/V of the next plan's commit; None if every worker has them."""
     pending_commit: ScheduledRequest | None = None
     """The last plan with the branch that staged these K/V. It is kept until a step has committed them."""
     stored_prefix: tuple[StoredPrefix, ...] = ()
-    """Stored K/V of earlier requests that the current plan uses."""
     save_prefix: StoredPrefix | None = None
     """K/V that the workers save for later requests when they carry out the next plan's commit."""
 
@@ -49,15 +47,12 @@ class RunningRequest:
         ]
 
     def next_plan(self, num_branches: int) -> Plan:
-        """The plan of the next step, of at most `num_branches` branches unless it is one of the replay."""
         return self.replay[0].plan if self.replay else self.session.plan(num_branches)
 
     def branches_left(self, plan: Plan) -> list[int]:
-        """The branches of the session's step that no part of it has evaluated yet."""
         return [index for index in range(len(plan.branches)) if index not in self.rank_of_branch]
 
     def rows_left(self, plan: Plan) -> int:
-        """Their rows."""
         return plan.rows_of(self.branches_left(plan))
 
     @property

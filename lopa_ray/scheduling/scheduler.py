@@ -56,7 +56,6 @@ class Scheduler:
         self.limit = limit or StepLimit()
         self._overlap = overlap
         self._step = 0
-        """The last step that has succeeded."""
         self._planned: deque[PlannedStep] = deque()
         """The steps in flight, the oldest first."""
         self._free_slots = list(range(max_num_seqs))
@@ -74,7 +73,6 @@ class Scheduler:
 
     @classmethod
     def from_config(cls, config: ExecutionConfig) -> Self:
-        """The scheduler of a configuration."""
         model = config.model
         return cls(
             model.max_num_seqs,
@@ -85,17 +83,14 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Requests that have a slot."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a slot."""
         return len(self._queue)
 
     @property
     def waiting_by_client(self) -> dict[str, int]:
-        """Client → its requests that wait for a slot, if it has any."""
         return self._queue.waiting_by_client
 
     @property
@@ -123,29 +118,24 @@ class Scheduler:
             self._pending_events.append(RequestFailure(request_id, error))
 
     def _release(self, request_id: int, entry: RunningRequest) -> None:
-        """Free a request's slot."""
         del self._running[request_id]
         self._free_slots.append(entry.slot)
         if entry.save_prefix is not None:
             self.prefix_index.cancel_reservation(entry.save_prefix)
 
     def cancel(self, request_id: int) -> None:
-        """End a request with RequestCancelledError and free its slot."""
         self.abort(request_id, RequestCancelledError(f"request {request_id} was cancelled"))
 
     @property
     def running_ids(self) -> tuple[int, ...]:
-        """Ids of the requests that have a slot, in the order in which they got it."""
         return tuple(self._running)
 
     @property
     def unfinished_ids(self) -> tuple[int, ...]:
-        """Ids of the requests that have a slot, in the order in which they got it, and then of those that wait."""
         return (*self._running, *self._queue)
 
     @property
     def planned_ids(self) -> tuple[int, ...]:
-        """Ids of the requests of the steps in flight."""
         return tuple(request_id for request_id, entry in self._running.items() if entry.plan is not None)
 
     @property
@@ -154,7 +144,6 @@ class Scheduler:
         return {entry.slot: request_id for request_id, entry in self._running.items()}
 
     def session_state(self, request_id: int) -> bytes | None:
-        """The session state of an unfinished request; None for others. See `DecodeSession.export_state`."""
         entry = self._running.get(request_id)
         session = self._queue.waiting_session(request_id) if entry is None else entry.session
         return None if session is None else session.export_state()
@@ -207,7 +196,6 @@ class Scheduler:
             self._running[request_id] = RunningRequest(request_id, session, self._free_slots.pop(0))
 
     def _preempt(self) -> bool:
-        """Free the slot of a request, if there is one that has to give it away."""
         victim = self._queue.victim(
             {key: entry.session.steps for key, entry in self._running.items() if entry.plan is None}
         )

@@ -38,7 +38,6 @@ class StepLimit:
         self._free_rows = 0.0
         """Fewer rows would make a step hardly faster."""
         self._largest = 0
-        """Rows of a worker in the largest step that has succeeded."""
         self._failed_branch = 0
         """Rows of a branch that lacked memory, since when none as long has succeeded; 0: there is none."""
         self._by_memory = self._branch_by_memory = math.inf

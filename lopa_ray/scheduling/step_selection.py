@@ -50,11 +50,9 @@ class StepSelection:
         *,
         overlap: AutoSwitch,
     ) -> None:
-        """`overlap`: a step has at most half of the requests that could be in flight; auto: where that pays off."""
         self.limit = limit
         self._overlap = overlap
         self._assignment = BranchAssignment(0, 0)
-        """Of the step that is selected last."""
         self._prefix_index = prefix_index
         self._queue = queue
         self._poison = poison
@@ -154,7 +152,6 @@ class StepSelection:
         return sorted(running, key=lambda key: (running[key].last_step, running[key].session.steps))
 
     def _is_long(self, entry: RunningRequest, plan: Plan) -> bool:
-        """Whether the request's step is made in parts."""
         if entry.replay or len(plan.branches) == 1:
             return False
         if entry.rank_of_branch:
