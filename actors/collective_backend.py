@@ -1,8 +1,7 @@
 """CollectiveBackend: the backend of workers for Ray's collective interface.
 
-Ray's own groups cannot change their membership. This backend is built anew for each
-membership ("epoch"), on a stateless torch.distributed process group (Gloo, NCCL or HCCL),
-never on the process's default group. It broadcasts K/V, and sums and gathers what the shards of a model have.
+Ray's own groups cannot change their membership. This one is built anew for each membership ("epoch"), on a stateless
+torch.distributed process group.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """NodeWeights: one copy of the weights per node, downloaded and read once, and shared by the node's workers.
 
-The first worker on a node reads, fuses, merges and quantises the parameters and puts them into Ray's object
-store; every worker there builds its model from that copy. Workers on CPU map it, so it is their
-model's memory; others upload from it. The master owns the copies, so they outlive the worker that made
-them, and a worker that replaces a lost one starts from them.
+The first worker on a node reads the parameters and puts them into Ray's object store. Workers on CPU map the copy as
+their model's memory; others upload from it. The master owns the copies, so they outlive the worker that made them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ProcessGroup: what the collective backend needs of torch.distributed, for communication on the host or on a device.
+"""ProcessGroup: the collectives that groups need, over torch.distributed's Gloo, NCCL or HCCL.
 
-Gloo fills tensors while the host waits. NCCL enqueues on the device's stream and lets the host go on; a peer that is
-lost then shows only where the host waits for the device, and torch's own answer to that is to end the process. So none
-of torch's threads watches here: `wait` polls, and gives up at a deadline or when the master says so.
+NCCL enqueues on the device's stream, and a lost peer shows only where the host waits for the device. torch's own answer
+is to end the process. So none of torch's threads watches here: `wait` polls, until a deadline or until the master has
+given the epoch up.
 """
 
 from __future__ import annotations

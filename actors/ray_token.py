@@ -1,9 +1,8 @@
 """Whether this process shows Ray's token to the cluster that it connects to. Ray reads that once, when it is imported.
 
-Client and cluster have to agree: a cluster with a token refuses a client without one, and the processes of a cluster
-without one are refused by a client that asks for it, as soon as actors call back. `ray start` asks for a token where
-there is one, and a local `ray.init()` makes one, but a client that is given an address only shows it if RAY_AUTH_MODE
-says so (Ray 2.60). So this module asks the cluster. It never imports Ray.
+A cluster with a token refuses a client without one, and the processes of a cluster without one are refused by a client
+that asks for it. A client that is given an address only shows its token if RAY_AUTH_MODE says so (Ray 2.60). So this
+module asks the cluster. It never imports Ray.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""StepThread: a worker's end of the connection on which plans come from its master, and reports go back.
-
-Everything else that a worker is asked for is a call of its actor. A step is not: such a call passes six threads and
-two event loops, which is milliseconds beside a forward that may take four, and a socket a few tenths of one.
-"""
+"""StepThread: a worker's end of the connection on which plans come from its master, and reports go back."""
 
 from __future__ import annotations
 

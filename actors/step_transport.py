@@ -1,15 +1,9 @@
 """StepTransport: how the plans of a step travel to the workers, and their reports back.
 
-An actor call passes half a dozen threads on its way there and back, which costs 1 to 3 ms per round, and more with
-every worker. So plans and reports are not actor calls. When a worker joins its first epoch it opens a TCP connection
-to its master (`ConnectionTransport`) and sends the token that it got with that call; its `StepThread` then executes the
-plans that arrive. Everything else is an actor call: loading, joining, slots, checksums, repeated staging. So Ray still
-decides which actors are alive. When a connection ends, the master asks Ray for the state of the worker. It also does
-so when a step takes longer than a second, because a failed node closes no connection. A worker that is alive but not
-connected is killed.
-
-Steps are actor calls in two cases: if K/V travel by object store, since Ray then sends them as arguments, and if Ray
-encrypts its messages (`RAY_USE_TLS=1`).
+An actor call costs 1 to 3 ms per round, and more with every worker. So a worker opens a TCP connection to its master
+(`ConnectionTransport`) when it joins its first epoch; its `StepThread` executes the plans that arrive. Everything else
+is an actor call, and Ray still decides which actors are alive: the master asks it when a connection ends and when a
+step takes long. Steps are actor calls if K/V travel with them, and if Ray encrypts its messages (`RAY_USE_TLS=1`).
 """
 
 from __future__ import annotations

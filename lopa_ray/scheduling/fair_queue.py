@@ -1,14 +1,13 @@
 """FairQueue: which client's request gets a slot next, and which requests take part in a step. It does no I/O.
 
-Clients share a group, however many requests each of them has. The next slot is for the client with the fewest, and in a
-step a client with few requests does not wait for those of a client with many. What each client was served is counted in
-rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client gets much ahead of another one.
+Each client's service is counted in rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client
+gets much ahead of another one, however many requests it has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from lopa_ray.decoding.session import DecodeSession
 
@@ -17,7 +16,8 @@ class FairQueue:
     """All unfinished requests by client, and those that wait for a slot."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, DecodeSession] = {}
+        self.waiting: dict[int, DecodeSession] = {}
+        """Requests without a slot."""
         self._clients: dict[int, str] = {}
         self._slots: Counter[str] = Counter()
         """Client → slots that its requests have."""
@@ -25,48 +25,36 @@ class FairQueue:
         """Client with unfinished requests → rows that it was served, from where the others were when it came."""
         self._preemptions: Counter[int] = Counter()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._waiting)
-
-    def __contains__(self, request_id: int) -> bool:
-        return request_id in self._waiting
-
     @property
     def waiting_by_client(self) -> dict[str, int]:
-        return dict(Counter(session.client for session in self._waiting.values()))
-
-    def waiting_session(self, request_id: int) -> DecodeSession | None:
-        return self._waiting.get(request_id)
+        return dict(Counter(session.client for session in self.waiting.values()))
 
     def add(self, request_id: int, session: DecodeSession) -> None:
         """A new request. A new client begins where the client stands that was served least: it claims no past."""
         if session.client not in self._served:
             self._served[session.client] = min(self._served.values(), default=0)
         self._clients[request_id] = session.client
-        self._waiting[request_id] = session
+        self.waiting[request_id] = session
 
     def pop(self) -> tuple[int, DecodeSession]:
         """The request that gets the next slot: of the client that has the fewest, and was served least, the first by
         `priority`, then by age."""
         first: dict[str, tuple[int, int]] = {}
         """Client → priority and id of its first request."""
-        for request_id, session in self._waiting.items():
+        for request_id, session in self.waiting.items():
             place = session.priority, request_id
             first[session.client] = min(place, first.get(session.client, place))
         # Of equal clients the first one, whose oldest request has waited longest.
         client = min(first, key=lambda client: (self._slots[client], self._served[client]))
         request_id = first[client][1]
-        session = self._waiting.pop(request_id)
+        session = self.waiting.pop(request_id)
         self._slots[session.client] += 1
         return request_id, session
 
     def end(self, request_id: int) -> None:
         client = self._clients.pop(request_id)
         self._preemptions.pop(request_id, None)
-        if self._waiting.pop(request_id, None) is None:
+        if self.waiting.pop(request_id, None) is None:
             self._slots[client] -= 1
         if client not in self._clients.values():
             del self._served[client]
@@ -78,7 +66,7 @@ class FairQueue:
         """The request that has to give its slot to a client that waits and has none; None: no such client waits, or no
         client has more than one slot. `steps`: request whose slot may be taken → steps that it has made, which cost
         time again."""
-        if all(self._slots[session.client] for session in self._waiting.values()):
+        if all(self._slots[session.client] for session in self.waiting.values()):
             return None
         client, slots = self._slots.most_common(1)[0]
         if slots < 2:
@@ -92,7 +80,7 @@ class FairQueue:
         """A request has given its slot away, and waits again."""
         self._preemptions[request_id] += 1
         self._slots[session.client] -= 1
-        self._waiting[request_id] = session
+        self.waiting[request_id] = session
 
     # Steps
 

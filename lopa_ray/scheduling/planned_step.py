@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
@@ -31,13 +31,11 @@ class PlannedStep:
     def step_plans(self, epoch: int) -> list[StepPlan]:
         """The plan of each worker, by rank; the requests are in the same order on all of them."""
         return [
-            StepPlan(epoch, self.number, self._scheduled_requests(rank), self.evictions)
+            StepPlan(
+                epoch, self.number, tuple(entry.scheduled(rank) for entry in self.entries), self.evictions
+            )
             for rank in range(self.assignment.num_workers)
         ]
-
-    def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
-        scheduled = (entry.scheduled(rank) for entry in self.entries)
-        return tuple(request for request in scheduled if request is not None)
 
     def confirm_prefixes(self, index: PrefixIndex, entries: Sequence[RunningRequest]) -> None:
         """Update the index: the workers have evicted, loaded and saved the prefixes of the step's plans. `entries`: the

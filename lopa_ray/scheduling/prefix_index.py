@@ -1,18 +1,12 @@
-"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use.
+"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use. It does no
+I/O.
 
-The scheduler owns the index. Plans tell all workers what to save, load and evict, so every worker stores the same K/V
-(see `PrefixStore`). Sessions do not depend on the index: a request with a stored prefix takes the same steps, and its
-first step has fewer rows. This module does no I/O.
+Plans tell all workers what to save, load and evict, so every worker stores the same K/V (see `PrefixStore`).
 
 The K/V of a row depend on all positions that the row sees. Under block-causal attention these end with the row's own
-block. In the `exact` variant a prefix is therefore identified by its token ids and by the ends of its blocks. A prompt
-of many blocks is found by any run of whole blocks from its start, and a prompt of one block only as a whole. Whole
-blocks are saved, so the rounding of the other rows does not change either.
-
-Under a causal mask (`Branch.causal_stop`) a row sees nothing behind itself, so a prefix may end anywhere.
-
-Under full attention, and within a block, the K/V of a row depend also on the tokens behind it. The `approximate`
-variant uses stored K/V of another prompt that begins with the same tokens nevertheless.
+block, so an exact prefix is a run of whole blocks from the start of a prompt: its token ids and the ends of its blocks.
+Under a causal mask (`Branch.causal_stop`) a prefix may end anywhere. Under full attention the K/V depend on later
+tokens too; the `approximate` variant uses K/V of another prompt that begins with the same tokens nevertheless.
 """
 
 from __future__ import annotations

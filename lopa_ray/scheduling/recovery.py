@@ -1,8 +1,7 @@
 """Recovery: after a change of membership it makes the staged K/V available for the next step.
 
-A commit is carried out by the step after the one that staged its K/V, and it names the worker that has them. After
-workers are lost or join, another worker may have the K/V, or none. If none has them, they are staged again by the same
-forward on the same cache, so they are the same.
+A commit names the worker that has its K/V. After workers are lost or join, another one may have them. If none has them,
+they are staged again by the same forward on the same cache, so they are the same.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Replay: the steps of a request from which its K/V can be computed once more. It does no I/O.
 
 Cached K/V depend on the tokens of the window at the time they were written, so they cannot be rebuilt from the decided
-tokens alone. For each step whose K/V are still in the cache a replay has the inputs of the winning branch. These
-forwards are run again in order, starting with an empty cache. Inputs and cache are the same as before, so the K/V are
-the same.
+tokens alone. So the inputs of the winning branch of each step whose K/V are still cached are run again, in order.
 """
 
 from __future__ import annotations

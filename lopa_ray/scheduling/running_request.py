@@ -52,9 +52,6 @@ class RunningRequest:
     def branches_left(self, plan: Plan) -> list[int]:
         return [index for index in range(len(plan.branches)) if index not in self.rank_of_branch]
 
-    def rows_left(self, plan: Plan) -> int:
-        return plan.rows_of(self.branches_left(plan))
-
     @property
     def rows_in_step(self) -> int:
         """Rows of its share of the step that it is in; 0: it is in none."""
@@ -66,11 +63,10 @@ class RunningRequest:
         """The session as it stands, to go on in an empty slot."""
         return self.session.with_state(self.session.export_state(), self.log.requests)
 
-    def scheduled(self, rank: int) -> ScheduledRequest | None:
-        """What the worker of that rank does for the request in the step that it is in. It gets the plan even without a
-        branch, because all workers commit and cut their caches. None: the request takes no part."""
-        if self.plan is None:
-            return None
+    def scheduled(self, rank: int) -> ScheduledRequest:
+        """The part of the worker of that rank in the request's present step. It gets the plan even without a branch,
+        because all workers commit and cut their caches."""
+        assert self.plan is not None
         if self.replay:
             return replace(self.replay[0], source_rank=self.source_rank)
         return ScheduledRequest(

@@ -1,17 +1,12 @@
 """Scheduler: the step loop of many requests, without I/O.
 
-Requests join and leave between steps. `plan` plans a step for every request in flight and assigns the branches to the
-workers. `advance` processes the workers' reports:
-
     while scheduler.busy:
         step_plans = scheduler.plan(num_workers)
         reports = ...            # runner.execute(plan), here or on actors
         for event in scheduler.advance(reports): ...
 
-With overlap two steps are in flight, of different requests: `plan_beside` plans the other one. Workers compute them in
-the order in which they were planned, and `advance` gets their reports in that order.
-
-Sessions do not know the number of workers, nor which worker evaluates a branch.
+Requests join and leave between steps. With overlap two steps are in flight, of different requests: `plan_beside` plans
+the other one. Workers compute them in the order in which they were planned, and `advance` gets their reports in it.
 """
 
 from __future__ import annotations
@@ -61,11 +56,7 @@ class Scheduler:
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
         self._selection = StepSelection(
-            self.prefix_index,
-            self._queue,
-            self.poison,
-            self.limit,
-            overlap=overlap,
+            self.prefix_index, self._queue, self.poison, self.limit, overlap=overlap
         )
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
@@ -87,7 +78,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return len(self._queue.waiting)
 
     @property
     def waiting_by_client(self) -> dict[str, int]:
@@ -96,7 +87,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a request or a step is in flight, a request is waiting, or an event was not returned yet."""
-        return bool(self._running or self._queue or self._pending_events or self._planned)
+        return bool(self._running or self._queue.waiting or self._pending_events or self._planned)
 
     def submit(self, session: DecodeSession) -> int:
         """Queue a request, and return its id. It joins at the first step boundary at which its client gets a slot (see
@@ -113,7 +104,7 @@ class Scheduler:
         running = self._running.get(request_id)
         if running is not None:
             self._release(request_id, running)
-        if running is not None or request_id in self._queue:
+        if running is not None or request_id in self._queue.waiting:
             self._queue.end(request_id)
             self._pending_events.append(RequestFailure(request_id, error))
 
@@ -132,7 +123,7 @@ class Scheduler:
 
     @property
     def unfinished_ids(self) -> tuple[int, ...]:
-        return (*self._running, *self._queue)
+        return (*self._running, *self._queue.waiting)
 
     @property
     def planned_ids(self) -> tuple[int, ...]:
@@ -145,7 +136,7 @@ class Scheduler:
 
     def session_state(self, request_id: int) -> bytes | None:
         entry = self._running.get(request_id)
-        session = self._queue.waiting_session(request_id) if entry is None else entry.session
+        session = self._queue.waiting.get(request_id) if entry is None else entry.session
         return None if session is None else session.export_state()
 
     def pending_commits(self) -> list[ScheduledRequest]:
@@ -191,7 +182,7 @@ class Scheduler:
 
     def _assign_slots(self) -> None:
         """Let requests join. A client that has no slot takes one from a client that has several."""
-        while self._queue and (self._free_slots or self._preempt()):
+        while self._queue.waiting and (self._free_slots or self._preempt()):
             request_id, session = self._queue.pop()
             self._running[request_id] = RunningRequest(request_id, session, self._free_slots.pop(0))
 

@@ -1,8 +1,7 @@
 """StepLimit: the most rows that a worker gets in one forward. It does no I/O.
 
-A step that has more is computed in several forwards, with the same reports, or its requests take turns. The limit
-follows the measured time of steps, so that no step keeps others waiting for long, and the memory of workers. An
-operator may set a bound besides.
+The limit follows the measured time of steps, so that no step keeps others waiting for long, and the memory of workers.
+A step that has more rows is computed in several forwards, with the same reports, or its requests take turns.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
-"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches. It does no
-I/O.
+"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches, without I/O.
 
 A step is for all requests in flight, for one that may be a poison request alone (see `PoisonRequests`), or for as many
-as `StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns.
+as `StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns, the one that was
+served longest ago first. With overlap it has at most half of those that could be in flight, so that halves stay even.
 
-With overlap two steps are in flight, and each has half of these requests. A step never has more than half of those that
-could be in flight now, and those that were served longest ago come first. So a new request joins the smaller half, and
-halves are even again after requests have ended. Two forwards take longer than one with all rows by what a forward takes
-without rows, such as reading all weights. So with overlap auto small steps are not halved.
-
-A request whose step is too large for one forward makes it in parts, some branches in each. Beside others it gets as
+A request whose step is too large for one forward makes it in parts, some branches in each. Next to others it gets as
 many rows as they have together, over many steps, so that it slows them down by half at most. Several such requests take
-turns. Such steps take so long that overlap would win nothing, so there is none beside them.
+turns. Such steps take so long that overlap would win nothing, so there is none then.
 """
 
 from __future__ import annotations
@@ -71,7 +66,10 @@ class StepSelection:
         }
         self._assignment = BranchAssignment(num_workers, limit)
         plans = self._plans(running, in_flight, on_error)
-        rows = {request_id: running[request_id].rows_left(plan) for request_id, plan in plans.items()}
+        rows = {
+            request_id: plan.rows_of(running[request_id].branches_left(plan))
+            for request_id, plan in plans.items()
+        }
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
         part_rows = {request_id: rows.pop(request_id) for request_id in long}
         room: float = limit
