@@ -30,8 +30,7 @@ class ConnectionLostError(Exception):
 
 
 ACTOR_DEATHS = (RayActorError, OutOfMemoryError, ConnectionLostError)
-"""Errors of calls of an actor that has ended. OutOfMemoryError: Ray's memory monitor ended it to protect the node.
-ConnectionLostError: the actor is alive, but plans do not reach it, so it is replaced as well."""
+"""Errors of calls of an actor that has ended: also by Ray's memory monitor, or that plans do not reach."""
 
 NEVER_BEGAN = (ActorUnschedulableError, RuntimeEnvSetupError)
 """Errors of calls of an actor whose process could not be started."""
@@ -72,9 +71,8 @@ _MODEL_TOO_LARGE = (
 
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
-    """What a worker raised while it was to do `what`, without Ray's wrapping. Another error than a LopaError is wrapped
-    in a WorkerError, in a WorkerMemoryError for a lack of memory, in a TransferError where a peer or an object was
-    lost, or in a ClusterError where its process could not be started."""
+    """What a worker raised while it was to do `what`, without Ray's wrapping. Other errors than a LopaError are wrapped
+    in one: of memory, of a lost peer or object, or of a process that could not be started."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause

@@ -18,11 +18,8 @@ from lopa_ray.protocol.step_report import StepReport
 
 
 class BranchPool:
-    """The workers of one epoch, by rank. Methods that wait run inside the master's event loop.
-
-    A worker that dies, or does not answer in time, is no longer in the pool when the call that
-    showed it raises WorkerLostError; with it go the other shards of its model.
-    """
+    """The workers of one epoch, by rank. A worker that dies, or does not answer in time, is no longer in the pool when
+    the call that showed it raises WorkerLostError."""
 
     def __init__(self, factory: WorkerFactory) -> None:
         self.epoch = -1
@@ -43,9 +40,7 @@ class BranchPool:
         self, newcomers: Sequence[WorkerHandle], request_by_slot: Mapping[int, int]
     ) -> list[LopaError]:
         """Add workers that have loaded the model, as the highest ranks; `join_epoch` lets them take part. Before that
-        they take over the slots of requests in flight (slot → request), within half the deadline of a step, since the
-        group waits. The first workers of a group only show that they are alive still. Those that fail are killed;
-        returns why."""
+        they take over the slots of requests in flight (slot → request). Those that fail are killed; returns why."""
         if not newcomers:
             return []
         self.intact = False
@@ -88,9 +83,8 @@ class BranchPool:
     async def join_epoch(
         self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
     ) -> list[tuple[bool, ...]]:
-        """Enter the next epoch, with a new collective group. Returns per rank which pending commits' K/V it has; see
-        `BranchRunner.reconcile`. Raises WorkerLostError if a worker is lost, TransferError if they cannot reach each
-        other."""
+        """Enter the next epoch, with a new collective group; see `BranchRunner.reconcile`. Raises WorkerLostError if a
+        worker is lost, TransferError if they cannot reach each other."""
         self.epoch += 1
         joins, timeout_s = {}, self._group.step_timeout_s / 2
         store, size = self._factory.store, len(self.workers)
@@ -131,9 +125,8 @@ class BranchPool:
         await self._gather(batch.of(self.workers), IN_A_STEP)
 
     async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
-        """Have ranks stage again what was lost (rank → requests). Raises as `gather`. A call stages one request on each
-        rank. All of them in one forward could be larger than any step: while requests take turns for lack of memory,
-        their pending commits add up."""
+        """See `EpochWorkers.restage`; a request at a time on each rank. All of them in one forward could be larger than
+        any step: while requests take turns for lack of memory, their pending commits add up."""
         for requests in zip_longest(*lost.values()):
             calls = {
                 self.workers[rank]: self.workers[rank].call("execute", StepPlan(self.epoch, 0, (request,)))
@@ -154,9 +147,9 @@ class BranchPool:
         return [[slot for shard in by_shard for slot in shard] for by_shard in answers]
 
     async def _gather(self, pending: RPCBatch, what: str) -> list[tuple[Any, ...]]:
-        """All results, in order of rank, each by shard. Waits for every call to settle before an error is raised,
-        so that no worker is still busy with the step when the caller goes on; workers that do not reply are killed.
-        After an error the epoch is given up, which releases the workers that wait for the one that failed."""
+        """All results, in order of rank, each by shard. Every call settles before an error is raised, so that no worker
+        is still busy then. After an error the epoch is given up, which releases those that wait for the one that
+        failed."""
         timeout = self._group.step_timeout_s
         await pending.wait(timeout, on_error=lambda: self._factory.store.abandon(self.epoch))
         hung: Collection[WorkerHandle] = pending.unanswered()

@@ -50,8 +50,8 @@ class BranchWorker:
         shard: int = 0,
         name: str = "worker",
     ) -> None:
-        """`name`: shown in Ray's dashboard and logs. Does nothing that can fail or take long: Ray does not report why
-        an actor's constructor failed, and answers no `ping` before its end. See `prepare`."""
+        """Does nothing that can fail or take long: Ray does not report why an actor's constructor failed, and answers
+        no `ping` before its end. `name`: for Ray's dashboard and logs."""
         sharded = spec.config.group.tensor_parallel_size > 1
         self._name = f"{name}/shard-{shard}" if sharded else name
         self._spec = spec
@@ -105,8 +105,7 @@ class BranchWorker:
         self._spec = spec
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
-        """Load the model, from the chunks (object references) that `read_weights` gave if there are any. Raises
-        CheckpointError or SettingsError."""
+        """Load the model, from the chunks (references) of `read_weights` if there are any. Raises CheckpointError."""
         from actors.weight_chunks import from_chunks
 
         weights = None if chunks is None else from_chunks(chunks)
@@ -128,9 +127,8 @@ class BranchWorker:
         request_by_slot: Mapping[int, int],
         pending: Sequence[ScheduledRequest],
     ) -> tuple[bool, ...]:
-        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`. `steps`:
-        where plans come from; None: they are calls of `execute`. Raises TransferError if a peer does not enter, or the
-        master is not reached."""
+        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`. `steps`: the
+        source of plans; None: they are calls of `execute`. Raises TransferError if it reaches no peer or master."""
         if steps is not None and self._steps is None:
             self._steps = StepThread(steps, self.launch, workers.timeout_s, overlaps=self._overlaps)
         self._epoch = workers.epoch
@@ -150,9 +148,8 @@ class BranchWorker:
             return getattr(self._runner, method)(*arguments)
 
     def execute(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
-        """Commit, forward, score; see `BranchRunner.execute`. `payloads`: see `KVTransfer.set_exported`. All shards
-        have the same reports; the first one's go to the master. Raises ProtocolError for a plan of another epoch than
-        the one joined last."""
+        """See `BranchRunner.execute` and `KVTransfer.set_exported`; the first shard's report goes to the master. Raises
+        ProtocolError for a plan of another epoch."""
         return self.launch(plan, *payloads)()
 
     def launch(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> Callable[[], StepReport]:
@@ -173,8 +170,8 @@ class BranchWorker:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Around all that uses the device. After an error it drops all connections, since peers may be waiting for this
-        worker, and ends this process if the device computes no more: the master then replaces the worker."""
+        """Around all that uses the device. After an error it releases the peers that may wait for this worker, and ends
+        this process if the device computes no more: the master then replaces the worker."""
         try:
             yield
         except BaseException as error:

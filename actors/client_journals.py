@@ -33,8 +33,8 @@ class ClientJournals:
         self._poison.clear([number])
 
     def record(self, batch: StepEvents) -> Iterator[RequestEvent]:
-        """Record a batch; yields the events that go on to the requests' callers. Those are not that the group has ended
-        (see `group_loss`), since no request of it has."""
+        """Record a batch; yields the events for the requests' callers. Requests that end because the group does are not
+        among them: they go on in another group (see `group_loss`)."""
         for event in batch.events:
             number = event.request_key
             if number not in self._journals:
@@ -67,8 +67,8 @@ class ClientJournals:
         return self._poison.losses
 
     def record_silent_loss(self, max_num_seqs: int) -> int | None:
-        """The group was lost with its master, which cannot say why. Returns the request that has caused it, if that is
-        to be assumed; see `PoisonRequests`. Requests that were not `first_in_line` had no slot there."""
+        """The group was lost with its master, which cannot say why. Returns the request that has probably caused it;
+        see `PoisonRequests`. Requests that were not `first_in_line` had no slot there."""
         sessions = {number: journal.session for number, journal in self._journals.items()}
         in_flight = first_in_line(sessions, max_num_seqs)
         alone = self._poison.next_of(in_flight)

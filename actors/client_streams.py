@@ -16,8 +16,7 @@ from lopa_ray.scheduling.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class StepEvents:
-    """The events of one step for a client's requests, which have the client's numbers. `timing` is None between
-    steps."""
+    """A step's events of a client's requests, which have the client's numbers. `timing` is None between steps."""
 
     events: tuple[RequestEvent, ...]
     timing: StepTiming | None

@@ -23,8 +23,8 @@ class CollectiveHandle:
         self._rendezvous: Rendezvous | None = None
 
     def join(self, rendezvous: Rendezvous) -> None:
-        """Build the epoch's group; all its members must do so at about the same time. One alone needs none. Raises
-        TransferError if a peer does not."""
+        """Build the epoch's group, at about the same time as all its members. Raises TransferError if a peer does
+        not."""
         self.leave()
         if rendezvous.world_size > 1:
             try:

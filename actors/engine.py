@@ -75,8 +75,8 @@ class RayEngine(Engine):
             return cls(engine, loop, connection, started.pop_all())
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """See `Engine.events`. Raises ClusterError if the engine is closed or Ray was shut down or ended on this node,
-        also meanwhile."""
+        """See `Engine.events`. Raises ClusterError if the engine is closed or Ray was shut down or ended on this
+        node."""
         engine = self._running
         if engine.lost is not None:
             self._loop.call(engine.revive)
@@ -111,8 +111,8 @@ class RayEngine(Engine):
         return self._loop.run(self._running.checksums())
 
     def close(self) -> None:
-        """End the group, and Ray if it was started for engines and this is the last. Further calls do nothing. Requests
-        in flight end with WorkerLostError."""
+        """End the group, and Ray if it was started for engines and this is the last; requests fail with
+        WorkerLostError."""
         self._finalizer()
 
     def _next(self, received: SimpleQueue[RequestEvent | None]) -> RequestEvent | None:

@@ -33,8 +33,7 @@ class EventLoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, or what it raises; ClusterError if the thread is closed meanwhile or was before.
-        An interrupt of the caller, as by Ctrl-C, cancels it."""
+        """The result of a coroutine. An interrupt, as by Ctrl-C, cancels it. Raises ClusterError when closed."""
         future = self.start(coroutine)
         try:
             return future.result()

@@ -31,8 +31,8 @@ class GroupFailover:
     """A master actor with its workers, and the stream of one client's events; one group after the other."""
 
     def __init__(self, config: ExecutionConfig, runner_factory: RunnerFactory | None, name: str) -> None:
-        """Reserves the bundles of the workers and starts the first master's process, which takes as long as reading
-        the checkpoint's tokenizer. `name`: see `AsyncRayEngine.start`."""
+        """Reserves the bundles of the workers and starts the first master's process, in the time that reading the
+        checkpoint's tokenizer takes. `name`: see `AsyncRayEngine.start`."""
         self.client = uuid.uuid4().hex
         self.reservation = Reservation(config)
         self.stream: Any = None
@@ -89,8 +89,7 @@ class GroupFailover:
         self._resized = num_workers
 
     async def replace(self, loss: LopaError) -> None:
-        """Start another group within `group.start_timeout_s`, of the size that was asked for last. Raises
-        WorkerLostError, which names `loss` too, if that fails."""
+        """Start another group, of the size that was asked for last. Raises WorkerLostError, which names `loss` too."""
         timeout_s = self._config.group.start_timeout_s
         failure: Exception | None = None
         try:

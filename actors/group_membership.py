@@ -34,10 +34,9 @@ class GroupMembership:
         self._start_timeout_s = group.start_timeout_s
 
     async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
-        """Create the workers, and enter the first epoch with those that have loaded the model; see
-        `PendingWorkers.until_start`. The others join as newcomers do. Ends the phases workers (all have their
-        processes, which have imported what they need), model and join. Raises as `PendingWorkers.until_start`,
-        WorkerLostError after `group.start_timeout_s`, and TransferError if the workers do not reach each other."""
+        """Create the workers, and enter the first epoch with those that have loaded the model; the others join as
+        newcomers do. Raises as `PendingWorkers.until_start`, WorkerLostError after `group.start_timeout_s`, and
+        TransferError if the workers do not reach each other."""
         self.pending.set_target(self.target)
         if self.target * self._factory.config.group.tensor_parallel_size > 1:
             self._factory.store.open()

@@ -57,8 +57,8 @@ class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
     def __init__(self, name: str = "group") -> None:
-        """Without a group; see `start`. Its process can be there before it is known what to start. `name`: of the
-        group, in the names of its actors in Ray's dashboard and logs."""
+        """Without a group, so that its process can be there before the model is known. `name`: of the group, for Ray's
+        dashboard and logs."""
         self._name = name
         self._work_arrived = asyncio.Event()
         self._started = asyncio.Event()
@@ -102,9 +102,8 @@ class Master:
     # Clients
 
     async def stream(self, client: str) -> AsyncIterator[StepEvents]:
-        """The events of all requests that a client submits. The first item is empty and says that `submit` may be
-        called. Cancelling the call frees the slots of the client's requests at the next step. Raises ProtocolError if
-        the client has a stream already."""
+        """The events of a client's requests. The first item is empty and says that `submit` may be called. Cancelling
+        the call cancels the requests. Raises ProtocolError if the client has a stream already."""
         async with aclosing(self._streams.stream(client)) as events:
             async for event in events:
                 yield event
@@ -112,9 +111,8 @@ class Master:
     async def submit(
         self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int] | None = None
     ) -> None:
-        """Queue requests under the client's own numbers; events go to its stream. `losses`: of requests from a group
-        that was lost, `WorkerLostError.losses`. Raises ProtocolError without an open stream, or for a session that is
-        finished already."""
+        """Queue requests under the client's own numbers. `losses`: `WorkerLostError.losses` of requests from a group
+        that was lost. Raises ProtocolError without an open stream, or for a session that is finished already."""
         self._streams.submit(client, sessions, losses or {})
 
     async def cancel(self, client: str, numbers: list[int]) -> None:
@@ -124,10 +122,9 @@ class Master:
     # Operators
 
     async def resize(self, num_workers: int) -> None:
-        """Have that many workers, while requests decode. Returns at once; `status` says how far it is. Fewer: the
-        others leave at the next step. More: they join as Ray places them and their model is loaded; no step waits. A
-        group that follows its load goes on from there. Raises SettingsError for less than 1, or beyond the bounds of
-        `group.scaling`, and what broke the group."""
+        """Have that many workers, while requests decode. Returns at once. Fewer: the others leave at the next step.
+        More: they join once their model is loaded; no step waits. A group that follows its load goes on from there.
+        Raises SettingsError for less than 1, or beyond the bounds of `group.scaling`, and what broke the group."""
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
             raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
         await self._started.wait()
@@ -268,8 +265,8 @@ class Master:
         self._abort(culprit, RepeatedLossError(reason))
 
     def _publish(self) -> None:
-        """Send the decisions of the last step to the clients, once. If another step follows at once, its plans are sent
-        first, so that the workers compute meanwhile."""
+        """Send the decisions of the last step to the clients; after the plans of the next one, so that workers compute
+        meanwhile."""
         if self._unpublished is not None:
             self._streams.publish(*self._unpublished)
             self._unpublished = None
@@ -303,8 +300,7 @@ class Master:
 
 
 def start_master(name: str) -> Any:
-    """A master of the group `name` as an actor; its `start` is still to be called. Its workers are its children and
-    end with it."""
+    """An actor with a master, to be started with `start`. Its workers are its children and end with it."""
     # The master computes next to nothing; it must not take a CPU from its workers.
     remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
     return remote.remote(name)

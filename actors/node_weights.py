@@ -45,7 +45,7 @@ class NodeWeights:
 
     async def load(self, worker: Any) -> WorkerInfo:
         """Have a worker's actor load its model, or its shard of it. Raises what reading raised, or ObjectLostError for
-        a copy that is gone; the next worker on that node then makes another."""
+        a copy that is gone."""
         if self._random or not (self.shared or self._on_hub):
             info: WorkerInfo = await worker.load_model.remote(None)
             return info

@@ -66,8 +66,7 @@ class Reservation:
 
 
 def scheduled_into(group: PlacementGroup | None, bundle: int = -1) -> dict[str, Any]:
-    """Options of an actor that takes a bundle of the placement group, any or a certain one; its children go there
-    too. None: no options."""
+    """Options of an actor in a bundle of the placement group, any or a certain one; its children go there too."""
     if group is None:
         return {}
     strategy = PlacementGroupSchedulingStrategy(
@@ -129,8 +128,7 @@ class Allocation:
 
 
 class BundleAllocator:
-    """Hands out the bundles of a group. A worker for which none is left, after a `resize`, goes anywhere in the
-    cluster."""
+    """Hands out the bundles of a group. After a `resize` a worker without one goes anywhere in the cluster."""
 
     def __init__(self, reserved: PlacementGroup | None, config: ExecutionConfig) -> None:
         """One bundle for each of the workers that the configuration asks for; see `Reservation`."""
@@ -140,8 +138,8 @@ class BundleAllocator:
         self._free = set(range(config.group.num_workers))
 
     def allocate(self) -> Allocation:
-        """A place for the next worker, with all its shards. Raises CapacityError if another placement group that this
-        runs in has too few bundles that hold a worker."""
+        """A place for the next worker. Raises CapacityError if the placement group that this runs in has too few
+        bundles."""
         sharded = self._group.tensor_parallel_size > 1
         if self._free:
             bundle = min(self._free)

@@ -50,8 +50,8 @@ NCCL_ENVIRONMENT = {
 
 
 class ProcessGroup:
-    """The collectives of one epoch, in place on tensors of the backend's device. With Gloo and HCCL the host waits for
-    each of them."""
+    """The collectives of one epoch, in place on tensors of the backend's device. Gloo and HCCL wait for each of
+    them."""
 
     def __init__(self, group: Any, timeout: timedelta) -> None:
         """`group`: a `torch.distributed` backend that is registered nowhere. `timeout`: of each collective."""
@@ -61,8 +61,7 @@ class ProcessGroup:
         self._gather_options = c10d.distributed_c10d.AllgatherOptions()
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Fill the tensor, of any one shape [...] and dtype on all ranks, with the root's. Raises RuntimeError if a
-        peer is lost, as all collectives do."""
+        """Fill the tensor, of any shape [...] and dtype, with the root's. Raises RuntimeError if a peer is lost."""
         options = c10d.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         self._finish(self._group.broadcast([tensor], options))
@@ -80,8 +79,7 @@ class ProcessGroup:
         work.wait(self._timeout)
 
     def connect(self, abandoned: Callable[[], bool]) -> None:
-        """Reach every peer, where the constructor has not. Raises RuntimeError if one is not there, or if `abandoned`
-        becomes true meanwhile."""
+        """Reach every peer. Raises RuntimeError if one is not there, or if `abandoned` becomes true meanwhile."""
 
     def wait(self, abandoned: Callable[[], bool]) -> None:
         """Return when all collectives so far are computed, so that the host can read what depends on them. Raises
@@ -163,8 +161,8 @@ class NCCLGroup(ProcessGroup):
 def make_process_group(
     name: str, store: Any, rank: int, size: int, timeout: timedelta, host: str
 ) -> ProcessGroup:
-    """A process group of the torch.distributed backend gloo, nccl or hccl. Blocks until all peers are there. `host`:
-    this node's name or address, for Gloo. Raises SettingsError for another backend."""
+    """A group of the torch.distributed backend gloo, nccl or hccl; blocks until all peers are there. `host`: this
+    node's address, for Gloo. Raises SettingsError for another backend."""
     if name == "gloo":
         gloo = c10d.ProcessGroupGloo._Options()
         # Without a host name Gloo binds to loopback and fails across nodes.

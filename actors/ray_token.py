@@ -35,9 +35,8 @@ def follow_cluster() -> None:
 
 
 def make_token() -> None:
-    """Make the token of a Ray that is to start on this machine, if there is none. Only its user may read the file. Ray
-    would make one that everybody on the machine may read. Where the home folder takes no file, the token is in
-    RAY_AUTH_TOKEN of this process, which the processes of its Ray inherit."""
+    """Make the token of a Ray that is to start on this machine, if there is none: in a file that only its user may read
+    (Ray's own may be read by all), or in RAY_AUTH_TOKEN where the home folder takes no file."""
     if os.environ.get(AUTH_MODE, "token").lower() != "token" or _has_token():
         return
     token = secrets.token_hex(32)
@@ -73,8 +72,8 @@ def wants_token(address: str) -> bool | None:
 
 
 def _token_file() -> Path:
-    """Where Ray looks for a token, if no environment variable says otherwise. Raises FileNotFoundError without HOME:
-    Ray asks no other source for the home folder."""
+    """Where Ray looks for a token. Raises FileNotFoundError without HOME: Ray asks no other source for the home
+    folder."""
     home = os.environ.get("HOME")
     if not home:
         raise FileNotFoundError("HOME is not set")

@@ -68,8 +68,7 @@ class RendezvousStore:
         return Rendezvous(epoch, rank, size, store, self._collective, timeout_s, purpose)
 
     def abandon(self, epoch: int) -> None:
-        """Release the workers that wait for peers of an epoch which cannot come about any more. Before the store is
-        open there are none."""
+        """Release the workers that wait for peers of an epoch. Before the store is open there are none."""
         if self._opened is not None and self._opened.done():
             store, _ = self._opened.result()
             store.set(abandoned_key(epoch), b"1")

@@ -24,8 +24,7 @@ class RPCBatch:
         calls: Mapping[WorkerHandle, tuple[Any, ...]],
         exports: Mapping[WorkerHandle, tuple[Any, ...]] | None = None,
     ) -> None:
-        """`calls`: Ray's references, or futures. `exports`: calls that the others wait for, K/V that travels by object
-        store."""
+        """`calls`: Ray's references, or futures. `exports`: calls with K/V that the others wait for."""
         self._replies = {worker: tuple(map(_as_future, by_shard)) for worker, by_shard in calls.items()}
         self._exports = exports or {}
 
@@ -39,8 +38,8 @@ class RPCBatch:
         on_error: Callable[[], None] = lambda: None,
         without: Collection[WorkerHandle] = (),
     ) -> None:
-        """Wait until the calls of all workers but those of `without` are done, or `timeout` seconds have passed.
-        `on_error` is called after errors; it has to release the workers that wait for a failed one."""
+        """Wait until the calls of all workers but those of `without` are done, or for `timeout` seconds. `on_error` is
+        called after errors; it has to release the workers that wait for a failed one."""
         deadline = time.monotonic() + timeout
         pending = {task for worker, tasks in self._replies.items() if worker not in without for task in tasks}
         while pending:

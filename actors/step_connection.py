@@ -13,8 +13,8 @@ from actors.actor_errors import ConnectionLostError
 from actors.step_thread import HEADER
 
 CHECK_S = 1.0
-"""How long a step may take before Ray is asked whether the worker is alive, and between two such questions. A process
-that ends closes its connection; a node that is gone does not."""
+"""After so long a step, and then again and again, Ray is asked whether the worker is alive: a node that is gone closes
+no connection."""
 
 
 class StepConnection:

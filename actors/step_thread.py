@@ -26,9 +26,7 @@ READY = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class StepAddress:
-    """The address of a worker's master, and the token that the worker sends first. Ray transports both to the worker.
-    The master unpickles nothing from a connection without the token.
-    """
+    """Of a worker's master, and the token that the worker sends first: without it the master unpickles nothing."""
 
     host: str
     port: int

@@ -50,8 +50,7 @@ class StepsInFlight:
         self._sent.append(SentStep(batch, timer, branches))
 
     async def gather(self, pool: BranchPool) -> tuple[list[StepReport], StepTimer]:
-        """Wait for the reports of the oldest step, which is in flight no more. Raises as `BranchPool.gather`; then it
-        is in flight still."""
+        """Wait for the reports of the oldest step. It is in flight still if that raises; see `BranchPool.gather`."""
         oldest = self._sent[0]
         reports = await pool.gather(oldest.batch)
         oldest.timer.answered()
@@ -59,9 +58,9 @@ class StepsInFlight:
         return reports, oldest.timer
 
     async def drop(self, pool: BranchPool, error: Exception) -> Exception:
-        """After an error: wait until no worker is busy with any of the steps, none of which is in flight any more.
-        Returns the cause. It may be in another step than the one that failed first: a TransferError may follow from the
-        error of another worker, and a loss comes before all other errors, as in one step."""
+        """After an error: wait until no worker is busy with any of the steps, and give them up. Returns the cause,
+        which may be in another step: a TransferError may follow from another worker's error, and a loss comes before
+        all others."""
         causes = [error]
         while self._sent:
             try:

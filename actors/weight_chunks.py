@@ -34,8 +34,7 @@ def to_chunks(weights: Weights) -> Iterator[WeightChunk]:
 
 
 def from_chunks(chunks: Sequence[Any]) -> Weights:
-    """Weights in the object store of this node (`chunks`: references), where they stay: read-only, shared by all who
-    map them."""
+    """Weights in the object store of this node (`chunks`: references), where they stay, read-only."""
     for reference in chunks:
         content: WeightChunk = ray.get(reference)
         for name, dtype, shape, raw in content:

@@ -29,8 +29,7 @@ class WorkerFactory:
         reserved: PlacementGroup | None = None,
         name: str = "group",
     ) -> None:
-        """`reserved`: with a bundle for each worker that the configuration asks for; see `Reservation`. `name`: of the
-        group, in the names of its workers."""
+        """`reserved`: see `Reservation`. `name`: of the group, in the names of its workers."""
         self.config = config = spec.config
         self.transfer = TRANSFERS[config.transfer]
         self.store = RendezvousStore(DEVICES[config.model.device].collective_backend)

@@ -38,8 +38,8 @@ class BranchAssignment:
     def add(
         self, plan: Plan, branches: Iterable[int], stored_prefix: Sequence[StoredPrefix]
     ) -> dict[int, int] | None:
-        """Assign these branches of a plan, each to the worker with the fewest rows so far; of equal workers, to the
-        lowest rank. Returns branch → rank of the worker, or None if the step would be too large with all of them."""
+        """Assign these branches of a plan, each to the worker with the fewest rows so far (of equal ones the lowest
+        rank). Returns branch → rank, or None if the step would be too large with all of them."""
         stored = sum(len(part.span) for part in stored_prefix)
         load, lanes, ranks = [*self._load], [*self._lanes], {}
         for index in branches:
@@ -51,8 +51,8 @@ class BranchAssignment:
         return ranks if self._accept(load, lanes, longest) else None
 
     def add_part(self, plan: Plan, branches: Iterable[int], room: float) -> dict[int, int] | None:
-        """Assign the first ones of these branches, as many as a step of `room` rows takes. Returns what `add` returns,
-        and None if there is room for none."""
+        """Assign as many of these branches as a step of `room` rows takes. Returns as `add`; None: there is room for
+        none."""
         ranks: dict[int, int] = {}
         for index in branches:
             rank = self._load.index(min(self._load))

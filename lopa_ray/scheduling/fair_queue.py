@@ -63,9 +63,8 @@ class FairQueue:
     # Preemption
 
     def victim(self, steps: Mapping[int, int]) -> int | None:
-        """The request that has to give its slot to a client that waits and has none; None: no such client waits, or no
-        client has more than one slot. `steps`: request whose slot may be taken → steps that it has made, which cost
-        time again."""
+        """The request that has to give its slot to a client that waits and has none, if a client has several. `steps`:
+        request whose slot may be taken → steps that it has made, which cost time again."""
         if all(self._slots[session.client] for session in self.waiting.values()):
             return None
         client, slots = self._slots.most_common(1)[0]

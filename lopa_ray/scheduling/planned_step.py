@@ -38,8 +38,8 @@ class PlannedStep:
         ]
 
     def confirm_prefixes(self, index: PrefixIndex, entries: Sequence[RunningRequest]) -> None:
-        """Update the index: the workers have evicted, loaded and saved the prefixes of the step's plans. `entries`: the
-        requests that have not ended meanwhile."""
+        """The workers have evicted, loaded and saved the step's prefixes. `entries`: the requests that have not
+        ended."""
         index.confirm_evictions(self.evictions)
         for entry in entries:
             index.touch(entry.stored_prefix)

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 MAX_LOSSES = 2
-"""After this many losses of workers in the same step of a request, it is run alone. The loss of its group counts for as
-many."""
+"""After so many losses of workers in the same step a request is run alone. The loss of its group counts for as many."""
 
 MAX_LONE_LOSSES = 2
 """After this many further losses it is ended. A single one is chance too often: after the loss of a group each request
@@ -43,16 +42,14 @@ class PoisonRequests:
             self._alone.add(request_id)
 
     def record_error(self, planned: Collection[int]) -> int | None:
-        """A worker has raised an error in a step of these requests. Returns the cause, if it is known: a request that
-        was run alone."""
+        """A worker has raised an error in a step of these requests. Returns the cause, if that was run alone."""
         if len(planned) == 1 and (request_id := next(iter(planned))) in self._alone:
             return request_id
         self._alone.update(planned)
         return None
 
     def record_loss(self, planned: Collection[int], *, with_group: bool = False) -> int | None:
-        """A worker, or the whole group, was lost in a step of these requests. Returns the request that has probably
-        caused it, if there is one."""
+        """A worker, or the whole group, was lost in a step of these requests. Returns the probable cause, if known."""
         for request_id in planned:
             self.losses[request_id] = max(self.losses[request_id] + 1, MAX_LOSSES if with_group else 0)
         if (

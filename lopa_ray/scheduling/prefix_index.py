@@ -75,8 +75,7 @@ class PrefixIndex:
         return cls(positions, model.prefix_cache == "approximate")
 
     def hash_prefixes(self, plan: Plan) -> PrefixHashes:
-        """The hashes of a plan's prefixes. They are empty unless the plan is a request's first one and stages K/V of
-        the prompt."""
+        """Empty unless the plan is a request's first one and stages K/V of the prompt."""
         branch = plan.branches[0]
         if not self.positions or plan.step > 1 or not branch.to_stage:
             return {}
@@ -119,8 +118,8 @@ class PrefixIndex:
         return None, 0
 
     def touch(self, parts: tuple[StoredPrefix, ...]) -> None:
-        """Count a hit by a request that has begun with these parts, and mark them as the most recently used. They may
-        be evicted already, by a step that was in flight at the same time; workers do that after this one."""
+        """Count a hit by a request that has begun with these parts, and mark them as the most recently used. A step
+        that was in flight at the same time may have evicted them: workers do that later."""
         if parts:
             self.hit_requests += 1
             self.hit_positions += parts[-1].span.stop
@@ -129,8 +128,8 @@ class PrefixIndex:
                 self._mark_used(node)
 
     def reserve(self, hashes: PrefixHashes) -> StoredPrefix | None:
-        """Reserve space for the K/V of a request's prompt that are not stored yet. Returns None if they do not fit, or
-        are stored or reserved already. `match` finds the entry after `insert`."""
+        """Reserve space for the K/V of a request's prompt; `match` finds them after `insert`. None: they do not fit, or
+        are stored or reserved already."""
         parent, start = self._longest_match(hashes)
         stop = max(hashes, default=0)
         if start == stop:

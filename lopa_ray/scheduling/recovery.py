@@ -69,8 +69,8 @@ class EpochWorkers(Protocol):
 
 
 async def change_epoch(scheduler: Scheduler, workers: EpochWorkers) -> Recovery:
-    """Enter the next epoch with these workers; returns what that took. Raises what the workers raise. After an error
-    the scheduler is in its old epoch, and a further call may follow."""
+    """Enter the next epoch with these workers; returns what that took. After an error the scheduler is in its old
+    epoch, and a further call may follow. Raises as the workers."""
     uncommitted = scheduler.pending_commits()
     recovery = recover(uncommitted, await workers.join_epoch(scheduler.request_by_slot, uncommitted))
     await workers.restage(recovery.restage)

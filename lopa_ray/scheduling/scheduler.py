@@ -90,8 +90,8 @@ class Scheduler:
         return bool(self._running or self._queue.waiting or self._pending_events or self._planned)
 
     def submit(self, session: DecodeSession) -> int:
-        """Queue a request, and return its id. It joins at the first step boundary at which its client gets a slot (see
-        `FairQueue`). Raises ProtocolError for a session that is already finished."""
+        """Queue a request, and return its id; it joins when its client gets a slot. Raises ProtocolError for a session
+        that is already finished."""
         if session.finished:
             raise ProtocolError("a finished session cannot be submitted")
         self._next_request += 1
@@ -144,8 +144,8 @@ class Scheduler:
         return [entry.pending_commit for entry in self._running.values() if entry.pending_commit is not None]
 
     def enter_epoch(self, epoch: int, source_ranks: Mapping[int, int]) -> None:
-        """Begin a new epoch, in which ranks may have changed. `source_ranks` maps each request to the rank of the
-        worker that has the K/V of its pending commit. Requests whose K/V every worker has are left out."""
+        """Begin a new epoch. `source_ranks`: request → rank of the worker that has the K/V of its pending commit,
+        unless all have."""
         self.epoch = epoch
         self.prefix_index.clear()
         for request_id, entry in self._running.items():
@@ -154,7 +154,7 @@ class Scheduler:
 
     def plan(self, num_workers: int) -> list[StepPlan]:
         """One plan per worker for the next step; an empty list when no request is in flight. Steps in flight are given
-        up: a second call before `advance` plans the same step again, in the current epoch."""
+        up, and are planned again in the current epoch."""
         self._planned.clear()
         for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
@@ -162,8 +162,8 @@ class Scheduler:
         return self._plan_step(num_workers)
 
     def plan_beside(self, num_workers: int) -> list[StepPlan]:
-        """One plan per worker for a step that is computed behind those in flight, of requests that are in none of them.
-        An empty list without overlap, if no such request may be planned, or if two steps are in flight already."""
+        """One plan per worker for a step that is computed after those in flight, of requests that are in none of them;
+        an empty list if there is no such step."""
         full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)
         if full or any(step.waiting_branch_rows for step in self._planned):
             return []
@@ -198,21 +198,20 @@ class Scheduler:
         return True
 
     def split_steps(self) -> bool:
-        """The oldest step in flight needed more memory than a worker has: later steps are smaller than this one.
-        Returns False if each worker has one branch of it, and so it cannot be split."""
+        """The oldest step in flight needed too much memory: later steps are smaller. Returns False if it cannot be
+        split."""
         if not self._planned or not (assignment := self._planned[0].assignment).divisible:
             return False
         self.limit.record_lack(assignment.rows)
         return True
 
     def refuse_branch(self) -> None:
-        """The step in flight, of one request alone, needed more memory than a worker has, and cannot be split: from now
-        on a branch with as many rows is refused."""
+        """The step in flight, of one branch on each worker, needed too much memory: branches with as many rows are
+        refused."""
         self.limit.refuse_branch(self._planned[0].assignment.rows)
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
-        """Process the reports of all workers of the oldest step in flight, and return the events. Reports of requests
-        that have ended are ignored. If nothing was planned and there are no reports, it returns the events that
+        """Process the reports of all workers of the oldest step in flight, and return its events and those that
         occurred outside of steps. Raises ProtocolError, without any change of state, for a report of another step or
         epoch."""
         if not step_reports and not self.planned_ids:

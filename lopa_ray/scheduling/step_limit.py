@@ -20,8 +20,7 @@ MEMORY_FACTOR = 7 / 8
 """How large steps may be after one that needed too much memory, as a part of that one."""
 
 GROW_AFTER = 256
-"""After so many steps they may be as large again as before the limit was last lowered: the lack of memory may have
-passed."""
+"""After so many steps they may be larger again: the lack of memory may have passed."""
 
 TRY_AFTER = 8
 """After so many refusals for lack of memory, longer branches are tried again."""
@@ -65,7 +64,7 @@ class StepLimit:
         )
 
     def record(self, rows: int, branch_rows: int, seconds: float, free_rows: float) -> None:
-        """A step has succeeded: `rows` rows on a worker, `branch_rows` of them of the longest branch. `free_rows`: see
+        """A step has succeeded: `rows` rows on a worker, `branch_rows` of the longest branch. `free_rows`: see
         `StepCost`."""
         self._largest = max(self._largest, rows)
         if branch_rows >= self._failed_branch:
@@ -93,8 +92,8 @@ class StepLimit:
         self._by_memory = min(self._by_memory, rows * MEMORY_FACTOR)
 
     def refuse_branch(self, rows: int) -> None:
-        """A branch of `rows` rows, alone on its worker, needed more memory than there was. After the second one in a
-        row branches as long as the longer of them are refused: one alone may have had another reason."""
+        """A branch of `rows` rows, alone on its worker, needed too much memory. After the second one in a row branches
+        as long are refused: a single one may have had another reason."""
         self._steps_since_lack = self._refusals = 0
         if self._failed_branch:
             self._branch_by_memory = max(self._failed_branch, rows) - 1

@@ -27,8 +27,8 @@ from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.step_limit import StepLimit
 
 HALVED_ROWS = 4
-"""With overlap auto all rows in flight are this many times the rows that take as long as the fixed part of a step. Each
-round has that part twice then, a fifth more at most, and what the host needs for a step is hidden."""
+"""With overlap auto all rows in flight are this many times the rows that cost as much as the fixed part of a step,
+which halves have twice: a fifth more at most, and the host's work is hidden."""
 
 OnError = Callable[[int, Exception], None]
 
@@ -58,8 +58,8 @@ class StepSelection:
     def select(
         self, running: Mapping[int, RunningRequest], number: int, num_workers: int, on_error: OnError
     ) -> PlannedStep:
-        """Set the plans of the requests of the next step, the group's step `number`, and return it. Requests that have
-        a plan are in flight, and are left out. `on_error` gets a request that cannot go on, and why."""
+        """Set the plans of the requests of the group's step `number`, and return it. Requests that have a plan are in
+        flight already. `on_error` gets a request that cannot go on, and why."""
         limit = self.limit.rows
         in_flight = {
             request_id: entry.rows_in_step for request_id, entry in running.items() if entry.plan is not None
@@ -102,9 +102,8 @@ class StepSelection:
     def _of_this_step(
         self, selected: list[int], in_flight: int, wanted_rows: float, is_long: bool
     ) -> list[int]:
-        """Those of the selected requests that are in this step, of which the others may be in the next one.
-        `in_flight`: requests that are. `wanted_rows`: rows of a worker that all of these want. `is_long`: a long step
-        is among them."""
+        """The part of the selected requests that is in this step. `wanted_rows`: rows of a worker that all of them
+        want."""
         if self._overlap == "auto" and wanted_rows < HALVED_ROWS * self._cost.free_rows:
             return [] if in_flight else selected  # they wait for the others, to be in one step with them
         if not self._overlap or is_long:
@@ -112,9 +111,8 @@ class StepSelection:
         return selected[: math.ceil((len(selected) + in_flight) / STEPS_IN_FLIGHT)]
 
     def _room_beside(self, others: float, branch_rows: int) -> float:
-        """Rows of a worker that a request with a long step gets beside others, a branch at least. 0: others have to be
-        served first. `others`: rows of a worker that these want in this step. `branch_rows`: of a branch of the long
-        step."""
+        """Rows of a worker for a request with a long step next to others, which want `others` rows; one branch of
+        `branch_rows` rows at least. 0: others have to be served first."""
         limit = self.limit.rows
         if self._credit >= branch_rows:
             beside = limit - others
