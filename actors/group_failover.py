@@ -14,7 +14,7 @@ from ray.exceptions import ActorHandleNotFoundError
 from actors.actor_errors import unwrapped_errors
 from actors.master import start_master
 from actors.placement import Reservation, remove_own_groups
-from actors.timers import StartPhases
+from actors.start_phases import StartPhases
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import LopaError, WorkerLostError

@@ -10,7 +10,7 @@ import ray
 
 from actors.branch_pool import BranchPool
 from actors.pending_workers import PendingWorkers
-from actors.timers import StartPhases
+from actors.start_phases import StartPhases
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
@@ -102,5 +102,5 @@ class GroupMembership:
             pending.set_target(self.target - len(pool))
 
     def close(self) -> None:
-        self.pending.close()
+        self.pending.set_target(0)
         self.pool.close()

@@ -21,8 +21,8 @@ from actors.autoscaling_loop import AutoscalingLoop
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
 from actors.master_status import MasterStatus
+from actors.start_phases import StartPhases
 from actors.steps_in_flight import StepsInFlight
-from actors.timers import StartPhases
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
@@ -248,14 +248,16 @@ class Master:
             self._unpublished = self._scheduler.advance([]), None
             return
         branches = self._in_flight.branches
-        reports, timer = await self._in_flight.gather(self._membership.pool)
-        with timer("select"):
-            events = self._scheduler.advance(reports)
-        self._unpublished = events, timer.timing(reports)
+        reports, step = await self._in_flight.gather(self._membership.pool)
+        began = time.perf_counter()
+        events = self._scheduler.advance(reports)
+        select_s = time.perf_counter() - began
+        self._unpublished = events, step.timing(reports, select_s)
         self._steps += 1
         if self._autoscaling is not None:
             # Of all requests in flight: with overlap a step has half of them, and lasts as long as both halves.
-            self._autoscaling.meter.record_step(branches, timer.seconds)
+            seconds = step.plan_s + step.scatter_s + step.gather_s + select_s
+            self._autoscaling.meter.record_step(branches, seconds)
 
     def _record_loss(self, error: WorkerLostError) -> None:
         """A request whose step has lost workers again and again ends with an error."""
@@ -282,7 +284,6 @@ class Master:
         return True
 
     def _abort(self, culprit: int | None, error: Exception) -> None:
-        """End a request that makes steps fail, if it is known."""
         if culprit is not None:
             logger.warning(f"a request ends because its step fails when it is run alone: {error}")
             self._scheduler.abort(culprit, error)

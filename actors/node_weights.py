@@ -51,33 +51,23 @@ class NodeWeights:
             return info
         node_id, needed = await worker.node_and_weight_bytes.remote()
         node = self._nodes.setdefault(node_id, _NodeState())
-        if self._on_hub:
-            await self._download_to(worker, node)
         shares = self.shared and _fits_object_store(node_id, needed)
-        chunks = await self._copy_for(worker, node) if shares else None
-        try:
-            info = await worker.load_model.remote(chunks)
-        except ObjectLostError:
-            node.chunks = None
-            raise
-        return info
-
-    @staticmethod
-    async def _download_to(worker: Any, node: _NodeState) -> None:
         async with node.busy:
-            if not node.downloaded:
+            if self._on_hub and not node.downloaded:
                 await worker.download_weights.remote()
                 node.downloaded = True
-
-    @staticmethod
-    async def _copy_for(worker: Any, node: _NodeState) -> list[Any]:
-        async with node.busy:
-            if node.chunks is None:
+            if shares and node.chunks is None:
                 reading = worker.read_weights.options(num_returns="streaming").remote()
                 chunks = [chunk async for chunk in reading]
                 await reading.completed()  # raises the exception of the reading worker
                 node.chunks = chunks
-            return node.chunks
+            copy = node.chunks if shares else None
+        try:
+            info = await worker.load_model.remote(copy)
+        except ObjectLostError:
+            node.chunks = None
+            raise
+        return info
 
 
 def _fits_object_store(node_id: str, needed: int) -> bool:

@@ -13,7 +13,7 @@ from ray.exceptions import OutOfMemoryError, RayError
 
 from actors.actor_errors import cause_of, describe_death, is_death
 from actors.rpc import is_answered
-from actors.timers import StartPhases
+from actors.start_phases import StartPhases
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle, WorkerInfo
 from lopa_ray.config.group_settings import GroupSettings
@@ -135,9 +135,6 @@ class PendingWorkers:
         """Try again, however many attempts have failed."""
         self._failures = 0
 
-    def close(self) -> None:
-        self.set_target(0)
-
     async def _bring_up(self, pending: _PendingWorker) -> WorkerHandle | None:
         """A worker that has its model; None after too many failures."""
         while not self._given_up:
@@ -203,7 +200,7 @@ class PendingWorkers:
 
     async def _load(self, worker: WorkerHandle) -> None:
         began = time.monotonic()
-        await worker.prepare()
+        await asyncio.gather(*worker.call("prepare"))
         if self._starting is not None:
             self._starting.end("workers")
         self.info = await self._factory.load_model(worker)

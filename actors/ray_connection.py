@@ -119,11 +119,8 @@ def _bytes_to_share(config: ExecutionConfig) -> int:
         return 0
     free = shutil.disk_usage(shared_memory).free - LOCAL_STORE_BYTES
     spec = ModelSpec.read(config)
-    slots = spec.slots_bytes
-    for wanted in (int((spec.weight_bytes + slots) / STORE_SHARE), slots):
-        if wanted < free:
-            return wanted
-    return 0
+    wanted = int((spec.weight_bytes + spec.slots_bytes) / STORE_SHARE), spec.slots_bytes
+    return next((amount for amount in wanted if amount < free), 0)
 
 
 def ray_address() -> str:
@@ -226,14 +223,13 @@ def _by_itself() -> Iterator[None]:
 @contextmanager
 def _few_attempts() -> Iterator[None]:
     """Have Ray give up after 2 attempts to connect, instead of 20, which take minutes where nothing answers."""
-    if ATTEMPTS_VARIABLE in os.environ:
-        yield
-        return
-    os.environ[ATTEMPTS_VARIABLE] = "2"
+    is_set = ATTEMPTS_VARIABLE in os.environ
+    os.environ.setdefault(ATTEMPTS_VARIABLE, "2")
     try:
         yield
     finally:
-        del os.environ[ATTEMPTS_VARIABLE]
+        if not is_set:
+            del os.environ[ATTEMPTS_VARIABLE]
 
 
 def _explain(address: str, error: Exception) -> str:

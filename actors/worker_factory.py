@@ -40,7 +40,7 @@ class WorkerFactory:
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
         self._resolved: ModelSpec | None = None
-        """The model with what auto stands for in this group."""
+        """The model without auto: with the settings that were measured on the first worker."""
         self._resolving = asyncio.Lock()
         self.weights = NodeWeights(config)
 
@@ -74,18 +74,14 @@ class WorkerFactory:
     async def load_model(self, worker: WorkerHandle) -> WorkerInfo:
         """Have a worker load its model, every shard its part. Raises what `NodeWeights.load` raises."""
         if self._spec.has_auto:
-            await self._agree_on_auto(worker)
+            async with self._resolving:
+                if self._resolved is None:
+                    self._resolved = await worker.shards[0].resolve_auto.remote()
+            await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
         info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
         if self._spec.needs_warm_up and len(worker.shards) > 1:
             await self._warm_up(worker)
         return info
-
-    async def _agree_on_auto(self, worker: WorkerHandle) -> None:
-        """Have the worker use the settings that were measured on the first worker."""
-        async with self._resolving:
-            if self._resolved is None:
-                self._resolved = await worker.shards[0].resolve_auto.remote()
-        await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
 
     async def _warm_up(self, worker: WorkerHandle) -> None:
         """Have shards compile their kernels. They do so together, and within a step they would pass for hung."""

@@ -45,9 +45,6 @@ class WorkerHandle:
         """Done when all shards have a place and have answered, which they do while they load their model too."""
         return asyncio.gather(*self.call("ping"))
 
-    async def prepare(self) -> None:
-        await asyncio.gather(*self.call("prepare"))
-
     def kill(self) -> None:
         for shard in self.shards:
             ray.kill(shard)

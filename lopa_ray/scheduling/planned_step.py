@@ -34,7 +34,7 @@ class PlannedStep:
             StepPlan(
                 epoch, self.number, tuple(entry.scheduled(rank) for entry in self.entries), self.evictions
             )
-            for rank in range(self.assignment.num_workers)
+            for rank in range(len(self.assignment.load))
         ]
 
     def confirm_prefixes(self, index: PrefixIndex, entries: Sequence[RunningRequest]) -> None:

@@ -200,9 +200,9 @@ class Scheduler:
     def split_steps(self) -> bool:
         """The oldest step in flight needed too much memory: later steps are smaller. Returns False if it cannot be
         split."""
-        if not self._planned or not (assignment := self._planned[0].assignment).divisible:
+        if not self._planned or max(self._planned[0].assignment.lanes, default=0) < 2:
             return False
-        self.limit.record_lack(assignment.rows)
+        self.limit.record_lack(self._planned[0].assignment.rows)
         return True
 
     def refuse_branch(self) -> None:
@@ -250,7 +250,7 @@ class Scheduler:
             except Exception as error:
                 self.abort(request_id, error)
                 continue
-            entry.finish_step(plan, outcome, step.assignment.num_workers)
+            entry.finish_step(plan, outcome, len(step.assignment.load))
             if outcome.finish_reason is not None:
                 self._release(request_id, entry)
                 self._queue.end(request_id)

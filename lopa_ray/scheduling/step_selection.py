@@ -154,7 +154,7 @@ class StepSelection:
             return True
         if plan.num_rows <= self.limit.rows:
             return False
-        alone = BranchAssignment(self._assignment.num_workers, math.inf)
+        alone = BranchAssignment(len(self._assignment.load), math.inf)
         alone.add(plan, range(len(plan.branches)), ())
         return alone.rows > self.limit.rows
 
@@ -187,7 +187,8 @@ class StepSelection:
         if not step.waiting_branch_rows:
             self._credit = 0.0
             return
-        others = (assignment.total_rows - step.part_rows) / assignment.num_workers
-        most = max(self.limit.rows, step.waiting_branch_rows)
-        self._credit = min(self._credit + others, most)
-        self._credit = max(0.0, self._credit - step.part_rows / assignment.num_workers)
+        num_workers = len(assignment.load)
+        others = (sum(assignment.load) - step.part_rows) / num_workers
+        max_credit = max(self.limit.rows, step.waiting_branch_rows)
+        self._credit = min(self._credit + others, max_credit)
+        self._credit = max(0.0, self._credit - step.part_rows / num_workers)
