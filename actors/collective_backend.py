@@ -17,7 +17,6 @@ import ray.util
 import torch
 from ray.util.collective.backend_registry import BackendRegistry, register_collective_backend
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
-from ray.util.collective.types import ReduceOp
 from torch import Tensor
 
 from actors.process_group import JOIN_TIMEOUT, POLL_S, ProcessGroup, c10d, make_process_group
@@ -98,9 +97,7 @@ class CollectiveBackend(BaseGroup):
         self._joined.broadcast(tensor, broadcast_options.root_rank)
 
     def allreduce(self, tensors: list[Tensor], allreduce_options: Any = None) -> None:
-        """See `ProcessGroup.all_reduce`; of the one tensor of the list. Raises RuntimeError for other reductions."""
-        if allreduce_options is not None and allreduce_options.reduceOp != ReduceOp.SUM:
-            raise RuntimeError(f"got {allreduce_options.reduceOp}; the {BACKEND} backend only sums")
+        """See `ProcessGroup.all_reduce`; of the one tensor of the list."""
         (tensor,) = tensors
         if not self._sums_in_rank_order:
             self._joined.all_reduce(tensor)
@@ -121,7 +118,7 @@ class CollectiveBackend(BaseGroup):
         self._joined.all_gather(gathered, tensor)
 
     def wait(self) -> None:
-        """Return when all collectives so far are computed; see `ProcessGroup.wait`. Raises RuntimeError."""
+        """See `ProcessGroup.wait`."""
         self._joined.wait(self._watch.abandoned)
 
     @property

@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
 
 class KVTransfer(ABC):
-    """Fills payloads with those of the source workers, on every worker; see `PayloadTransfer`.
-
-    A group has one class of transfer, and each of its workers and shards has an instance. Another one is a subclass
-    with `broadcast`, in `TRANSFERS`. It has `join` and `leave` if it keeps connections, and `exports` and
-    `set_exported` if Ray carries K/V with the calls of a step.
-    """
+    """A `PayloadTransfer` of a worker or shard. A new one is a subclass with `broadcast`, listed in `TRANSFERS`. It has
+    `join` and `leave` if it keeps connections, and `exports` and `set_exported` if Ray carries K/V with the calls of a
+    step."""
 
     name: ClassVar[TransferName]
     """The value of `GroupSettings.transfer` that selects it."""
@@ -54,8 +51,7 @@ class KVTransfer(ABC):
         """Hand over the payloads of the coming step, in order of the source, each as raw bytes: uint8 [bytes]."""
 
     @abstractmethod
-    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
-        """See `PayloadTransfer.broadcast`."""
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None: ...
 
 
 class CollectiveTransfer(KVTransfer):
@@ -83,10 +79,8 @@ class CollectiveTransfer(KVTransfer):
 
 
 class ObjectStoreTransfer(KVTransfer):
-    """K/V through Ray's object store, for workers that share an accelerator and so cannot form a collective.
-
-    Ray fetches what the source's `export_payload` returned before it runs a step, so nothing waits for it there.
-    """
+    """K/V through Ray's object store, for workers that share an accelerator and so cannot form a collective. Ray
+    fetches the payloads before it runs a step, so nothing waits for them there."""
 
     name = "object_store"
     needs_calls = True

@@ -93,9 +93,8 @@ class ProcessGroup:
 class NCCLGroup(ProcessGroup):
     """NCCL: collectives are enqueued, and the host waits only in `wait`.
 
-    Sums and gathers, of which a forward has several per layer, are enqueued on the current stream. On NCCL's own
-    stream, which torch uses for an asynchronous collective, each would take two events and two waits of a stream more.
-    torch gives nothing to wait for then, so `wait` enqueues one asynchronous sum behind them.
+    Sums and gathers are enqueued on the current stream: on NCCL's own, which asynchronous collectives use, each would
+    take two events and two waits more. torch gives nothing to wait for then, so `wait` enqueues an asynchronous sum.
     """
 
     def __init__(self, group: Any, timeout: timedelta, device: torch.device) -> None:

@@ -23,8 +23,7 @@ class Rendezvous:
     """Host and port of the master's key-value store; None for one actor alone, which needs none."""
     collective: str
     timeout_s: float
-    """A peer that hangs shows after this long. Well below the master's deadline, so that workers which only wait for
-    one that hangs are not taken for lost as well."""
+    """After so long a peer hangs. Well below the master's deadline, or workers that wait for one would seem lost."""
     purpose: str = "kv"
     """Which of the groups of that epoch: kv, or that of the shards of one worker."""
 
@@ -37,12 +36,8 @@ class Rendezvous:
 
 
 class RendezvousStore:
-    """torch's TCPStore, which this process serves as long as this object is kept.
-
-    The store is the one thing in a master that needs torch, and importing torch takes longer than all else that a
-    master does to start. So a thread imports it and opens the store, while the workers start their processes; and a
-    group with a single actor has none.
-    """
+    """torch's TCPStore, which this process serves as long as this object is kept. Nothing else in a master needs torch,
+    whose import takes longer than all else. So a thread opens the store while the workers start their processes."""
 
     def __init__(self, collective: str = "gloo") -> None:
         self._collective = collective

@@ -34,10 +34,8 @@ class StepAddress:
 
 
 class StepThread:
-    """Executes the plans that come, one after the other, until the connection ends.
-
-    With `overlaps` it has two threads: while one waits for the device to finish a step, the other begins the next one.
-    """
+    """Executes the plans that come, one after the other, until the connection ends. With `overlaps` it has two threads:
+    while one waits for the device to finish a step, the other begins the next one."""
 
     def __init__(
         self,
