@@ -59,11 +59,10 @@ class BranchPool:
             timeout_s = self._group.loading_hung_after_s
         pending = RPCBatch(calls)
         await pending.wait(timeout_s)
-        late = TimeoutError("it did not answer in time")
         failures: list[LopaError] = []
         for worker, _, errors in pending.results():
             if worker in pending.unanswered():
-                errors.append(late)
+                errors.append(TimeoutError("it did not answer in time"))
             if errors:
                 self._factory.kill(worker)
                 failures.append(cause_of("a new worker", "take over slots", errors[0]))

@@ -184,7 +184,7 @@ class Master:
                 self._step_began = None
 
     def _handle(self, error: Exception) -> None:
-        """A step has failed. The next one begins with a change of membership, since the pool is no longer intact."""
+        # The next step begins with a change of membership.
         self._membership.pool.intact = False
         if isinstance(error, WorkerLostError):
             logger.warning(f"workers were lost: {error}")
@@ -195,7 +195,11 @@ class Master:
             self._repeats += 1
             if self._repeats > MAX_REPEATS:
                 self._end(WorkerLostError(f"the workers cannot go on together: {error}"))
-        elif isinstance(error, WorkerMemoryError) and self._split_steps(error):
+        elif isinstance(error, WorkerMemoryError) and self._scheduler.split_steps():
+            logger.warning(
+                f"a step of {len(self._scheduler.planned_ids)} requests needs too much memory; from now on a worker "
+                f"gets at most {self._scheduler.limit.rows} rows per step, and requests take turns ({error})"
+            )
             self._out_of_memory_steps += 1
             self._failed_steps = 0  # each of these steps is smaller than the one before
         else:
@@ -243,7 +247,6 @@ class Master:
             self._in_flight.send(pool, self._scheduler.plan_beside)
 
     async def _process_step(self) -> None:
-        """Gather the reports of the oldest step, and take in what they decide."""
         if not self._in_flight:
             self._unpublished = self._scheduler.advance([]), None
             return
@@ -272,16 +275,6 @@ class Master:
         if self._unpublished is not None:
             self._streams.publish(*self._unpublished)
             self._unpublished = None
-
-    def _split_steps(self, error: WorkerMemoryError) -> bool:
-        """After a step that needed too much memory: have later ones smaller, if the step can be split."""
-        if not self._scheduler.split_steps():
-            return False
-        logger.warning(
-            f"a step of {len(self._scheduler.planned_ids)} requests needs too much memory; from now on a worker gets "
-            f"at most {self._scheduler.limit.rows} rows per step, and requests take turns ({error})"
-        )
-        return True
 
     def _abort(self, culprit: int | None, error: Exception) -> None:
         if culprit is not None:

@@ -22,8 +22,8 @@ FAILED_STEPS_FACTOR = 2
 
 
 class MasterWatch:
-    """Finds masters that are alive and of no use: those that do not answer, are stuck, fail all steps, or have ended
-    their group while no request was in flight."""
+    """Detects masters that run but are of no use: they do not answer, are stuck in a step, fail every step, or have
+    ended their group while no request was in flight."""
 
     def __init__(self, group: GroupSettings) -> None:
         self.status: MasterStatus | None = None

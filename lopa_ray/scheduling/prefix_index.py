@@ -40,7 +40,6 @@ class _Node:
     """The node whose path has the positions before `span`; None if `span` begins at 0."""
     hashes: PrefixHashes
     children: int = 0
-    last_used: int = 0
 
     def path(self) -> Iterator[_Node]:
         node: _Node | None = self
@@ -59,7 +58,7 @@ class PrefixIndex:
         self.hit_requests = 0
         self.hit_positions = 0
         self._ready: dict[int, _Node] = {}
-        """Id → node that all workers store."""
+        """Id → node that all workers store, the least recently used first."""
         self._reserved: dict[int, _Node] = {}
         """Id → node that the workers save in the next step."""
         self._by_digest: dict[bytes, _Node] = {}
@@ -67,7 +66,6 @@ class PrefixIndex:
         self._evicted: list[int] = []
         self._used_positions = 0
         self._next_id = 0
-        self._clock = 0
 
     @classmethod
     def from_settings(cls, model: ModelSettings) -> Self:
@@ -149,10 +147,10 @@ class PrefixIndex:
 
     def _evict_for(self, wanted: int, pinned: list[_Node]) -> bool:
         while self._used_positions + wanted > self.positions:
-            leaves = [node for node in self._ready.values() if not node.children and node not in pinned]
-            if not leaves:
+            leaves = (node for node in self._ready.values() if not node.children and node not in pinned)
+            oldest = next(leaves, None)
+            if oldest is None:
                 return False
-            oldest = min(leaves, key=lambda node: node.last_used)
             del self._ready[oldest.id]
             for digest in oldest.hashes.values():
                 if self._by_digest.get(digest) is oldest:
@@ -178,9 +176,8 @@ class PrefixIndex:
             node.parent.children -= 1
 
     def _mark_used(self, node: _Node) -> None:
-        self._clock += 1
-        for ancestor in node.path():
-            ancestor.last_used = self._clock
+        for used in node.path():
+            self._ready[used.id] = self._ready.pop(used.id)
 
     @property
     def pending_evictions(self) -> tuple[int, ...]:

@@ -54,9 +54,8 @@ class RunningRequest:
 
     @property
     def rows_in_step(self) -> int:
-        """Rows of its share of the step that it is in; 0: it is in none."""
-        if self.plan is None:
-            return 0
+        """Rows of its share of the step that it is in."""
+        assert self.plan is not None
         return self.plan.num_rows if self.replay else self.plan.rows_of(self.assigned)
 
     def suspended(self) -> DecodeSession:

@@ -58,8 +58,8 @@ class StepSelection:
     def select(
         self, running: Mapping[int, RunningRequest], number: int, num_workers: int, on_error: OnError
     ) -> PlannedStep:
-        """Set the plans of the requests of the group's step `number`, and return it. Requests that have a plan are in
-        flight already. `on_error` gets a request that cannot go on, and why."""
+        """Plan the group's step `number`, for requests that are not in flight with another step already. `on_error`
+        gets a request that cannot go on, and why."""
         limit = self.limit.rows
         in_flight = {
             request_id: entry.rows_in_step for request_id, entry in running.items() if entry.plan is not None
