@@ -112,8 +112,8 @@ class BranchPool:
     # Calls
 
     def scatter(self, plans: Sequence[StepPlan]) -> RPCBatch:
-        """Send each worker its plan, if there are any; `gather` waits for the reports."""
-        return self._transport.scatter(self.workers, plans) if plans else RPCBatch({})
+        """Send each worker its plan; `gather` waits for the reports."""
+        return self._transport.scatter(self.workers, plans)
 
     async def gather(self, batch: RPCBatch) -> list[StepReport]:
         """Wait for the reports of all workers and return them. Raises WorkerLostError, or what a worker raised."""

@@ -118,10 +118,6 @@ class Scheduler:
         self.abort(request_id, RequestCancelledError(f"request {request_id} was cancelled"))
 
     @property
-    def running_ids(self) -> tuple[int, ...]:
-        return tuple(self._running)
-
-    @property
     def unfinished_ids(self) -> tuple[int, ...]:
         return (*self._running, *self._queue.waiting)
 

@@ -36,7 +36,7 @@ def joined(scheduler: Scheduler) -> list[int]:
     order: dict[int, None] = {}
     while scheduler.busy:
         plans = scheduler.plan(1)
-        order |= dict.fromkeys(scheduler.running_ids)
+        order |= dict.fromkeys(scheduler.request_by_slot.values())
         scheduler.advance([MODEL.execute(plan) for plan in plans])
     return [*order]
 

@@ -94,8 +94,8 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
                 ]
             plans = group.scheduler.plan(len(group.runners))
             reports = group.evaluate(plans)
-            if group.scheduler.running_ids and draw.random() < 0.05:
-                group.scheduler.cancel(draw.choice(group.scheduler.running_ids))
+            if group.scheduler.request_by_slot and draw.random() < 0.05:
+                group.scheduler.cancel(draw.choice([*group.scheduler.request_by_slot.values()]))
                 cancelled += 1
             for step in reports:
                 for request, report in step.reports:
