@@ -40,23 +40,15 @@ Policy: TypeAlias = Callable[[Load, float], float]
 """From a load and `ScalingSettings.target` to a demand for workers, which may be fractional and out of bounds."""
 
 
-def by_branches(load: Load, target: float) -> float:
-    """The number of workers at which each evaluates `target` branches per step."""
-    return load.branches / target
-
-
-def by_requests(load: Load, target: float) -> float:
-    """One worker per `target` requests, in flight or waiting."""
-    return (load.in_flight + load.waiting) / target
-
-
-def by_step_time(load: Load, target: float) -> float:
-    """The number of workers at which a step takes `target` seconds, if it is divided evenly; at most one per branch."""
-    return min(load.workers * load.step_s / target, load.branches)
-
-
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
-    {"branches": by_branches, "requests": by_requests, "step_time": by_step_time}
+    {
+        # Each worker evaluates `target` branches per step.
+        "branches": lambda load, target: load.branches / target,
+        # One worker per `target` requests, in flight or waiting.
+        "requests": lambda load, target: (load.in_flight + load.waiting) / target,
+        # A step takes `target` seconds, if it is divided evenly; at most one worker per branch.
+        "step_time": lambda load, target: min(load.workers * load.step_s / target, load.branches),
+    }
 )
 
 

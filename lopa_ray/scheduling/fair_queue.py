@@ -85,11 +85,10 @@ class FairQueue:
 
     def select(self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int]) -> list[int]:
         """The requests of the next step. `rows`: request with a slot → rows of its next step, first in turn first.
+        `in_flight`: request → its rows in a step that is not done yet; they count as served, and as wanted again.
 
         In each step a client may get as far as the one that was served least, and further by the rows of the client
-        that wants the fewest. Then `free_rows` are left, which cost little beside the fixed time of a step.
-
-        `in_flight`: request → its rows in a step that is not done yet. These count as served, and as wanted again.
+        that wants the fewest. Then `free_rows` are left, which cost little compared with the fixed time of a step.
         """
         wanted: Counter[str] = Counter()
         for request_id, number in (*rows.items(), *in_flight.items()):

@@ -25,14 +25,10 @@ class Recovery:
 
 
 def recover(pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]) -> Recovery:
-    """Plan the recovery of all pending commits.
+    """Plan the recovery of the commits of `Scheduler.pending_commits`. `held`: per rank which of them it has.
 
-    `pending_commits` holds, for each commit, the scheduled request that staged its K/V (see
-    `Scheduler.pending_commits`). `held` says for each rank which of them it has (see `BranchRunner.reconcile`).
-
-    With single-phase commits every worker stages its own K/V: workers that lack them stage them again, and nothing is
-    sent. A request that began with a stored prefix is an exception, because all stored prefixes were dropped: if a
-    worker has its K/V, that worker sends them to the others.
+    With single-phase commits workers that lack their own K/V stage them again, and nothing is sent. A request that
+    began with a stored prefix is an exception, because all stored prefixes were dropped: its K/V are sent.
     """
     size = len(held)
     restage: dict[int, tuple[ScheduledRequest, ...]] = {}
