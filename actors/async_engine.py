@@ -110,7 +110,7 @@ class AsyncRayEngine(AsyncEngine):
             if self.lost is not None:
                 self._fail(self._journals, self.lost)
             elif not self.resuming:
-                await self._submit({number: sessions[index] for number, index in index_of.items()})
+                await self._submit({number: sessions[index] for number, index in index_of.items()}, {})
             while unfinished:
                 event = await queue.get()
                 if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
@@ -249,9 +249,7 @@ class AsyncRayEngine(AsyncEngine):
             reason = f"its group was lost each time that this request's step was run, at last alone: {loss}"
             self._fail([culprit], RepeatedLossError(reason))
 
-    async def _submit(
-        self, sessions: dict[int, DecodeSession], losses: Mapping[int, int] | None = None
-    ) -> None:
+    async def _submit(self, sessions: dict[int, DecodeSession], losses: Mapping[int, int]) -> None:
         """Send sessions to the master. If the group is lost meanwhile, `_run` resubmits all requests."""
         with suppress(WorkerLostError):
             await self._group.call("submit", self._group.client, sessions, losses)

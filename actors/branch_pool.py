@@ -139,7 +139,7 @@ class BranchPool:
         await self._gather(RPCBatch({worker: worker.call("ping") for worker in self.workers}), "answer")
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot; with shards, those of the first shard before those of the next."""
+        """Per worker, per slot; the slots of the first shard come before the slots of the next."""
         answers = await self._gather(
             RPCBatch({w: w.call("call_runner", "checksums") for w in self.workers}), "answer"
         )

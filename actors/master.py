@@ -109,11 +109,11 @@ class Master:
                 yield event
 
     async def submit(
-        self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int] | None = None
+        self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int]
     ) -> None:
         """Queue requests under the client's own numbers. `losses`: `WorkerLostError.losses` of requests from a group
         that was lost. Raises ProtocolError without an open stream, or for a session that is finished already."""
-        self._streams.submit(client, sessions, losses or {})
+        self._streams.submit(client, sessions, losses)
 
     async def cancel(self, client: str, numbers: list[int]) -> None:
         """Free the requests' slots at the next step. Those that have ended are passed over."""
@@ -239,12 +239,12 @@ class Master:
             self._publish()
 
     def _send_steps(self) -> None:
-        """Send a step, and with overlap another one behind it, unless the group is about to change."""
+        """Send a step, and with overlap a second one, unless the group is about to change."""
         pool = self._membership.pool
         if not self._in_flight:
             self._in_flight.send(pool, self._scheduler.plan)
         if self._in_flight and not self._membership.change_due:
-            self._in_flight.send(pool, self._scheduler.plan_beside)
+            self._in_flight.send(pool, self._scheduler.plan_overlapped)
 
     async def _process_step(self) -> None:
         if not self._in_flight:

@@ -18,12 +18,8 @@ class StatusMetric:
     help: str
 
 
-def _counter(name: str, help_text: str) -> Any:
-    return field(default=0, metadata={"metric": StatusMetric("counter", name, help_text)})
-
-
-def _gauge(name: str, help_text: str) -> Any:
-    return field(default=0, metadata={"metric": StatusMetric("gauge", name, help_text)})
+def _metric(kind: Literal["counter", "gauge"], name: str, help_text: str) -> Any:
+    return field(default=0, metadata={"metric": StatusMetric(kind, name, help_text)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +30,10 @@ class MasterStatus:
     """Workers that take part in steps."""
     pending_workers: int = 0
     """Workers that wait for a place in the cluster, load the model, or wait for the next step."""
-    target_workers: int = _gauge("lopa_workers_wanted", "Branch workers that there should be.")
+    target_workers: int = _metric("gauge", "lopa_workers_wanted", "Branch workers that there should be.")
     max_num_seqs: int
-    in_flight: int = _gauge("lopa_slots_used", "Cache slots in use.")
-    waiting: int = _gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.")
+    in_flight: int = _metric("gauge", "lopa_slots_used", "Cache slots in use.")
+    waiting: int = _metric("gauge", "lopa_requests_waiting", "Requests that wait for a slot in the group.")
     waiting_by_client: Mapping[str, int] = field(default_factory=dict)
     """Of `waiting`, the requests of each client that has some; see `DecodeSession.client`."""
     steps: int = 0
@@ -46,18 +42,20 @@ class MasterStatus:
     broken: LopaError | None = None
     last_error: LopaError | None = None
     """Why the last attempt to get another worker failed; None once one joined after it."""
-    prefix_hits: int = _counter("lopa_prefix_hits", "Requests that found the beginning of their prompt.")
-    prefix_positions: int = _counter(
-        "lopa_prefix_positions", "Prompt positions that were not computed again."
+    prefix_hits: int = _metric(
+        "counter", "lopa_prefix_hits", "Requests that found the beginning of their prompt."
+    )
+    prefix_positions: int = _metric(
+        "counter", "lopa_prefix_positions", "Prompt positions that were not computed again."
     )
     failed_steps: int = 0
     """How many attempts at a step have failed in a row; 0 after one that succeeded."""
-    lost_workers: int = _counter("lopa_lost_workers", "Branch workers that have died or hung.")
-    out_of_memory_steps: int = _counter(
-        "lopa_out_of_memory_steps", "Steps that failed because a worker had too little memory."
+    lost_workers: int = _metric("counter", "lopa_lost_workers", "Branch workers that have died or hung.")
+    out_of_memory_steps: int = _metric(
+        "counter", "lopa_out_of_memory_steps", "Steps that failed because a worker had too little memory."
     )
     max_step_rows: int
-    """The most rows that a worker gets in one step, unless a single branch has more; see `StepLimit`."""
+    """Maximum of rows of a worker in one step, unless a single branch has more; see `StepLimit`."""
     dtype: str
     """Of weights and K/V: `model.dtype`, or what auto stands for."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +24,11 @@ class Rendezvous:
     timeout_s: float
     """After so long a peer hangs. Well below the master's deadline, or workers that wait for one would seem lost."""
     purpose: str = "kv"
-    """Which of the groups of that epoch: kv, or that of the shards of one worker."""
+    """Which group of that epoch: kv, or the shards of one worker."""
 
     @property
     def group_name(self) -> str:
-        """Carries the rendezvous: it is all that Ray hands to a backend beside rank and size."""
+        """Carries the rendezvous: Ray gives a backend nothing else but rank and size."""
         assert self.store is not None
         host, port = self.store
         return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}/{self.purpose}"
@@ -41,18 +40,17 @@ class RendezvousStore:
 
     def __init__(self, collective: str = "gloo") -> None:
         self._collective = collective
-        self._opened: Future[tuple[Any, str]] | None = None
+        self._opened: asyncio.Future[tuple[Any, str]] | None = None
 
-    def open(self) -> Future[tuple[Any, str]]:
+    def open(self) -> asyncio.Future[tuple[Any, str]]:
+        """Begin to open it, if that has not begun."""
         if self._opened is None:
-            executor = ThreadPoolExecutor(1, "rendezvous")
-            self._opened = executor.submit(_open)
-            executor.shutdown(wait=False)
+            self._opened = asyncio.ensure_future(asyncio.to_thread(_open))
         return self._opened
 
     async def address(self) -> tuple[str, int]:
         """Its host and port, once it is open. Raises RuntimeError if it cannot be opened."""
-        store, host = await asyncio.wrap_future(self.open())
+        store, host = await self.open()
         return host, store.port
 
     async def rendezvous(

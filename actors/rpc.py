@@ -62,7 +62,8 @@ class RPCBatch:
         return [worker for worker, tasks in self._replies.items() if not all(task.done() for task in tasks)]
 
     def pending_exports(self) -> list[WorkerHandle]:
-        return [worker for worker, calls in self._exports.items() if not all(map(_is_done, calls))]
+        """Workers whose exports have not arrived yet."""
+        return [worker for worker, calls in self._exports.items() if _pending(calls)]
 
     def results(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...], list[BaseException]]]:
         """Per worker what its shards answered, or what they raised. For calls that are done."""
@@ -104,5 +105,5 @@ def _retrieve(answer: asyncio.Future[Any]) -> None:
         answer.exception()
 
 
-def _is_done(call: Any) -> bool:
-    return bool(ray.wait([call], timeout=0, fetch_local=False)[0])
+def _pending(calls: tuple[Any, ...]) -> list[Any]:
+    return ray.wait([*calls], num_returns=len(calls), timeout=0, fetch_local=False)[1]

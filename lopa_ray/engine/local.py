@@ -121,7 +121,7 @@ class LocalEngine(Engine):
             if not self._in_flight:
                 self._launch(scheduler.plan)
             if self._in_flight:
-                self._launch(scheduler.plan_beside)
+                self._launch(scheduler.plan_overlapped)
             reports = [self._in_flight.popleft().report()] if self._in_flight else []
         except BaseException as error:
             self._in_flight.clear()  # the next call plans these steps again

@@ -21,7 +21,7 @@ class BranchAssignment:
 
     @property
     def rows(self) -> int:
-        """Rows of the worker that has most."""
+        """Maximum over the workers."""
         return max(self.load, default=0)
 
     def add(

@@ -5,7 +5,7 @@
         reports = ...            # runner.execute(plan), here or on actors
         for event in scheduler.advance(reports): ...
 
-Requests join and leave between steps. With overlap two steps are in flight, of different requests: `plan_beside` plans
+Requests join and leave between steps. With overlap two steps are in flight, of different requests: `plan_overlapped` plans
 the other one. Workers compute them in the order in which they were planned, and `advance` gets their reports in it.
 """
 
@@ -157,7 +157,7 @@ class Scheduler:
         self._assign_slots()
         return self._plan_step(num_workers)
 
-    def plan_beside(self, num_workers: int) -> list[StepPlan]:
+    def plan_overlapped(self, num_workers: int) -> list[StepPlan]:
         """One plan per worker for a step that is computed after those in flight, of requests that are in none of them;
         an empty list if there is no such step."""
         full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)

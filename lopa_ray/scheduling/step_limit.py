@@ -1,4 +1,4 @@
-"""StepLimit: the most rows that a worker gets in one forward. It does no I/O.
+"""StepLimit: the maximum of rows of a worker in one forward. It does no I/O.
 
 The limit follows the measured time of steps, so that no step keeps others waiting for long, and the memory of workers.
 A step that has more rows is computed in several forwards, with the same reports, or its requests take turns.
@@ -44,7 +44,7 @@ class StepLimit:
 
     @property
     def rows(self) -> int:
-        """The most rows of a worker in the next forward, unless a single branch has more."""
+        """Maximum of rows of a worker in the next forward, unless a single branch has more."""
         return max(1, int(min(max(self._by_time, self._free_rows), self._by_memory, self._bound)))
 
     def check(self, rows: int) -> None:
@@ -73,8 +73,8 @@ class StepLimit:
         if seconds > TARGET_S:
             # A single slow step may have had another reason, so the limit falls by half at most. As long as it is
             # unknown what rows cost, larger steps than this one are tried.
-            least = self._by_time / 2 if free_rows else max(self._by_time / 2, 2 * rows)
-            self._by_time = min(self._by_time, max(rows * TARGET_S / seconds, least))
+            min_rows = self._by_time / 2 if free_rows else max(self._by_time / 2, 2 * rows)
+            self._by_time = min(self._by_time, max(rows * TARGET_S / seconds, min_rows))
         elif seconds < TARGET_S / 2 and rows > self._by_time / 2:
             self._by_time *= 2
         self._steps_since_lack += 1

@@ -75,7 +75,7 @@ class StepSelection:
         room: float = limit
         waiting_branch_rows = plans[long[0]].max_branch_rows if long else 0
         if rows and long:
-            room = self._room_beside(sum(rows.values()) / num_workers, waiting_branch_rows)
+            room = self._room_for_part(sum(rows.values()) / num_workers, waiting_branch_rows)
             part_rows = {long[0]: min(part_rows[long[0]], int(room * num_workers))} if room else {}
         part_rows_taken = 0
         taken: set[int] = set()
@@ -110,14 +110,14 @@ class StepSelection:
             return selected
         return selected[: math.ceil((len(selected) + in_flight) / STEPS_IN_FLIGHT)]
 
-    def _room_beside(self, others: float, branch_rows: int) -> float:
+    def _room_for_part(self, others: float, branch_rows: int) -> float:
         """Rows of a worker for a request with a long step next to others, which want `others` rows; one branch of
         `branch_rows` rows at least. 0: others have to be served first."""
         limit = self.limit.rows
         if self._credit >= branch_rows:
-            beside = limit - others
+            left = limit - others
             # Where not all fit, it has a step of its own, and others go on in the next one.
-            return min(self._credit, beside if beside >= branch_rows else max(limit, branch_rows))
+            return min(self._credit, left if left >= branch_rows else max(limit, branch_rows))
         free = min(self._cost.free_rows, limit - others)
         return free if free >= branch_rows else 0
 

@@ -207,7 +207,7 @@ def decode_with_losses(
                 plans = group.scheduler.plan(len(group.runners))
             if plans:
                 group.send(plans, dying())
-        if group.in_flight and (beside := group.scheduler.plan_beside(len(group.runners))):
+        if group.in_flight and (beside := group.scheduler.plan_overlapped(len(group.runners))):
             group.counts["overlapped"] += 1
             group.send(beside, dying())
         if overlap and draw.random() < 0.02 and group.scheduler.request_by_slot:

@@ -50,7 +50,7 @@ class Recorded(Master):
         self.changing = False
         self._scheduler: Any = SimpleNamespace(
             plan=lambda size: self._called("plan") or plan_named(""),
-            plan_beside=lambda size: [],
+            plan_overlapped=lambda size: [],
             advance=self._record_advance,
             planned_ids=(),
             poison=PoisonRequests(),

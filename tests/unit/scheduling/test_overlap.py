@@ -63,7 +63,7 @@ class Loop:
         """Send what may be sent; returns `halves`."""
         if not self.in_flight and (plans := self.scheduler.plan(self.workers)):
             self.in_flight.append(plans)
-        if self.in_flight and (plans := self.scheduler.plan_beside(self.workers)):
+        if self.in_flight and (plans := self.scheduler.plan_overlapped(self.workers)):
             self.in_flight.append(plans)
         return self.halves
 
