@@ -5,8 +5,9 @@
         reports = ...            # runner.execute(plan), here or on actors
         for event in scheduler.advance(reports): ...
 
-Requests join and leave between steps. With overlap two steps are in flight, of different requests: `plan_overlapped` plans
-the other one. Workers compute them in the order in which they were planned, and `advance` gets their reports in it.
+Requests join and leave between steps. With overlap two steps are in flight, of different requests: `plan_overlapped`
+plans the second one. Workers compute them in the order in which they were planned, and `advance` gets their reports in
+that order.
 """
 
 from __future__ import annotations
