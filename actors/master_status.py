@@ -1,25 +1,16 @@
-"""MasterStatus: how a group is doing, as its master answers it, and which of its fields are metrics."""
+"""MasterStatus: how a group is doing, as its master answers it, and which fields Prometheus sees."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from lopa_ray.errors import LopaError
 
 
-@dataclass(frozen=True, slots=True)
-class StatusMetric:
-    """A metric for Prometheus with the value of a field. A counter begins at 0 with each group."""
-
-    kind: Literal["counter", "gauge"]
-    name: str
-    help: str
-
-
-def _metric(kind: Literal["counter", "gauge"], name: str, help_text: str) -> Any:
-    return field(default=0, metadata={"metric": StatusMetric(kind, name, help_text)})
+def _metric(kind: str, name: str, help_text: str) -> Any:
+    return field(default=0, metadata={kind: (name, help_text)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +51,12 @@ class MasterStatus:
     """Of weights and K/V: `model.dtype`, or what auto stands for."""
 
 
-METRICS: dict[str, StatusMetric] = {
-    field.name: field.metadata["metric"] for field in fields(MasterStatus) if "metric" in field.metadata
-}
-"""By the field whose value they have."""
+def _metrics(kind: str) -> dict[str, tuple[str, str]]:
+    return {entry.name: entry.metadata[kind] for entry in fields(MasterStatus) if kind in entry.metadata}
+
+
+COUNTERS = _metrics("counter")
+"""Field → name and help of the metric that has its value. It begins at 0 with each group."""
+
+GAUGES = _metrics("gauge")
+"""The same for gauges."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from actors.client_streams import StepEvents
-from actors.master_status import METRICS, MasterStatus
+from actors.master_status import COUNTERS, GAUGES, MasterStatus
 from cluster.choices.messages import ChoiceFinished
 from cluster.serving.replica.exported_metrics import ExportedMetrics
 from lopa_ray.protocol.events import RequestStep
@@ -56,17 +56,9 @@ class GroupMetrics:
         )
         self._clients: set[str] = {NO_KEY}
         """Those that had waiting requests."""
-        self._group_gauges = {
-            field: metrics.gauge(metric.name, metric.help)
-            for field, metric in METRICS.items()
-            if metric.kind == "gauge"
-        }
+        self._group_gauges = {field: metrics.gauge(*metric) for field, metric in GAUGES.items()}
         """By the field of `MasterStatus` that has the value."""
-        self._group_counters = {
-            field: metrics.counter(metric.name, metric.help)
-            for field, metric in METRICS.items()
-            if metric.kind == "counter"
-        }
+        self._group_counters = {field: metrics.counter(*metric) for field, metric in COUNTERS.items()}
         """By the field of `MasterStatus` that counts the same since the group was started."""
         self._group_counts = dict.fromkeys(self._group_counters, 0)
         """Those of the last status."""
