@@ -117,7 +117,6 @@ class GroupFailover:
         raise WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.start_timeout_s)")
 
     def close(self) -> None:
-        """End the group and give its bundles back."""
         self.kill()
         self.reservation.release()
 

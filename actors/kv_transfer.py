@@ -33,7 +33,6 @@ class KVTransfer(ABC):
 
     def __init__(self) -> None:
         self.rank = 0
-        """The number of this worker in the epoch."""
 
     @staticmethod
     def exports(workers: Sequence[WorkerHandle], plan: StepPlan) -> dict[WorkerHandle, tuple[Any, ...]]:

@@ -121,12 +121,10 @@ class PendingWorkers:
         return [worker for task in ready if (worker := task.result()) is not None]
 
     def record_joined(self) -> None:
-        """The workers that were taken are in the group."""
         self._failures = 0
         self.last_error = None
 
     def record_failure(self, error: LopaError) -> None:
-        """A worker did not get into the group."""
         logger.warning(f"a new worker did not get into its group: {error}")
         self._failures += 1
         self.last_error = error

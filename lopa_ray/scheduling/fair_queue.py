@@ -76,7 +76,6 @@ class FairQueue:
         )
 
     def requeue(self, request_id: int, session: DecodeSession) -> None:
-        """A request has given its slot away, and waits again."""
         self._preemptions[request_id] += 1
         self._slots[session.client] -= 1
         self.waiting[request_id] = session

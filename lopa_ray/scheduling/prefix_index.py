@@ -185,7 +185,6 @@ class PrefixIndex:
         return tuple(self._evicted)
 
     def confirm_evictions(self, ids: tuple[int, ...]) -> None:
-        """Record that the workers have evicted these ids."""
         self._evicted = [prefix_id for prefix_id in self._evicted if prefix_id not in ids]
 
     def clear(self) -> None:

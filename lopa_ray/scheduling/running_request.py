@@ -90,7 +90,6 @@ class RunningRequest:
         self.rank_of_branch, self.reports = {}, []
 
     def finish_replay_step(self, plan: Plan) -> None:
-        """A plan of `replay` was carried out."""
         replayed = self.replay.pop(0)
         stages = replayed.branch_indices or (plan.stage_shared and plan.branches[0].to_stage)
         self.pending_commit, self.source_rank = replayed if stages else None, None

@@ -128,7 +128,6 @@ class Scheduler:
 
     @property
     def request_by_slot(self) -> dict[int, int]:
-        """Slot → id of the request that has it."""
         return {entry.slot: request_id for request_id, entry in self._running.items()}
 
     def session_state(self, request_id: int) -> bytes | None:

@@ -20,7 +20,6 @@ class StepCost:
         """Rows that take as long as the fixed part of a step; 0 as long as that is not known."""
 
     def record(self, rows: int, seconds: float) -> None:
-        """A step of a worker: `rows` rows took `seconds`."""
         self._weight = DECAY * self._weight + 1
         self._rows = DECAY * self._rows + rows
         self._seconds = DECAY * self._seconds + seconds
