@@ -46,13 +46,14 @@ class StepConnection:
         """Settle the steps with the reports that arrive, until the connection ends."""
         watch = asyncio.create_task(self._watch())
         try:
-            with suppress(OSError, asyncio.IncompleteReadError):
+            with suppress(Exception):  # a report that cannot be read ends the connection, too
                 while True:
                     (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
                     self._settle(pickle.loads(await reader.readexactly(size)))
         finally:
             self._closed = True
             watch.cancel()
+            self.close()
         await self._ask_ray()
 
     def close(self) -> None:

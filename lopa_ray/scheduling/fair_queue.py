@@ -39,14 +39,11 @@ class FairQueue:
     def pop(self) -> tuple[int, DecodeSession]:
         """The request that gets the next slot: of the client that has the fewest, and was served least, the first by
         `priority`, then by age."""
-        first: dict[str, tuple[int, int]] = {}
-        """Client → priority and id of its first request."""
-        for request_id, session in self.waiting.items():
-            place = session.priority, request_id
-            first[session.client] = min(place, first.get(session.client, place))
+        clients = dict.fromkeys(session.client for session in self.waiting.values())
         # Of equal clients the first one, whose oldest request has waited longest.
-        client = min(first, key=lambda client: (self._slots[client], self._served[client]))
-        request_id = first[client][1]
+        client = min(clients, key=lambda client: (self._slots[client], self._served[client]))
+        own = [request_id for request_id, session in self.waiting.items() if session.client == client]
+        request_id = min(own, key=lambda request_id: (self.waiting[request_id].priority, request_id))
         session = self.waiting.pop(request_id)
         self._slots[session.client] += 1
         return request_id, session

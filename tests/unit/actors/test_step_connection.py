@@ -147,6 +147,22 @@ def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
     assert all(map(is_death, errors))
 
 
+class Unreadable:
+    """Can be pickled, and not be made from that."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def test_a_report_that_cannot_be_read_is_a_lost_connection() -> None:
+    async def run() -> None:
+        async with connected(at_once(lambda plan: Unreadable())) as (server, actor, _):
+            with pytest.raises(ConnectionLostError):
+                await ask(server, actor, "plan")
+
+    asyncio.run(run())
+
+
 def test_a_step_is_launched_while_the_device_computes_the_one_before() -> None:
     """The device finishes steps as the test says, and the answers come in the order of the plans."""
     log: list[str] = []
