@@ -84,8 +84,8 @@ class Master:
         runner_factory: RunnerFactory | None = None,
         reserved: PlacementGroup | None = None,
     ) -> tuple[WorkerInfo, dict[str, float]]:
-        """Create the workers and wait until the group can begin; see `GroupMembership.start`. To be called once;
-        `reserved`: see `WorkerFactory`. Raises CapacityError, CheckpointError, SettingsError, WorkerLostError."""
+        """Create the workers and wait until the group can begin; see `GroupMembership.start` and `WorkerFactory`.
+        Raises CapacityError, CheckpointError, SettingsError, WorkerLostError."""
         phases = StartPhases()
         self._config = spec.config
         self._scheduler = Scheduler.from_config(spec.config)
@@ -122,9 +122,9 @@ class Master:
     # Operators
 
     async def resize(self, num_workers: int) -> None:
-        """Have that many workers, while requests decode. Returns at once. Fewer: the others leave at the next step.
-        More: they join once their model is loaded; no step waits. A group that follows its load goes on from there.
-        Raises SettingsError for less than 1, or beyond the bounds of `group.scaling`, and what broke the group."""
+        """Have that many workers, while requests decode. Returns at once: fewer take effect at the next step, more once
+        their model is loaded. A group that follows its load goes on from there. Raises SettingsError for less than 1,
+        or beyond the bounds of `group.scaling`, and what broke the group."""
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
             raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
         await self._started.wait()
