@@ -57,8 +57,7 @@ class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
     def __init__(self, name: str = "group") -> None:
-        """Without a group, so that its process can be there before the model is known. `name`: of the group, for Ray's
-        dashboard and logs."""
+        """Without a group: its process starts before the model is known. `name`: of the group, for Ray's dashboard."""
         self._name = name
         self._work_arrived = asyncio.Event()
         self._started = asyncio.Event()
@@ -270,8 +269,7 @@ class Master:
         self._abort(culprit, RepeatedLossError(reason))
 
     def _publish(self) -> None:
-        """Send the decisions of the last step to the clients; after the plans of the next one, so that workers compute
-        meanwhile."""
+        """Send the decisions of the last step, once the plans of the next one are on their way to the workers."""
         if self._unpublished is not None:
             self._streams.publish(*self._unpublished)
             self._unpublished = None
