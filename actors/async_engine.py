@@ -1,7 +1,6 @@
 """AsyncRayEngine: a decode group for asyncio programs that have many requests in flight.
 
-All requests share one stream from the master, so a step costs one message however many they are. When a group is
-lost, its requests continue on a new group, which is started in its place.
+All requests share one stream from the master, so a step costs one message however many they are.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Self, TypeAlias
 
 import ray
 
+from actors.actor_errors import unwrapped_errors
 from actors.client_journals import ClientJournals
 from actors.client_streams import StepEvents
 from actors.group_failover import GroupFailover
 from actors.master_status import MasterStatus
 from actors.master_watch import MasterWatch
-from actors.rpc import unwrapped_errors
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.async_base import AsyncEngine
@@ -51,12 +50,10 @@ class AsyncRayEngine(AsyncEngine):
         group: GroupFailover,
         on_step: OnStepEvents | None,
     ) -> None:
-        """Over a group that is started already; see `start`. Needs a running event loop."""
+        """Over a group that `start` has started. Needs a running event loop."""
         super().__init__(config, info.vocabulary, tokenizer)
         self.position_bytes = info.position_bytes
-        """Bytes of K/V per cached position."""
         self.resuming = False
-        """The group is lost, and another one is being started."""
         self.lost: LopaError | None = None
         """Why there is no group any more; see `revive`."""
         self.lost_groups = 0
@@ -81,10 +78,8 @@ class AsyncRayEngine(AsyncEngine):
         on_step: OnStepEvents | None = None,
         name: str | None = None,
     ) -> Self:
-        """Start a group; `on_step` sees every step's events. `name`: what Ray's dashboard calls its actors after (None:
-        the model's): NAME/master, NAME/worker-0. Raises what `Master.start` raises.
-
-        Use the engine as an asynchronous context manager, or call `close`.
+        """Start a group; `on_step` sees every step's events. `name`: of its actors in Ray's dashboard, as NAME/master
+        (None: the model's). Close the engine, or use it as an asynchronous context manager. Raises as `Master.start`.
         """
         group = GroupFailover(config, runner_factory, name or short_name(config.model.path))
         try:
@@ -101,12 +96,8 @@ class AsyncRayEngine(AsyncEngine):
     # Requests
 
     async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
-        """Every step of every session; the `request_key` of an event is the index of its session.
-
-        An error ends its own request only, with a RequestFailure: WorkerLostError if the group is lost and no other
-        one could take over. Closing the iterator frees the slots of what is unfinished at the next step. Raises
-        ProtocolError for a session that is finished already.
-        """
+        """See `AsyncEngine.events`. A request fails with WorkerLostError if the group is lost and no other one could
+        take over. Raises ProtocolError for a session that is finished already."""
         if any(session.finished for session in sessions):
             raise ProtocolError("a session that is finished already has no steps; leave it out")
         queue: asyncio.Queue[RequestEvent] = asyncio.Queue()
@@ -117,9 +108,9 @@ class AsyncRayEngine(AsyncEngine):
                 self._queues[number] = queue
                 self._journals.begin(number, sessions[index])
             if self.lost is not None:
-                self._fail_all(self.lost)
+                self._fail(self._journals, self.lost)
             elif not self.resuming:
-                await self._submit({number: sessions[index] for number, index in index_of.items()})
+                await self._submit({number: sessions[index] for number, index in index_of.items()}, {})
             while unfinished:
                 event = await queue.get()
                 if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
@@ -136,38 +127,30 @@ class AsyncRayEngine(AsyncEngine):
 
     @property
     def num_workers(self) -> int:
-        """How many workers the group had when the engine asked last."""
         return super().num_workers if self.last_status is None else self.last_status.workers
 
     @property
     def start_phases(self) -> dict[str, float]:
-        """Seconds of each phase of the start of the group started last, in order; their sum is what it took.
-
-        checkpoint: its configuration and tokenizer, and a download on a single node (of the first group alone);
-        master: until its process is ready; workers: until all are placed and theirs are ready; model: until all have
-        loaded it; join: until they reach each other. Without those that were lost meanwhile and join later.
-        """
+        """Seconds of each phase of the last start of a group, in order. checkpoint: its configuration and tokenizer,
+        and a download on a single node (first group alone); master: until its process is ready; workers: until all are
+        placed and theirs are ready; model: until all have loaded it; join: until they reach each other."""
         return self._group.phases
 
     @property
     def last_status(self) -> MasterStatus | None:
-        """How the group was doing when the engine asked last, once per second; None if it has not asked yet."""
+        """The master's last answer; it is asked once per second. None before the first."""
         return self._watch.status
 
     async def status(self) -> MasterStatus:
         """How the group is doing. Raises WorkerLostError if the master is lost."""
-        with unwrapped_errors():
-            status: MasterStatus = await self._group.master.status.remote()
+        status: MasterStatus = await self._group.call("status")
         return status
 
     async def resize(self, num_workers: int) -> None:
-        """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""
         await self._group.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot; what must agree while the group is idle."""
-        with unwrapped_errors():
-            checksums: list[list[SlotChecksum]] = await self._group.master.checksums.remote()
+        checksums: list[list[SlotChecksum]] = await self._group.call("checksums")
         return checksums
 
     def revive(self) -> None:
@@ -192,8 +175,7 @@ class AsyncRayEngine(AsyncEngine):
     # One group after the other
 
     async def _run(self, loss: LopaError | None = None) -> None:
-        """Hand out the events of one group after the other, until none can take over; `loss`: why there is none to
-        begin with."""
+        """Hand out the events of one group after the other, until none can take over. `loss`: of the group before."""
         try:
             while True:
                 await self._replace_group(loss or await self._follow())
@@ -205,8 +187,7 @@ class AsyncRayEngine(AsyncEngine):
             self._give_up(WorkerLostError(f"the engine failed: {type(error).__name__}: {error}"))
 
     async def _replace_group(self, loss: LopaError) -> None:
-        """Start another group, and continue the unfinished requests on it. Raises WorkerLostError if none can
-        take over."""
+        """Continue the unfinished requests on another group. Raises WorkerLostError if none can take over."""
         if not ray.is_initialized():
             raise loss
         self.resuming, began = True, time.monotonic()
@@ -240,7 +221,6 @@ class AsyncRayEngine(AsyncEngine):
             watch.cancel()
 
     async def _hand_out_events(self) -> WorkerLostError:
-        """Hand out a group's events until they end; returns why."""
         try:
             async for reference in self._group.stream:
                 with unwrapped_errors():
@@ -269,12 +249,10 @@ class AsyncRayEngine(AsyncEngine):
             reason = f"its group was lost each time that this request's step was run, at last alone: {loss}"
             self._fail([culprit], RepeatedLossError(reason))
 
-    async def _submit(
-        self, sessions: dict[int, DecodeSession], losses: Mapping[int, int] | None = None
-    ) -> None:
+    async def _submit(self, sessions: dict[int, DecodeSession], losses: Mapping[int, int]) -> None:
         """Send sessions to the master. If the group is lost meanwhile, `_run` resubmits all requests."""
-        with suppress(WorkerLostError), unwrapped_errors():
-            await self._group.master.submit.remote(self._group.client, sessions, losses)
+        with suppress(WorkerLostError):
+            await self._group.call("submit", self._group.client, sessions, losses)
 
     async def _cancel_abandoned(self) -> None:
         """In a task of its own: what a call sends off while Ray cancels it, Ray may cancel too."""
@@ -283,13 +261,9 @@ class AsyncRayEngine(AsyncEngine):
             self._group.master.cancel.remote(self._group.client, numbers)
 
     def _give_up(self, error: LopaError) -> None:
-        """Fail every request and kill the group."""
         self.lost = self.lost or error
         self._group.kill()
-        self._fail_all(self.lost)
-
-    def _fail_all(self, error: LopaError) -> None:
-        self._fail(self._journals, error)
+        self._fail(self._journals, self.lost)
 
     def _fail(self, numbers: Iterable[int], error: LopaError) -> None:
         for number in numbers:

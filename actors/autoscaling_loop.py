@@ -27,15 +27,11 @@ class AutoscalingLoop:
         self._task = asyncio.create_task(self._run())
 
     def resize(self, num_workers: int) -> None:
-        """An operator sets the number, and the load is followed from there on.
-
-        Raises SettingsError beyond the bounds.
-        """
+        """For operators; the load is followed from there on. Raises SettingsError beyond the bounds."""
         self._group.check_resize(num_workers)
         self._autoscaler.override(num_workers)
 
     def close(self) -> None:
-        """Stop."""
         self._task.cancel()
 
     async def _run(self) -> None:

@@ -6,96 +6,65 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from ray.util.placement_group import PlacementGroup
-
-from actors.kv_transfer import transfer_of
-from actors.rendezvous import Rendezvous, RendezvousStore
-from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, death_of_worker, is_death
+from actors.actor_errors import IN_A_STEP, cause_of, is_death
+from actors.rpc import RPCBatch, death_of_worker
 from actors.step_transport import make_step_transport
 from actors.worker_factory import WorkerFactory
-from actors.worker_handle import RunnerFactory, WorkerHandle
+from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
-from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepReport
 
 
 class BranchPool:
-    """The workers of one epoch, by rank. Methods that wait run inside the master's event loop.
+    """The workers of one epoch, by rank. A worker that dies, or does not answer in time, is no longer in the pool when
+    the call that showed it raises WorkerLostError."""
 
-    A worker that dies, or does not answer in time, is no longer in the pool when the call that
-    showed it raises WorkerLostError; with it go the other shards of its model.
-    """
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        runner_factory: RunnerFactory | None = None,
-        reserved: PlacementGroup | None = None,
-        name: str = "group",
-    ) -> None:
-        """Without workers; see `add_workers`. `reserved`: with a bundle for each of those that the
-        configuration asks for; see `Reservation`. `name`: of the group, in the names of its workers."""
+    def __init__(self, factory: WorkerFactory) -> None:
         self.epoch = -1
         self.intact = False
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self.lost_workers = 0
-        """How many workers have died or hung since the group was started."""
-        self._config = config = spec.config
-        self._store = RendezvousStore()
-        transfer = transfer_of(config)
-        self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, transfer, name)
-        """Makes the workers that this pool has and will have."""
-        self._transport = make_step_transport(transfer)
+        self._factory = factory
+        self._group = factory.config.group
+        self._transport = make_step_transport(factory.transfer)
         self.workers: list[WorkerHandle] = []
-        """By rank."""
 
     def __len__(self) -> int:
         return len(self.workers)
 
     # Workers
 
-    def open_store(self) -> None:
-        """Begin to open the store at which the actors of a collective group meet, if there will be several."""
-        if self._config.group.num_workers * self._config.group.tensor_parallel_size > 1:
-            self._store.open()
-
     async def add_workers(
         self, newcomers: Sequence[WorkerHandle], request_by_slot: Mapping[int, int]
     ) -> list[LopaError]:
-        """Add workers that have loaded the model, as the highest ranks; `join_epoch` lets them take part.
-
-        Before that they take over the slots of requests in flight (slot → request), within half the
-        deadline of a step, since the group waits. The first workers of a group only show that they are
-        alive still. Those that fail are killed; returns why.
-        """
+        """Add workers that have loaded the model, as the highest ranks; `join_epoch` lets them take part. Before that
+        they take over the slots of requests in flight (slot → request). Those that fail are killed; returns why."""
         if not newcomers:
             return []
         self.intact = False
         if self.workers:
-            states = self.workers[0].call("export_slots", request_by_slot)
+            states = self.workers[0].call("call_runner", "export_slots", request_by_slot)
             calls = {
                 worker: tuple(
-                    shard.import_slots.remote(state)
+                    shard.call_runner.remote("import_slots", state)
                     for shard, state in zip(worker.shards, states, strict=True)
                 )
                 for worker in newcomers
             }
-            timeout_s = self._config.group.step_timeout_s / 2
+            timeout_s = self._group.step_timeout_s / 2
         else:
             calls = {worker: worker.call("ping") for worker in newcomers}
-            timeout_s = self._config.group.loading_hung_after_s
-        pending = PendingRPCs(RPCBatch(calls))
+            timeout_s = self._group.loading_hung_after_s
+        pending = RPCBatch(calls)
         await pending.wait(timeout_s)
-        late = TimeoutError("it did not answer in time")
         failures: list[LopaError] = []
         for worker, _, errors in pending.results():
             if worker in pending.unanswered():
-                errors.append(late)
+                errors.append(TimeoutError("it did not answer in time"))
             if errors:
-                self.factory.kill(worker)
+                self._factory.kill(worker)
                 failures.append(cause_of("a new worker", "take over slots", errors[0]))
             else:
                 self.workers.append(worker)
@@ -107,24 +76,22 @@ class BranchPool:
         self.intact = self.intact and not leaving
         self.workers = [worker for worker in self.workers if worker not in leaving]
         for worker in leaving:
-            self.factory.kill(worker)
+            self._factory.kill(worker)
             self._transport.forget(worker)
 
     async def join_epoch(
         self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
     ) -> list[tuple[bool, ...]]:
-        """Enter the next epoch, with a new collective group.
-
-        Returns per rank which pending commits' K/V it has; see `BranchRunner.reconcile`. Raises
-        WorkerLostError if a worker is lost, TransferError if they cannot reach each other.
-        """
+        """Enter the next epoch, with a new collective group; see `BranchRunner.reconcile`. Raises WorkerLostError if a
+        worker is lost, TransferError if they cannot reach each other."""
         self.epoch += 1
-        joins, timeout_s = {}, self._config.group.step_timeout_s / 2
+        joins, timeout_s = {}, self._group.step_timeout_s / 2
+        store, size = self._factory.store, len(self.workers)
         for rank, worker in enumerate(self.workers):
             calls = [
                 shard.join_epoch.remote(
-                    await self._rendezvous(f"kv{index}", rank, len(self.workers), self.epoch, timeout_s),
-                    await self._rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
+                    await store.rendezvous(f"kv{index}", rank, size, self.epoch, timeout_s),
+                    await store.rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
                     await self._transport.address(shard),
                     request_by_slot,
                     pending,
@@ -142,18 +109,11 @@ class BranchPool:
         self.intact = True
         return [by_shard[0] for by_shard in held]
 
-    async def _rendezvous(
-        self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float
-    ) -> Rendezvous:
-        collective = DEVICES[self._config.model.device].collective_backend
-        store = await self._store.address() if size > 1 else None
-        return Rendezvous(epoch, rank, size, store, collective, timeout_s, purpose)
-
     # Calls
 
     def scatter(self, plans: Sequence[StepPlan]) -> RPCBatch:
-        """Send each worker its plan, if there are any; `gather` waits for the reports."""
-        return self._transport.scatter(self.workers, plans) if plans else RPCBatch({})
+        """Send each worker its plan; `gather` waits for the reports."""
+        return self._transport.scatter(self.workers, plans)
 
     async def gather(self, batch: RPCBatch) -> list[StepReport]:
         """Wait for the reports of all workers and return them. Raises WorkerLostError, or what a worker raised."""
@@ -161,18 +121,14 @@ class BranchPool:
 
     async def drop(self, batch: RPCBatch) -> None:
         """Wait until no worker is busy any more with a step whose reports are not wanted. Raises as `gather`."""
-        left = {worker: replies for worker, replies in batch.replies.items() if worker in self.workers}
-        await self._gather(RPCBatch(left, batch.exports), IN_A_STEP)
+        await self._gather(batch.of(self.workers), IN_A_STEP)
 
     async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
-        """Have ranks stage again what was lost (rank → requests). Raises as `gather`.
-
-        A call stages one request on each rank. All of them in one forward could be larger than any step: while requests
-        take turns for lack of memory, their pending commits add up.
-        """
+        """See `EpochWorkers.restage`; a request at a time on each rank. All of them in one forward could be larger than
+        any step: while requests take turns for lack of memory, their pending commits add up."""
         for requests in zip_longest(*lost.values()):
             calls = {
-                self.workers[rank]: self.workers[rank].call("restage", StepPlan(self.epoch, 0, (request,)))
+                self.workers[rank]: self.workers[rank].call("execute", StepPlan(self.epoch, 0, (request,)))
                 for rank, request in zip(lost, requests, strict=True)
                 if request is not None
             }
@@ -183,26 +139,22 @@ class BranchPool:
         await self._gather(RPCBatch({worker: worker.call("ping") for worker in self.workers}), "answer")
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot; with shards, those of the first shard before those of the next."""
-        answers = await self._gather(RPCBatch({w: w.call("checksums") for w in self.workers}), "answer")
+        """Per worker, per slot; the slots of the first shard come before the slots of the next."""
+        answers = await self._gather(
+            RPCBatch({w: w.call("call_runner", "checksums") for w in self.workers}), "answer"
+        )
         return [[slot for shard in by_shard for slot in shard] for by_shard in answers]
 
-    async def _gather(
-        self,
-        batch: RPCBatch,
-        what: str,
-        timeout: float | None = None,
-    ) -> list[tuple[Any, ...]]:
-        """All results, in order of rank, each by shard. Waits for every call to settle before an error is raised,
-        so that no worker is still busy with the step when the caller goes on; workers that do not reply are killed.
-        After an error the epoch is given up, which releases the workers that wait for the one that failed."""
-        timeout = timeout or self._config.group.step_timeout_s
-        pending = PendingRPCs(batch)
-        await pending.wait(timeout, on_error=lambda: self._store.abandon(self.epoch))
+    async def _gather(self, pending: RPCBatch, what: str) -> list[tuple[Any, ...]]:
+        """All results, in order of rank, each by shard. Every call settles before an error is raised, so that no worker
+        is still busy then. After an error the epoch is given up, which releases those that wait for the one that
+        failed."""
+        timeout = self._group.step_timeout_s
+        await pending.wait(timeout, on_error=lambda: self._factory.store.abandon(self.epoch))
         hung: Collection[WorkerHandle] = pending.unanswered()
         if hung:
             # A worker that only waits for the K/V of another worker is not hung.
-            hung = batch.pending_exports() or hung
+            hung = pending.pending_exports() or hung
             for worker in hung:
                 worker.kill()
             await pending.wait(timeout / 2, without=hung)
@@ -231,6 +183,5 @@ class BranchPool:
         return replies
 
     def close(self) -> None:
-        """Kill all workers, and free what they took."""
         self.remove_workers(self.workers)
         self._transport.close()

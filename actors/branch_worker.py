@@ -19,17 +19,16 @@ import ray
 
 from actors.kv_transfer import CollectiveTransfer, KVTransfer
 from actors.rendezvous import Rendezvous
-from actors.step_connection import OverlappingStepThread, StepAddress, StepThread
+from actors.step_thread import StepAddress, StepThread
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.errors import ProtocolError
+from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepReport
 
 if TYPE_CHECKING:
-    from actors.worker_model import WeightChunk
-    from lopa_ray.execution.kv_cache import SlotState
+    from actors.weight_chunks import WeightChunk
     from lopa_ray.execution.launched_step import LaunchedStep
 
 
@@ -51,13 +50,14 @@ class BranchWorker:
         shard: int = 0,
         name: str = "worker",
     ) -> None:
-        """`name`: what Ray's dashboard and logs call it.
-
-        Does nothing that can fail or take long: Ray does not report why an actor's constructor failed, and answers no
-        `ping` before its end. See `prepare`."""
+        """Does nothing that can fail or take long: Ray does not report why an actor's constructor failed, and answers
+        no `ping` before its end. `name`: for Ray's dashboard and logs."""
         sharded = spec.config.group.tensor_parallel_size > 1
         self._name = f"{name}/shard-{shard}" if sharded else name
-        self._made_of = spec, runner_factory, transfer, shard
+        self._spec = spec
+        self._runner_factory = runner_factory
+        self._transfer_type = transfer
+        self._shard = shard
         # Shards wait for all collectives together, so the report of a step would wait for the next one.
         self._overlaps = bool(spec.config.overlap) and not sharded
         self._epoch = 0
@@ -72,46 +72,51 @@ class BranchWorker:
 
     def prepare(self) -> None:
         """Import all that the worker needs. To be called before all other methods but `ping`."""
-        from actors.tensor_parallel_group import RayTensorParallelGroup
-        from actors.worker_model import WorkerModel
+        import torch
 
-        spec, runner_factory, transfer, shard = self._made_of
-        self._model = WorkerModel(spec, runner_factory)
-        self._transfer = transfer()
-        self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
+        from actors.tensor_parallel_group import RayTensorParallelGroup
+        from lopa_ray.execution import model_loader
+
+        group = self._spec.config.group
+        torch.set_num_threads(group.threads)
+        self._loader = model_loader
+        self._transfer = self._transfer_type()
+        self._tp_group = RayTensorParallelGroup(self._shard, group.tensor_parallel_size)
 
     def node_and_weight_bytes(self) -> tuple[str, int]:
-        """The id of the node that the worker is on, and the size of the weights in bytes."""
-        return ray.get_runtime_context().get_node_id(), self._model.spec.weight_bytes
+        return ray.get_runtime_context().get_node_id(), self._spec.weight_bytes
 
     def download_weights(self) -> None:
-        """See `WorkerModel.download`."""
-        self._model.download()
+        """Have the checkpoint's files on this node. Raises CheckpointError."""
+        download_weights(self._spec.config.model)
 
     def read_weights(self) -> Iterator[WeightChunk]:
-        """See `WorkerModel.read_weights`."""
-        yield from self._model.read_weights()
+        """Read the weights for all workers on this node. Raises CheckpointError."""
+        from actors.weight_chunks import to_chunks
+
+        yield from to_chunks(self._loader.load_weights(self._spec, "cpu"))
 
     def resolve_auto(self) -> ModelSpec:
-        """See `WorkerModel.resolve_auto`."""
-        return self._model.resolve_auto()
+        """The model with auto replaced by what is measured here. Raises SettingsError."""
+        return self._loader.resolve_auto(self._spec)
 
     def use(self, spec: ModelSpec) -> None:
         """Load this model, in which no setting is auto any more, so that all workers of a group round alike."""
-        self._model.spec = spec
+        self._spec = spec
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
-        """Load the model, from the chunks (object references) that `read_weights` gave if there are any.
+        """Load the model, from the chunks (references) of `read_weights` if there are any. Raises CheckpointError."""
+        from actors.weight_chunks import from_chunks
 
-        Raises CheckpointError or SettingsError.
-        """
-        self._runner = self._model.build(chunks, self._tp_group)
+        weights = None if chunks is None else from_chunks(chunks)
+        build_runner = self._runner_factory or self._loader.build_runner
+        self._runner = build_runner(self._spec, weights, self._tp_group)
         return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._tp_group.size)
 
     def warm_up(self, shards: Rendezvous) -> None:
         """Compile the layers together with the other shards, in an epoch of its own. Raises TransferError."""
         self._tp_group.join(shards)
-        self._model.warm_up(self._runner)
+        self._loader.warm_up(self._runner)
         self._tp_group.leave()
 
     def join_epoch(
@@ -122,16 +127,10 @@ class BranchWorker:
         request_by_slot: Mapping[int, int],
         pending: Sequence[ScheduledRequest],
     ) -> tuple[bool, ...]:
-        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`.
-
-        `steps`: where plans come from; None: they are calls of `execute`. Raises TransferError if a peer does not
-        enter, or the master is not reached.
-        """
+        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`. `steps`: the
+        source of plans; None: they are calls of `execute`. Raises TransferError if it reaches no peer or master."""
         if steps is not None and self._steps is None:
-            if self._overlaps:
-                self._steps = OverlappingStepThread(steps, self.launch, workers.timeout_s)
-            else:
-                self._steps = StepThread(steps, self.execute, workers.timeout_s)
+            self._steps = StepThread(steps, self.launch, workers.timeout_s, overlaps=self._overlaps)
         self._epoch = workers.epoch
         with self._guarded():
             self._transfer.join(workers)
@@ -143,30 +142,18 @@ class BranchWorker:
         self._transfer.leave()
         self._tp_group.leave()
 
-    def export_slots(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
-        """See `BranchRunner.export_slots`."""
+    def call_runner(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the `BranchRunner` between steps."""
         with self._guarded():
-            return self._runner.export_slots(request_by_slot)
-
-    def import_slots(self, states: Sequence[SlotState]) -> None:
-        """See `BranchRunner.import_slots`."""
-        with self._guarded():
-            self._runner.import_slots(states)
-
-    def restage(self, plan: StepPlan) -> None:
-        """Stage K/V again that was lost with another worker, by the same forward. Raises as `execute`."""
-        self.execute(plan)
+            return getattr(self._runner, method)(*arguments)
 
     def execute(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
-        """Commit, forward, score; see `BranchRunner.execute`. `payloads`: see `KVTransfer.set_exported`.
-
-        All shards have the same reports; the first one's go to the master.
-        Raises ProtocolError for a plan of another epoch than the one joined last.
-        """
+        """See `BranchRunner.execute` and `KVTransfer.set_exported`; the first shard's report goes to the master. Raises
+        ProtocolError for a plan of another epoch."""
         return self.launch(plan, *payloads)()
 
     def launch(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> Callable[[], StepReport]:
-        """Begin a step; returns what waits for its report. See `execute`, and `BranchRunner.launch`."""
+        """Begin a step; the returned function waits for its report. See `execute`, and `BranchRunner.launch`."""
         if plan.epoch != self._epoch:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
         self._transfer.set_exported(payloads)
@@ -177,25 +164,14 @@ class BranchWorker:
     def _report(self, launched: LaunchedStep) -> StepReport:
         with self._guarded():
             report = launched.report()
-        if self._tp_group.rank == 0:
+        if self._shard == 0:
             return report
         return StepReport.without_branches(report.epoch, report.step, report.commit_s, report.forward_s)
 
-    def export_payload(self, requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.uint8]:
-        """See `BranchRunner.export_payload`."""
-        with self._guarded():
-            return self._runner.export_payload(requests)
-
-    def checksums(self) -> list[SlotChecksum]:
-        """Per slot; see `BranchRunner.checksums`."""
-        with self._guarded():
-            return self._runner.checksums()
-
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Around all that uses the device. After an error it drops all connections, since peers may be waiting for this
-        worker, and ends this process if the device computes no more: the master then replaces the worker.
-        """
+        """Around all that uses the device. After an error it releases the peers that may wait for this worker, and ends
+        this process if the device computes no more: the master then replaces the worker."""
         try:
             yield
         except BaseException as error:

@@ -10,7 +10,7 @@ from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.fair_queue import first_in_line
 from lopa_ray.scheduling.journal import Journal
-from lopa_ray.scheduling.suspects import Suspects
+from lopa_ray.scheduling.poison_requests import PoisonRequests
 
 
 class ClientJournals:
@@ -18,36 +18,34 @@ class ClientJournals:
 
     def __init__(self) -> None:
         self._journals: dict[int, Journal] = {}
-        self._suspects = Suspects()
+        self._poison = PoisonRequests()
         """As the group has them, for the case that its master is lost."""
 
     def __iter__(self) -> Iterator[int]:
         return iter([*self._journals])
 
     def begin(self, number: int, session: DecodeSession) -> None:
-        """Before the request is submitted."""
         self._journals[number] = Journal(session)
 
     def end(self, number: int) -> None:
         """The request has ended, or its caller has stopped iterating."""
         self._journals.pop(number, None)
-        self._suspects.clear([number])
+        self._poison.clear([number])
 
     def record(self, batch: StepEvents) -> Iterator[RequestEvent]:
-        """Record a batch; yields the events that go on to the requests' callers. Those are not that the group has
-        ended (see `group_loss`), since no request of it has.
-        """
+        """Record a batch; yields the events for the requests' callers. Requests that end because the group does are not
+        among them: they go on in another group (see `group_loss`)."""
         for event in batch.events:
             number = event.request_key
             if number not in self._journals:
                 continue  # its caller has stopped iterating
             if isinstance(event, RequestFailure):
                 if isinstance(event.error, WorkerLostError):
-                    self._suspects.add_losses(number, event.error.losses)
+                    self._poison.add_losses(number, event.error.losses)
                     continue
                 self.end(number)
             else:
-                self._suspects.clear([number])
+                self._poison.clear([number])
                 if event.outcome.finish_reason is not None:
                     self.end(number)
                 elif number in batch.states:
@@ -61,18 +59,17 @@ class ClientJournals:
         return next((error for error in failures if isinstance(error, WorkerLostError)), None)
 
     def resumed_sessions(self) -> dict[int, DecodeSession]:
-        """The sessions of all requests in their present state, for another group."""
         return {number: journal.restored_session() for number, journal in self._journals.items()}
 
     @property
     def losses(self) -> dict[int, int]:
         """Request → how often workers were lost during the step that it is in, if they were; see `Master.submit`."""
-        return self._suspects.all_losses()
+        return self._poison.losses
 
     def record_silent_loss(self, max_num_seqs: int) -> int | None:
-        """The group was lost with its master, which cannot say why. Returns the request that has caused it, if that is
-        to be assumed; see `Suspects`. Requests that were not `first_in_line` had no slot there."""
+        """The group was lost with its master, which cannot say why. Returns the request that has probably caused it;
+        see `PoisonRequests`. Requests that were not `first_in_line` had no slot there."""
         sessions = {number: journal.session for number, journal in self._journals.items()}
         in_flight = first_in_line(sessions, max_num_seqs)
-        suspect = self._suspects.next_of(in_flight)
-        return self._suspects.record_loss(in_flight if suspect is None else [suspect], with_group=True)
+        alone = self._poison.next_of(in_flight)
+        return self._poison.record_loss(in_flight if alone is None else [alone], with_group=True)

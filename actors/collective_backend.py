@@ -1,8 +1,7 @@
 """CollectiveBackend: the backend of workers for Ray's collective interface.
 
-Ray's own groups cannot change their membership. This backend is built anew for each
-membership ("epoch"), on a stateless torch.distributed process group (Gloo, NCCL or HCCL),
-never on the process's default group. It broadcasts K/V, and sums and gathers what the shards of a model have.
+Ray's own groups cannot change their membership. This one is built anew for each membership ("epoch"), on a stateless
+torch.distributed process group.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import threading
 import time
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import ray.util
 import torch
 from ray.util.collective.backend_registry import BackendRegistry, register_collective_backend
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
-from ray.util.collective.types import ReduceOp
 from torch import Tensor
 
 from actors.process_group import JOIN_TIMEOUT, POLL_S, ProcessGroup, c10d, make_process_group
@@ -29,27 +28,25 @@ BACKEND = "LOPA_ELASTIC"
 class EpochWatch:
     """Whether the master has given an epoch up, over a connection of its own: other ones block while they wait."""
 
-    def __init__(self, store: tuple[str, int], epoch: str) -> None:
-        self._address = store
+    def __init__(self, host: str, port: int, epoch: str) -> None:
+        self._address = host, port
         self._key = abandoned_key(epoch)
-        self._store: Any = None
+
+    @cached_property
+    def _store(self) -> Any:
+        return c10d.TCPStore(*self._address, is_master=False, timeout=JOIN_TIMEOUT)
 
     def abandoned(self) -> bool:
         """Ask the master's store. Raises RuntimeError if that is gone."""
-        if self._store is None:
-            host, port = self._address
-            self._store = c10d.TCPStore(host, port, is_master=False, timeout=JOIN_TIMEOUT)
         return bool(self._store.check([self._key]))
 
 
 class CollectiveBackend(BaseGroup):
-    """A Ray collective backend for one epoch of a group. It does what groups need, and nothing else."""
-
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         _, backend, host, port, epoch, timeout, purpose = group_name.split("/")
         self._sums_in_rank_order = backend == "gloo" and world_size > 2
-        self._watch = EpochWatch((host, int(port)), epoch)
+        self._watch = EpochWatch(host, int(port), epoch)
         connected: Future[ProcessGroup] = Future()
 
         def connect() -> None:
@@ -68,7 +65,7 @@ class CollectiveBackend(BaseGroup):
         thread = threading.Thread(target=connect, daemon=True)
         thread.start()
         thread.join(POLL_S)
-        watch = EpochWatch((host, int(port)), epoch)  # a separate one, because the thread uses the other
+        watch = EpochWatch(host, int(port), epoch)  # a separate one, because the thread uses the other
         deadline = time.monotonic() + float(timeout)
         while thread.is_alive():
             if time.monotonic() > deadline:
@@ -82,13 +79,11 @@ class CollectiveBackend(BaseGroup):
 
     @classmethod
     def backend(cls) -> str:
-        """Name in Ray's registry."""
         return BACKEND
 
     @classmethod
     def check_backend_availability(cls) -> bool:
-        """Always there; whether Gloo, NCCL or HCCL is shows when a group is made."""
-        return True
+        return True  # whether Gloo, NCCL or HCCL is there shows when a group is made
 
     def destroy_group(self) -> None:
         """End the connections, which releases peers that wait for this worker on sockets; on NCCL they poll."""
@@ -97,20 +92,12 @@ class CollectiveBackend(BaseGroup):
             group.abort()
 
     def broadcast(self, tensors: list[Tensor], broadcast_options: Any = None) -> None:
-        """Fill the one tensor of the list, of one shape [...] and dtype on all ranks, with the root's.
-
-        Raises RuntimeError if a peer is lost.
-        """
+        """See `ProcessGroup.broadcast`; of the one tensor of the list."""
         (tensor,) = tensors
         self._joined.broadcast(tensor, broadcast_options.root_rank)
 
     def allreduce(self, tensors: list[Tensor], allreduce_options: Any = None) -> None:
-        """Sum the one tensor of the list, of one shape [...] and dtype on all ranks, in place.
-
-        Raises RuntimeError if a peer is lost, or for other reductions.
-        """
-        if allreduce_options is not None and allreduce_options.reduceOp != ReduceOp.SUM:
-            raise RuntimeError(f"got {allreduce_options.reduceOp}; the {BACKEND} backend only sums")
+        """See `ProcessGroup.all_reduce`; of the one tensor of the list."""
         (tensor,) = tensors
         if not self._sums_in_rank_order:
             self._joined.all_reduce(tensor)
@@ -126,15 +113,12 @@ class CollectiveBackend(BaseGroup):
     def allgather(
         self, tensor_lists: list[list[Tensor]], tensors: list[Tensor], allgather_options: Any = None
     ) -> None:
-        """Fill the list [ranks] with all ranks' tensors, of one shape and dtype.
-
-        Raises RuntimeError if a peer is lost.
-        """
+        """See `ProcessGroup.all_gather`; of the one tensor of the list."""
         (gathered,), (tensor,) = tensor_lists, tensors
         self._joined.all_gather(gathered, tensor)
 
     def wait(self) -> None:
-        """Return when all collectives so far are computed; see `ProcessGroup.wait`. Raises RuntimeError."""
+        """See `ProcessGroup.wait`."""
         self._joined.wait(self._watch.abandoned)
 
     @property

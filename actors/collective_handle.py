@@ -23,10 +23,8 @@ class CollectiveHandle:
         self._rendezvous: Rendezvous | None = None
 
     def join(self, rendezvous: Rendezvous) -> None:
-        """Build the epoch's group; all its members must do so at about the same time. One alone needs none.
-
-        Raises TransferError if a peer does not.
-        """
+        """Build the epoch's group, at about the same time as all its members. Raises TransferError if a peer does
+        not."""
         self.leave()
         if rendezvous.world_size > 1:
             try:
@@ -38,34 +36,24 @@ class CollectiveHandle:
             self._rendezvous = rendezvous
 
     def leave(self) -> None:
-        """Drop the group, if there is one."""
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is not None:
             collective.destroy_collective_group(rendezvous.group_name)
 
     def broadcast(self, tensor: Tensor, source: int, failed: str) -> None:
-        """Fill the tensor, of one shape [...] and dtype on all ranks, with that of rank `source`; see `synchronize`.
-
-        Raises TransferError that begins with `failed`.
-        """
+        """See `ProcessGroup.broadcast`. Raises TransferError that begins with `failed`."""
         with self.group(failed) as group:
             collective.broadcast(tensor, source, group)
 
     def synchronize(self, failed: str) -> None:
-        """Return when all collectives so far are computed, so that the host can read what depends on them.
-
-        Raises TransferError that begins with `failed`.
-        """
+        """See `ProcessGroup.wait`. Raises TransferError that begins with `failed`."""
         with self.group(failed) as group:
             collective.get_group_handle(group).wait()
 
     @contextmanager
     def group(self, failed: str) -> Iterator[str]:
-        """The name under which Ray's collective interface knows the group.
-
-        Raises TransferError if this worker has left its group. If a collective call within the block fails, the
-        TransferError begins with `failed`.
-        """
+        """The name of the group for Ray's collective interface. Raises TransferError if this worker has left its group,
+        and one that begins with `failed` if a collective call within the block fails."""
         if self._rendezvous is None:
             raise TransferError("this worker has left its group, and no new one has been joined")
         try:

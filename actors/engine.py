@@ -39,7 +39,7 @@ class RayEngine(Engine):
     def __init__(
         self, engine: AsyncRayEngine, loop: EventLoopThread, connection: RayConnection, resources: ExitStack
     ) -> None:
-        """Over an engine that was started on that loop; see `from_config`. `close` closes `resources`."""
+        """Over an engine that `from_config` has started on that loop. `close` closes `resources`."""
         super().__init__(engine.config, engine.vocabulary, engine.tokenizer)
         self._engine = engine
         self._loop = loop
@@ -56,12 +56,10 @@ class RayEngine(Engine):
         runner_factory: RunnerFactory | None = None,
         on_phase: OnPhase = lambda doing: None,
     ) -> Self:
-        """Start a group on the Ray at `address`, RAY_ADDRESS, or a local one that ends with its engines.
-
-        Raises CapacityError, CheckpointError, ClusterError, SettingsError, WorkerLostError.
-        `runner_factory` makes each worker's runner; tests inject faults through it. `on_phase` is called with what is
-        being done, in words for a terminal: "Starting Ray", "Loading demo on 2 workers".
-        """
+        """Start a group on the Ray at `address`, RAY_ADDRESS, or a local one that ends with its engines. Raises
+        CapacityError, CheckpointError, ClusterError, SettingsError, WorkerLostError. `runner_factory` makes each
+        worker's runner; tests inject faults through it. `on_phase` is called with each phase in words for a terminal:
+        "Starting Ray", "Loading demo on 2 workers"."""
         config = pin_model(config)
         on_phase(_connecting(address or ray_address()))
         ModelSpec.read(config).model.shard(config.group.tensor_parallel_size)
@@ -77,10 +75,8 @@ class RayEngine(Engine):
             return cls(engine, loop, connection, started.pop_all())
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """See `Engine.events` and `AsyncRayEngine.events`.
-
-        Raises ClusterError if the engine is closed or Ray was shut down or ended on this node, also meanwhile.
-        """
+        """See `Engine.events`. Raises ClusterError if the engine is closed or Ray was shut down or ended on this
+        node."""
         engine = self._running
         if engine.lost is not None:
             self._loop.call(engine.revive)
@@ -97,7 +93,6 @@ class RayEngine(Engine):
             decoding.cancel()
 
     def resize(self, num_workers: int) -> None:
-        """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""
         self._loop.run(self._running.resize(num_workers))
 
     @property
@@ -110,22 +105,17 @@ class RayEngine(Engine):
         return self._running.start_phases
 
     def status(self) -> MasterStatus:
-        """How the group is doing. Raises WorkerLostError if the master is lost."""
         return self._loop.run(self._running.status())
 
     def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot; what must agree while the group is idle."""
         return self._loop.run(self._running.checksums())
 
     def close(self) -> None:
-        """End the group, and Ray if it was started for engines and this is the last. Further calls do nothing.
-
-        Requests in flight end with WorkerLostError.
-        """
+        """End the group, and Ray if it was started for engines and this is the last; requests fail with
+        WorkerLostError."""
         self._finalizer()
 
     def _next(self, received: SimpleQueue[RequestEvent | None]) -> RequestEvent | None:
-        """The next event, or None after the last. Raises ClusterError if there will be none."""
         while True:
             try:
                 return received.get(timeout=CHECK_S)

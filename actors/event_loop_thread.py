@@ -16,14 +16,12 @@ CLOSED = "this engine is closed; make a new one"
 
 
 class EventLoopThread:
-    """Runs coroutines for other threads, until it is closed."""
-
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lopa-engine", daemon=True)
         self._closed = False
         self._lock = threading.Lock()
-        """Held while a coroutine is handed over, so that none arrives at a loop that has ended."""
+        """Held while a coroutine is submitted, so that none arrives at a loop that has ended."""
         self._thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -35,10 +33,7 @@ class EventLoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, or what it raises; ClusterError if the thread is closed meanwhile or was before.
-
-        An interrupt of the caller, as by Ctrl-C, cancels it.
-        """
+        """The result of a coroutine. An interrupt, as by Ctrl-C, cancels it. Raises ClusterError when closed."""
         future = self.start(coroutine)
         try:
             return future.result()
@@ -49,14 +44,12 @@ class EventLoopThread:
             raise
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread of the loop, and wait until it has returned."""
         if threading.current_thread() is self._thread:
             function()
         else:
             self.run(_called(function))
 
     def close(self) -> None:
-        """Cancel what still runs, and end the thread. Further calls do nothing."""
         with self._lock:
             if self._closed:
                 return

@@ -11,10 +11,10 @@ from typing import Any
 import ray
 from ray.exceptions import ActorHandleNotFoundError
 
-from actors.master import StartedGroup, start_master
+from actors.actor_errors import unwrapped_errors
+from actors.master import start_master
 from actors.placement import Reservation, remove_own_groups
-from actors.rpc import unwrapped_errors
-from actors.timers import StartPhases
+from actors.start_phases import StartPhases
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import LopaError, WorkerLostError
@@ -31,16 +31,15 @@ class GroupFailover:
     """A master actor with its workers, and the stream of one client's events; one group after the other."""
 
     def __init__(self, config: ExecutionConfig, runner_factory: RunnerFactory | None, name: str) -> None:
-        """Reserves the bundles of the workers and starts the first master's process, which takes as long as reading
-        the checkpoint's tokenizer; `start` starts the first group. `name`: see `AsyncRayEngine.start`."""
+        """Reserves the bundles of the workers and starts the first master's process, in the time that reading the
+        checkpoint's tokenizer takes. `name`: see `AsyncRayEngine.start`."""
         self.client = uuid.uuid4().hex
         self.reservation = Reservation(config)
         self.stream: Any = None
         """Yields `StepEvents` (object references), until the group is lost."""
         self.spec: ModelSpec
-        """What is started."""
         self.phases: dict[str, float] = {}
-        """Phase → seconds, of the start of the group started last; see `AsyncRayEngine.start_phases`."""
+        """See `AsyncRayEngine.start_phases`."""
         self._config = config
         self._name = name
         self._runner_factory = runner_factory
@@ -61,36 +60,38 @@ class GroupFailover:
 
     async def _start(self) -> WorkerInfo:
         try:
+            info: WorkerInfo
+            info, phases = await self.call(
+                "start", self.spec, self._runner_factory, self.reservation.placement_group
+            )
+            self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
             with unwrapped_errors():
-                started: StartedGroup = await self.master.start.remote(
-                    self.spec, self._runner_factory, self.reservation.placement_group
-                )
-                self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
                 await (await anext(self.stream))
         except BaseException:
             self.kill()
             raise
         self._clock.end("master")
         own = self._clock.seconds
-        own["master"] -= sum(started.phases.values())
-        self.phases = own | started.phases
+        own["master"] -= sum(phases.values())
+        self.phases = own | phases
         listed = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.phases.items())
         logger.info(f"a group is ready after {sum(self.phases.values()):.2f} s ({listed})")
-        return started.info
+        return info
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the master. Raises what it raises, and WorkerLostError if it is lost."""
+        with unwrapped_errors():
+            return await getattr(self.master, method).remote(*arguments)
 
     async def resize(self, num_workers: int) -> None:
         """See `Master.resize`. A group that takes the place of this one will have as many workers."""
-        with unwrapped_errors():
-            await self.master.resize.remote(num_workers)
+        await self.call("resize", num_workers)
         self._resized = num_workers
 
     async def replace(self, loss: LopaError) -> None:
-        """Start another group within `group.start_timeout_s`, of the size that was asked for last.
-
-        Raises WorkerLostError, which names `loss` too, if that fails.
-        """
+        """Start another group, of the size that was asked for last. Raises WorkerLostError, which names `loss` too."""
         timeout_s = self._config.group.start_timeout_s
-        last: Exception | None = None
+        failure: Exception | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -102,15 +103,20 @@ class GroupFailover:
                             await self.resize(self._resized)
                         return
                     except WorkerLostError as error:
-                        last = error
+                        failure = error
                         await asyncio.sleep(RETRY_PAUSE_S)
-        except TimeoutError as error:
-            raise _not_replaced(loss, last or error, timeout_s) from None
         except Exception as error:
-            raise _not_replaced(loss, error, timeout_s) from None
+            if failure is None or not isinstance(error, TimeoutError):
+                failure = error
+        if isinstance(failure, TimeoutError):
+            reason = f"it did not start within {timeout_s:g} s"
+        elif isinstance(failure, LopaError):
+            reason = str(failure)
+        else:
+            reason = f"{type(failure).__name__}: {failure}"
+        raise WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.start_timeout_s)")
 
     def close(self) -> None:
-        """End the group and give its bundles back."""
         self.kill()
         self.reservation.release()
 
@@ -121,11 +127,3 @@ class GroupFailover:
                 ray.kill(self.master)
             if self._config.group.tensor_parallel_size > 1:
                 remove_own_groups(self.master._actor_id.hex())
-
-
-def _not_replaced(loss: LopaError, cause: Exception, timeout_s: float) -> WorkerLostError:
-    if isinstance(cause, TimeoutError):
-        reason = f"it did not start within {timeout_s:g} s"
-    else:
-        reason = str(cause) if isinstance(cause, LopaError) else f"{type(cause).__name__}: {cause}"
-    return WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.start_timeout_s)")

@@ -7,15 +7,14 @@ import logging
 from collections.abc import Callable
 
 import ray
-from ray.util.placement_group import PlacementGroup
 
 from actors.branch_pool import BranchPool
 from actors.pending_workers import PendingWorkers
-from actors.timers import StartPhases
-from actors.worker_handle import RunnerFactory, WorkerInfo
+from actors.start_phases import StartPhases
+from actors.worker_factory import WorkerFactory
+from actors.worker_handle import WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
-from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.scheduling.epoch_change import change_epoch
+from lopa_ray.scheduling.recovery import change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
@@ -24,32 +23,23 @@ logger = logging.getLogger("lopa.group")
 class GroupMembership:
     """The workers of a group (`pool`), those that are to join it (`pending`), and how many there should be."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        runner_factory: RunnerFactory | None,
-        reserved: PlacementGroup | None,
-        on_change: Callable[[], None],
-        name: str,
-    ) -> None:
-        """`reserved` and `name`: see `BranchPool`. `on_change` is called when `change_due` may have become true."""
-        self.pool = BranchPool(spec, runner_factory, reserved, name)
-        self.target = spec.config.group.num_workers
-        """How many workers there should be."""
+    def __init__(self, factory: WorkerFactory, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when `change_due` may have become true."""
+        group = factory.config.group
+        self.pool = BranchPool(factory)
+        self.pending = PendingWorkers(factory, group, on_change)
+        self.target = group.num_workers
+        self._factory = factory
         self._on_change = on_change
-        self._start_timeout_s = spec.config.group.start_timeout_s
-        self.pending = PendingWorkers(self.pool.factory, spec.config.group, on_change)
+        self._start_timeout_s = group.start_timeout_s
 
     async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
-        """Create the workers, and enter the first epoch with those that have loaded the model; see
-        `PendingWorkers.until_start`. The others join as newcomers do.
-
-        Ends the phases workers (all have their processes, which have imported what they need), model and join. Raises
-        as `PendingWorkers.until_start`, WorkerLostError after `group.start_timeout_s`, and TransferError if the workers
-        do not reach each other.
-        """
+        """Create the workers, and enter the first epoch with those that have loaded the model; the others join as
+        newcomers do. Raises as `PendingWorkers.until_start`, WorkerLostError after `group.start_timeout_s`, and
+        TransferError if the workers do not reach each other."""
         self.pending.set_target(self.target)
-        self.pool.open_store()
+        if self.target * self._factory.config.group.tensor_parallel_size > 1:
+            self._factory.store.open()
         while not (self.pool.intact and len(self.pool)):
             if not len(self.pool):
                 await self._until_ready(phases)
@@ -75,7 +65,7 @@ class GroupMembership:
     def resize(self, num_workers: int) -> None:
         """Have that many workers: at the next step if they are fewer, and as they become ready if they are more."""
         self.target = num_workers
-        self.pool.factory.weights.shared |= num_workers > 1
+        self._factory.weights.shared |= num_workers > 1
         self.pending.reset_failures()
         self.pending.set_target(self.target - len(self.pool))
         self._on_change()
@@ -86,12 +76,9 @@ class GroupMembership:
         return not self.pool.intact or self.pending.ready or len(self.pool) > self.target
 
     async def change(self, scheduler: Scheduler) -> None:
-        """Enter the next epoch with the survivors and the newcomers, without the workers that leave.
-
-        Raises WorkerLostError if a worker is lost meanwhile, and TransferError if the workers do not reach each other
-        or one fails: that is no error of the requests in the coming step. Unless no worker is left it may be called
-        again.
-        """
+        """Enter the next epoch with the survivors and the newcomers, without the workers that leave. Raises
+        WorkerLostError if a worker is lost meanwhile, and TransferError if the workers do not reach each other or one
+        fails: that is no error of the requests in the coming step. Unless no worker is left it may be called again."""
         pool, pending = self.pool, self.pending
         pool.remove_workers(pool.workers[self.target :])
         newcomers = pending.take_ready()
@@ -115,6 +102,5 @@ class GroupMembership:
             pending.set_target(self.target - len(pool))
 
     def close(self) -> None:
-        """Kill all workers."""
-        self.pending.close()
+        self.pending.set_target(0)
         self.pool.close()

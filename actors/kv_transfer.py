@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from actors.rendezvous import Rendezvous
 from actors.worker_handle import WorkerHandle
-from lopa_ray.config.execution_config import ExecutionConfig
+from lopa_ray.config.group_settings import TransferName
 from lopa_ray.protocol.plan import StepPlan
 
 if TYPE_CHECKING:
@@ -22,20 +22,17 @@ if TYPE_CHECKING:
 
 
 class KVTransfer(ABC):
-    """Fills payloads with those of the source workers, on every worker; see `PayloadTransfer`.
+    """A `PayloadTransfer` of a worker or shard. A new one is a subclass with `broadcast`, listed in `TRANSFERS`. It has
+    `join` and `leave` if it keeps connections, and `exports` and `set_exported` if Ray carries K/V with the calls of a
+    step."""
 
-    A group has one class of transfer, which `transfer_of` chooses, and each of its workers and shards has an instance.
-    Another one is a subclass with `broadcast`, its name in `TRANSFERS`, and that name in `GroupSettings.transfer`.
-    It has `join` and `leave` if it keeps connections, and `exports` and `set_exported` if Ray carries K/V with the
-    calls of a step.
-    """
-
+    name: ClassVar[TransferName]
+    """The value of `GroupSettings.transfer` that selects it."""
     needs_calls: ClassVar[bool] = False
     """Whether the steps have to be calls of the workers' actors, with what `exports` returns as arguments."""
 
     def __init__(self) -> None:
         self.rank = 0
-        """The number of this worker in the epoch."""
 
     @staticmethod
     def exports(workers: Sequence[WorkerHandle], plan: StepPlan) -> dict[WorkerHandle, tuple[Any, ...]]:
@@ -53,12 +50,13 @@ class KVTransfer(ABC):
         """Hand over the payloads of the coming step, in order of the source, each as raw bytes: uint8 [bytes]."""
 
     @abstractmethod
-    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
-        """See `PayloadTransfer.broadcast`."""
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None: ...
 
 
 class CollectiveTransfer(KVTransfer):
     """One contiguous broadcast per source and step, through Ray's collective interface, and one wait for all."""
+
+    name = "collective"
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,11 +78,10 @@ class CollectiveTransfer(KVTransfer):
 
 
 class ObjectStoreTransfer(KVTransfer):
-    """K/V through Ray's object store, for workers that share an accelerator and so cannot form a collective.
+    """K/V through Ray's object store, for workers that share an accelerator and so cannot form a collective. Ray
+    fetches the payloads before it runs a step, so nothing waits for them there."""
 
-    Ray fetches what the source's `export_payload` returned before it runs a step, so nothing waits for it there.
-    """
-
+    name = "object_store"
     needs_calls = True
 
     def __init__(self) -> None:
@@ -94,7 +91,7 @@ class ObjectStoreTransfer(KVTransfer):
     @staticmethod
     def exports(workers: Sequence[WorkerHandle], plan: StepPlan) -> dict[WorkerHandle, tuple[Any, ...]]:
         return {
-            workers[source]: workers[source].call("export_payload", requests)
+            workers[source]: workers[source].call("call_runner", "export_payload", requests)
             for source, requests in plan.commits_by_source.items()
         }
 
@@ -102,26 +99,14 @@ class ObjectStoreTransfer(KVTransfer):
         self._exported = list(payloads)
 
     def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
-        """See `KVTransfer.broadcast`. The exported payloads are copied in; a source has its own already."""
         import torch
 
         exported, self._exported = self._exported, []  # kept, they would stay in the object store while idle
         for (source, payload), raw in zip(payloads.items(), exported, strict=True):
-            if source != self.rank:
+            if source != self.rank:  # a source has its own payload already
                 payload.view(torch.uint8).copy_(torch.from_numpy(raw.copy()))
 
 
-TRANSFERS: dict[str, type[KVTransfer]] = {
-    "collective": CollectiveTransfer,
-    "object_store": ObjectStoreTransfer,
+TRANSFERS: dict[TransferName, type[KVTransfer]] = {
+    transfer.name: transfer for transfer in (CollectiveTransfer, ObjectStoreTransfer)
 }
-"""By the value of `GroupSettings.transfer`."""
-
-
-def transfer_of(config: ExecutionConfig) -> type[KVTransfer]:
-    """The transfer of a group. auto: the collective, or the object store where workers share an accelerator."""
-    name = config.group.transfer
-    if name == "auto":
-        shared = config.model.device != "cpu" and config.group.num_accelerators < 1
-        name = "object_store" if shared else "collective"
-    return TRANSFERS[name]

@@ -1,10 +1,8 @@
 """Master: the step loop of one decode group.
 
-A plain class with async methods; `RayEngine` and the serving group wrap it in an actor. Clients
-open a stream of events; their requests join the loop at the next step. Each step is one scatter
-and one gather over the branch workers, and one message per client. With overlap the next step is
-sent before the reports of the last one are gathered. A step that fails because workers were lost
-is run again on those that are left.
+A plain class with async methods; `start_master` wraps it in an actor. Each step is one scatter and one gather over the
+branch workers, and one message per client. With overlap the next step is sent before the reports of the last one are
+gathered. A step that fails because workers were lost is run again on those that are left.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -24,8 +21,9 @@ from actors.autoscaling_loop import AutoscalingLoop
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
 from actors.master_status import MasterStatus
+from actors.start_phases import StartPhases
 from actors.steps_in_flight import StepsInFlight
-from actors.timers import StartPhases
+from actors.worker_factory import WorkerFactory
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import (
@@ -55,21 +53,11 @@ IDLE_CHECK_S = 1.0
 """Seconds between two checks that idle workers are alive."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartedGroup:
-    """A group that is ready for requests."""
-
-    info: WorkerInfo
-    phases: dict[str, float]
-    """Seconds of each phase of `Master.start`: workers, model and join; see `GroupMembership.start`."""
-
-
 class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
     def __init__(self, name: str = "group") -> None:
-        """Without a group; see `start`. Its process can be there before it is known what to start. `name`: of the
-        group, in the names of its actors in Ray's dashboard and logs."""
+        """Without a group: its process starts before the model is known. `name`: of the group, for Ray's dashboard."""
         self._name = name
         self._work_arrived = asyncio.Event()
         self._started = asyncio.Event()
@@ -84,7 +72,6 @@ class Master:
         self._unpublished: tuple[list[RequestEvent], StepTiming | None] | None = None
         """What the last step decided, until clients are sent it."""
         self._failed_steps = 0
-        """How many attempts at a step have failed in a row."""
         self._out_of_memory_steps = 0
 
     def __repr__(self) -> str:
@@ -95,45 +82,37 @@ class Master:
         spec: ModelSpec,
         runner_factory: RunnerFactory | None = None,
         reserved: PlacementGroup | None = None,
-    ) -> StartedGroup:
-        """Create the workers and wait until the group can begin; see `GroupMembership.start`. To be called once;
-        `reserved`: see `BranchPool`.
-
-        Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
-        """
+    ) -> tuple[WorkerInfo, dict[str, float]]:
+        """Create the workers and wait until the group can begin; see `GroupMembership.start` and `WorkerFactory`.
+        Raises CapacityError, CheckpointError, SettingsError, WorkerLostError."""
         phases = StartPhases()
         self._config = spec.config
         self._scheduler = Scheduler.from_config(spec.config)
         self._streams = ClientStreams(self._scheduler, self._work_arrived.set)
-        self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set, self._name)
+        factory = WorkerFactory(spec, runner_factory, reserved, self._name)
+        self._membership = GroupMembership(factory, self._work_arrived.set)
         info = await self._membership.start(self._scheduler, phases)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group, self._membership, self._scheduler)
         self._started.set()
-        return StartedGroup(info, phases.seconds)
+        return info, phases.seconds
 
     # Clients
 
     async def stream(self, client: str) -> AsyncIterator[StepEvents]:
-        """The events of all requests that a client submits.
-
-        The first item is empty and says that `submit` may be called. Cancelling the call frees the slots of the
-        client's requests at the next step. Raises ProtocolError if the client has a stream already.
-        """
+        """The events of a client's requests. The first item is empty and says that `submit` may be called. Cancelling
+        the call cancels the requests. Raises ProtocolError if the client has a stream already."""
         async with aclosing(self._streams.stream(client)) as events:
             async for event in events:
                 yield event
 
     async def submit(
-        self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int] | None = None
+        self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int]
     ) -> None:
-        """Queue requests under the client's own numbers; events go to its stream.
-
-        `losses`: of requests from a group that was lost, `WorkerLostError.losses`. Raises ProtocolError without an open
-        stream, or for a session that is finished already.
-        """
-        self._streams.submit(client, sessions, losses or {})
+        """Queue requests under the client's own numbers. `losses`: `WorkerLostError.losses` of requests from a group
+        that was lost. Raises ProtocolError without an open stream, or for a session that is finished already."""
+        self._streams.submit(client, sessions, losses)
 
     async def cancel(self, client: str, numbers: list[int]) -> None:
         """Free the requests' slots at the next step. Those that have ended are passed over."""
@@ -142,12 +121,9 @@ class Master:
     # Operators
 
     async def resize(self, num_workers: int) -> None:
-        """Have that many workers, while requests decode. Returns at once; `status` says how far it is.
-
-        Fewer: the others leave at the next step. More: they join as Ray places them and their model
-        is loaded; no step waits. A group that follows its load goes on from there. Raises SettingsError for
-        less than 1, or beyond the bounds of `group.scaling`, and what broke the group.
-        """
+        """Have that many workers, while requests decode. Returns at once: fewer take effect at the next step, more once
+        their model is loaded. A group that follows its load goes on from there. Raises SettingsError for less than 1,
+        or beyond the bounds of `group.scaling`, and what broke the group."""
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
             raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
         await self._started.wait()
@@ -193,7 +169,6 @@ class Master:
     # The step loop
 
     async def _step_loop(self) -> None:
-        """Run step after step. After a failure the loop continues with the remaining workers, if there are any."""
         while self._streams.broken is None:
             try:
                 await self._wait_for_work()
@@ -208,7 +183,7 @@ class Master:
                 self._step_began = None
 
     def _handle(self, error: Exception) -> None:
-        """A step has failed. The next one begins with a change of membership, since the pool is no longer intact."""
+        # The next step begins with a change of membership.
         self._membership.pool.intact = False
         if isinstance(error, WorkerLostError):
             logger.warning(f"workers were lost: {error}")
@@ -219,11 +194,15 @@ class Master:
             self._repeats += 1
             if self._repeats > MAX_REPEATS:
                 self._end(WorkerLostError(f"the workers cannot go on together: {error}"))
-        elif isinstance(error, WorkerMemoryError) and self._split_steps(error):
+        elif isinstance(error, WorkerMemoryError) and self._scheduler.split_steps():
+            logger.warning(
+                f"a step of {len(self._scheduler.planned_ids)} requests needs too much memory; from now on a worker "
+                f"gets at most {self._scheduler.limit.rows} rows per step, and requests take turns ({error})"
+            )
             self._out_of_memory_steps += 1
             self._failed_steps = 0  # each of these steps is smaller than the one before
         else:
-            culprit = self._scheduler.suspects.record_error(self._scheduler.planned_ids)
+            culprit = self._scheduler.poison.record_error(self._scheduler.planned_ids)
             if culprit is not None and isinstance(error, WorkerMemoryError):
                 self._scheduler.refuse_branch()
             self._abort(culprit, error)
@@ -259,54 +238,43 @@ class Master:
             self._publish()
 
     def _send_steps(self) -> None:
-        """Send a step, and with overlap another one behind it, unless the group is about to change."""
+        """Send a step, and with overlap a second one, unless the group is about to change."""
         pool = self._membership.pool
         if not self._in_flight:
             self._in_flight.send(pool, self._scheduler.plan)
         if self._in_flight and not self._membership.change_due:
-            self._in_flight.send(pool, self._scheduler.plan_beside)
+            self._in_flight.send(pool, self._scheduler.plan_overlapped)
 
     async def _process_step(self) -> None:
-        """Gather the reports of the oldest step, and take in what they decide."""
         if not self._in_flight:
             self._unpublished = self._scheduler.advance([]), None
             return
         branches = self._in_flight.branches
-        reports, timer = await self._in_flight.gather(self._membership.pool)
-        with timer("select"):
-            events = self._scheduler.advance(reports)
-        self._unpublished = events, timer.timing(reports)
+        reports, step = await self._in_flight.gather(self._membership.pool)
+        began = time.perf_counter()
+        events = self._scheduler.advance(reports)
+        select_s = time.perf_counter() - began
+        self._unpublished = events, step.timing(reports, select_s)
         self._steps += 1
         if self._autoscaling is not None:
             # Of all requests in flight: with overlap a step has half of them, and lasts as long as both halves.
-            self._autoscaling.meter.record_step(branches, timer.seconds)
+            seconds = step.plan_s + step.scatter_s + step.gather_s + select_s
+            self._autoscaling.meter.record_step(branches, seconds)
 
     def _record_loss(self, error: WorkerLostError) -> None:
         """A request whose step has lost workers again and again ends with an error."""
         planned, with_group = self._scheduler.planned_ids, not len(self._membership.pool)
-        culprit = self._scheduler.suspects.record_loss(planned, with_group=with_group)
+        culprit = self._scheduler.poison.record_loss(planned, with_group=with_group)
         reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
         self._abort(culprit, RepeatedLossError(reason))
 
     def _publish(self) -> None:
-        """Send the decisions of the last step to the clients, once. If another step follows at once, its plans are sent
-        first, so that the workers compute meanwhile."""
+        """Send the decisions of the last step, once the plans of the next one are on their way to the workers."""
         if self._unpublished is not None:
             self._streams.publish(*self._unpublished)
             self._unpublished = None
 
-    def _split_steps(self, error: WorkerMemoryError) -> bool:
-        """After a step that needed too much memory: have later ones smaller, if the step can be split."""
-        if not self._scheduler.split_steps():
-            return False
-        logger.warning(
-            f"a step of {len(self._scheduler.planned_ids)} requests needs too much memory; from now on a worker gets "
-            f"at most {self._scheduler.limit.rows} rows per step, and requests take turns ({error})"
-        )
-        return True
-
     def _abort(self, culprit: int | None, error: Exception) -> None:
-        """End a request that makes steps fail, if it is known."""
         if culprit is not None:
             logger.warning(f"a request ends because its step fails when it is run alone: {error}")
             self._scheduler.abort(culprit, error)
@@ -318,14 +286,13 @@ class Master:
             self._autoscaling.close()
         self._membership.close()
         for request_id in self._scheduler.unfinished_ids:
-            losses = self._scheduler.suspects.losses(request_id)
+            losses = self._scheduler.poison.losses[request_id]
             self._scheduler.abort(request_id, WorkerLostError(str(error), losses))
         self._streams.publish(self._scheduler.drain(), None)
 
 
 def start_master(name: str) -> Any:
-    """A master of the group `name` as an actor; its `start` is still to be called. Its workers are its children and
-    end with it."""
+    """An actor with a master, to be started with `start`. Its workers are its children and end with it."""
     # The master computes next to nothing; it must not take a CPU from its workers.
     remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
     return remote.remote(name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from actors.actor_errors import unwrapped_errors
 from actors.master_status import MasterStatus
-from actors.rpc import is_answered, unwrapped_errors
+from actors.rpc import is_answered
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import WorkerLostError
 
@@ -21,12 +22,11 @@ FAILED_STEPS_FACTOR = 2
 
 
 class MasterWatch:
-    """Finds masters that are alive and of no use: those that do not answer, are stuck, fail all steps, or have ended
-    their group while no request was in flight."""
+    """Detects masters that run but are of no use: they do not answer, are stuck in a step, fail every step, or have
+    ended their group while no request was in flight."""
 
     def __init__(self, group: GroupSettings) -> None:
         self.status: MasterStatus | None = None
-        """What the master answered last; None: nothing yet."""
         self._group = group
 
     async def run(self, master: Any) -> WorkerLostError:
@@ -35,11 +35,12 @@ class MasterWatch:
         self.status = None
         while True:
             await asyncio.sleep(PERIOD_S)
-            status = await self._ask(master)
-            if status is None:
-                return WorkerLostError(
-                    f"the group's master did not answer for {self._group.hung_after_s:g} s"
-                )
+            with unwrapped_errors():
+                asked = asyncio.ensure_future(master.status.remote())
+                if not await is_answered(asked, self._group.hung_after_s):
+                    silence = f"the group's master did not answer for {self._group.hung_after_s:g} s"
+                    return WorkerLostError(silence)
+                status: MasterStatus = asked.result()
             self.status = status
             if (fault := self._fault(status)) is not None:
                 return WorkerLostError(fault)
@@ -48,23 +49,14 @@ class MasterWatch:
                 await asyncio.sleep(PERIOD_S)
                 return WorkerLostError(f"the group has ended: {status.broken}")
 
-    async def _ask(self, master: Any) -> MasterStatus | None:
-        """The master's answer; None: there is none."""
-        with unwrapped_errors():
-            asked = asyncio.ensure_future(master.status.remote())
-            if await is_answered(asked, self._group.hung_after_s):
-                status: MasterStatus = asked.result()
-                return status
-        return None
-
     def _fault(self, status: MasterStatus) -> str | None:
         limit_s = STALL_FACTOR * self._group.step_timeout_s
         if status.stalled_s > limit_s:
             return f"the group has been in one step for {status.stalled_s:.0f} s; its limit is {limit_s:g} s"
-        most = FAILED_STEPS_FACTOR * (status.max_num_seqs + 1)
-        if status.failed_steps > most:
+        allowed = FAILED_STEPS_FACTOR * (status.max_num_seqs + 1)
+        if status.failed_steps > allowed:
             return (
                 f"the last {status.failed_steps} steps of the group have failed; the requests in flight can be the "
-                f"cause of {most} at most"
+                f"cause of {allowed} at most"
             )
         return None

@@ -1,9 +1,7 @@
 """NodeWeights: one copy of the weights per node, downloaded and read once, and shared by the node's workers.
 
-The first worker on a node reads, fuses, merges and quantises the parameters and puts them into Ray's object
-store; every worker there builds its model from that copy. Workers on CPU map it, so it is their
-model's memory; others upload from it. The master owns the copies, so they outlive the worker that made
-them, and a worker that replaces a lost one starts from them.
+The first worker on a node reads the parameters and puts them into Ray's object store. Workers on CPU map the copy as
+their model's memory; others upload from it. The master owns the copies, so they outlive the worker that made them.
 """
 
 from __future__ import annotations
@@ -28,12 +26,9 @@ logger = logging.getLogger("lopa.weights")
 
 @dataclass(slots=True)
 class _NodeState:
-    """The state of a node: its copy of the weights and the files on its disk."""
-
     chunks: list[Any] | None = None
     """Object references of the copy; None: there is none yet."""
     downloaded: bool = False
-    """The checkpoint's files are on the node."""
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a worker downloads, or makes the copy; the others wait for it."""
 
@@ -49,44 +44,30 @@ class NodeWeights:
         self._nodes: dict[str, _NodeState] = {}
 
     async def load(self, worker: Any) -> WorkerInfo:
-        """Have a worker's actor load its model, or its shard of it.
-
-        Raises what reading raised, or ObjectLostError for a copy that is gone; the next worker on that node
-        then makes another.
-        """
+        """Have a worker's actor load its model, or its shard of it. Raises what reading raised, or ObjectLostError for
+        a copy that is gone."""
         if self._random or not (self.shared or self._on_hub):
             info: WorkerInfo = await worker.load_model.remote(None)
             return info
         node_id, needed = await worker.node_and_weight_bytes.remote()
         node = self._nodes.setdefault(node_id, _NodeState())
-        if self._on_hub:
-            await self._download_to(worker, node)
         shares = self.shared and _fits_object_store(node_id, needed)
-        chunks = await self._copy_for(worker, node) if shares else None
-        try:
-            info = await worker.load_model.remote(chunks)
-        except ObjectLostError:
-            node.chunks = None
-            raise
-        return info
-
-    @staticmethod
-    async def _download_to(worker: Any, node: _NodeState) -> None:
         async with node.busy:
-            if not node.downloaded:
+            if self._on_hub and not node.downloaded:
                 await worker.download_weights.remote()
                 node.downloaded = True
-
-    @staticmethod
-    async def _copy_for(worker: Any, node: _NodeState) -> list[Any]:
-        """The copy on the worker's node, made by it if there is none."""
-        async with node.busy:
-            if node.chunks is None:
+            if shares and node.chunks is None:
                 reading = worker.read_weights.options(num_returns="streaming").remote()
                 chunks = [chunk async for chunk in reading]
                 await reading.completed()  # raises the exception of the reading worker
                 node.chunks = chunks
-            return node.chunks
+            copy = node.chunks if shares else None
+        try:
+            info = await worker.load_model.remote(copy)
+        except ObjectLostError:
+            node.chunks = None
+            raise
+        return info
 
 
 def _fits_object_store(node_id: str, needed: int) -> bool:

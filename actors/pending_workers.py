@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from ray.exceptions import OutOfMemoryError, RayError
 
-from actors.rpc import cause_of, describe_death, is_answered, is_death
-from actors.timers import StartPhases
+from actors.actor_errors import cause_of, describe_death, is_death
+from actors.rpc import is_answered
+from actors.start_phases import StartPhases
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle, WorkerInfo
 from lopa_ray.config.group_settings import GroupSettings
@@ -49,8 +50,8 @@ class PendingWorkers:
     """Creates workers until the target number is pending. A failed worker is created again, a few times."""
 
     def __init__(self, factory: WorkerFactory, group: GroupSettings, on_ready: Callable[[], None]) -> None:
-        """`on_ready` is called when a worker may be taken. A worker may wait for its place for ever: that is the
-        demand which Ray's autoscaler sees. `group.start_timeout_s` counts from the moment when it has one."""
+        """`on_ready` is called when a worker may be taken. A worker may wait for its place for ever, which is the
+        demand for Ray's autoscaler; `group.start_timeout_s` begins when it has one."""
         self._factory = factory
         self._group = group
         self._on_ready = on_ready
@@ -81,11 +82,8 @@ class PendingWorkers:
 
     async def until_start(self, phases: StartPhases) -> None:
         """Wait for the workers that a group can begin with: until one is ready, and each of the others is as well, has
-        failed once, or has no place though another has had one for `group.loading_hung_after_s`.
-
-        Ends the phases workers and model. Raises the error of a worker that raised one, or WorkerLostError when workers
-        are lost again and again.
-        """
+        failed once, or has no place though another has had one for `group.loading_hung_after_s`. Raises the error of a
+        worker that raised one, or WorkerLostError when workers are lost again and again."""
         self._starting = phases
         while not self.ready or any(map(self._is_awaited, self._pending)):
             if self._fatal is not None:
@@ -117,19 +115,16 @@ class PendingWorkers:
         return self._failures >= MAX_FAILURES * max(self._target, 1)
 
     def take_ready(self) -> list[WorkerHandle]:
-        """The workers that have loaded the model. The caller reports on them: `record_joined`, `record_failure`
-        or both."""
+        """The workers that have loaded the model; to be followed by `record_joined`, `record_failure` or both."""
         ready = [pending.task for pending in self._pending if pending.task.done()]
         self._pending = [pending for pending in self._pending if not pending.task.done()]
         return [worker for task in ready if (worker := task.result()) is not None]
 
     def record_joined(self) -> None:
-        """The workers that were taken are in the group."""
         self._failures = 0
         self.last_error = None
 
     def record_failure(self, error: LopaError) -> None:
-        """A worker did not get into the group."""
         logger.warning(f"a new worker did not get into its group: {error}")
         self._failures += 1
         self.last_error = error
@@ -137,10 +132,6 @@ class PendingWorkers:
     def reset_failures(self) -> None:
         """Try again, however many attempts have failed."""
         self._failures = 0
-
-    def close(self) -> None:
-        """Cancel all."""
-        self.set_target(0)
 
     async def _bring_up(self, pending: _PendingWorker) -> WorkerHandle | None:
         """A worker that has its model; None after too many failures."""
@@ -207,7 +198,7 @@ class PendingWorkers:
 
     async def _load(self, worker: WorkerHandle) -> None:
         began = time.monotonic()
-        await worker.prepare()
+        await asyncio.gather(*worker.call("prepare"))
         if self._starting is not None:
             self._starting.end("workers")
         self.info = await self._factory.load_model(worker)

@@ -66,8 +66,7 @@ class Reservation:
 
 
 def scheduled_into(group: PlacementGroup | None, bundle: int = -1) -> dict[str, Any]:
-    """Options of an actor that takes a bundle of the placement group, any or a certain one; its children go there
-    too. None: no options."""
+    """Options of an actor in a bundle of the placement group, any or a certain one; its children go there too."""
     if group is None:
         return {}
     strategy = PlacementGroupSchedulingStrategy(
@@ -115,14 +114,11 @@ def _workers_that_fit(bundle: Mapping[str, float], resources: Mapping[str, float
 
 
 def listed(amounts: Mapping[str, float], names: Iterable[str]) -> str:
-    """Amounts of resources, for messages."""
     return ", ".join(f"{amounts.get(name, 0.0):g} {name}" for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The place of one worker."""
-
     options: dict[str, Any]
     """Ray's options of all its actors."""
     bundle: int | None = None
@@ -132,8 +128,7 @@ class Allocation:
 
 
 class BundleAllocator:
-    """Hands out the bundles of a group. A worker for which none is left, after a `resize`, goes anywhere in the
-    cluster."""
+    """Hands out the bundles of a group. After a `resize` a worker without one goes anywhere in the cluster."""
 
     def __init__(self, reserved: PlacementGroup | None, config: ExecutionConfig) -> None:
         """One bundle for each of the workers that the configuration asks for; see `Reservation`."""
@@ -143,10 +138,8 @@ class BundleAllocator:
         self._free = set(range(config.group.num_workers))
 
     def allocate(self) -> Allocation:
-        """A place for the next worker, with all its shards.
-
-        Raises CapacityError if another placement group that this runs in has too few bundles that hold a worker.
-        """
+        """A place for the next worker. Raises CapacityError if the placement group that this runs in has too few
+        bundles."""
         sharded = self._group.tensor_parallel_size > 1
         if self._free:
             bundle = min(self._free)

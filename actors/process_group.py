@@ -1,8 +1,8 @@
-"""ProcessGroup: what the collective backend needs of torch.distributed, for communication on the host or on a device.
+"""ProcessGroup: the collectives that groups need, over torch.distributed's Gloo, NCCL or HCCL.
 
-Gloo fills tensors while the host waits. NCCL enqueues on the device's stream and lets the host go on; a peer that is
-lost then shows only where the host waits for the device, and torch's own answer to that is to end the process. So none
-of torch's threads watches here: `wait` polls, and gives up at a deadline or when the master says so.
+NCCL enqueues on the device's stream, and a lost peer shows only where the host waits for the device. torch's own answer
+is to end the process. So none of torch's threads watches here: `wait` polls, until a deadline or until the master has
+given the epoch up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib
 import logging
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -50,8 +49,9 @@ NCCL_ENVIRONMENT = {
 """Environment variables that ProcessGroupNCCL and NCCL read when a group is made."""
 
 
-class ProcessGroup(ABC):
-    """The collectives of one epoch, in place on tensors of the backend's device."""
+class ProcessGroup:
+    """The collectives of one epoch, in place on tensors of the backend's device. Gloo and HCCL wait for each of
+    them."""
 
     def __init__(self, group: Any, timeout: timedelta) -> None:
         """`group`: a `torch.distributed` backend that is registered nowhere. `timeout`: of each collective."""
@@ -61,59 +61,40 @@ class ProcessGroup(ABC):
         self._gather_options = c10d.distributed_c10d.AllgatherOptions()
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Fill the tensor, of any one shape [...] and dtype on all ranks, with the root's.
-
-        Raises RuntimeError if a peer is lost.
-        """
+        """Fill the tensor, of any shape [...] and dtype, with the root's. Raises RuntimeError if a peer is lost."""
         options = c10d.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         self._finish(self._group.broadcast([tensor], options))
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum the tensor, of one shape [...] and dtype on all ranks, in place.
-
-        Raises RuntimeError if a peer is lost.
-        """
+        """Sum the tensor, of one shape [...] and dtype on all ranks, in place."""
         self._finish(self._group.allreduce([tensor], self._sum_options))
 
     def all_gather(self, gathered: list[Tensor], tensor: Tensor) -> None:
-        """Fill the list [ranks] with all ranks' tensors, of one shape and dtype.
-
-        Raises RuntimeError if a peer is lost.
-        """
+        """Fill the list [ranks] with all ranks' tensors, of one shape and dtype."""
         self._finish(self._group.allgather([gathered], [tensor], self._gather_options))
 
-    @abstractmethod
     def _finish(self, work: Any) -> None:
         """Order the collective before the caller's next work, on the device or on the host."""
+        work.wait(self._timeout)
 
-    def connect(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - most backends connect in the constructor
+    def connect(self, abandoned: Callable[[], bool]) -> None:
         """Reach every peer. Raises RuntimeError if one is not there, or if `abandoned` becomes true meanwhile."""
 
-    def wait(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - Gloo's `_finish` waits
-        """Return when all collectives so far are computed, so that the host can read what depends on them.
-
-        Raises RuntimeError at the timeout, when a peer is lost, and when `abandoned` becomes true.
-        """
+    def wait(self, abandoned: Callable[[], bool]) -> None:
+        """Return when all collectives so far are computed, so that the host can read what depends on them. Raises
+        RuntimeError at the timeout, when a peer is lost, and when `abandoned` becomes true."""
 
     def abort(self) -> None:
         """End the connections, and all waits for them in this process. The group cannot be used afterwards."""
         self._group = None
 
 
-class HostGroup(ProcessGroup):
-    """Gloo, and HCCL: the host waits for each collective."""
-
-    def _finish(self, work: Any) -> None:
-        work.wait(self._timeout)
-
-
 class NCCLGroup(ProcessGroup):
     """NCCL: collectives are enqueued, and the host waits only in `wait`.
 
-    Sums and gathers, of which a forward has several per layer, are enqueued on the current stream. On NCCL's own
-    stream, which torch uses for an asynchronous collective, each would take two events and two waits of a stream more.
-    torch gives nothing to wait for then, so `wait` enqueues one asynchronous sum behind them.
+    Sums and gathers are enqueued on the current stream: on NCCL's own, which asynchronous collectives use, each would
+    take two events and two waits more. torch gives nothing to wait for then, so `wait` enqueues an asynchronous sum.
     """
 
     def __init__(self, group: Any, timeout: timedelta, device: torch.device) -> None:
@@ -131,7 +112,7 @@ class NCCLGroup(ProcessGroup):
         self._last, self._is_idle = work, False
 
     def connect(self, abandoned: Callable[[], bool]) -> None:
-        """See `ProcessGroup`. Without this the first collective would connect, within a step."""
+        # Without this the first collective would connect, within a step.
         try:
             self._group.eager_connect_single_device(self._device)
             self.all_reduce(torch.zeros(1, device=self._device))
@@ -141,7 +122,6 @@ class NCCLGroup(ProcessGroup):
             raise
 
     def wait(self, abandoned: Callable[[], bool]) -> None:
-        """See `ProcessGroup`. The group is aborted before it raises."""
         if self._is_idle:
             return
         work, self._last, self._is_idle = self._last, None, True
@@ -169,28 +149,25 @@ class NCCLGroup(ProcessGroup):
                     raise RuntimeError("the epoch was given up: a peer was lost")
 
     def abort(self) -> None:
-        """See `ProcessGroup`. What fails while it ends is logged: the group is of no use either way."""
         group, self._group = self._group, None
         if group is not None:
             try:
                 group.abort()
-            except RuntimeError:
+            except RuntimeError:  # the group is of no use either way
                 logger.exception("an NCCL group was not aborted cleanly")
 
 
 def make_process_group(
     name: str, store: Any, rank: int, size: int, timeout: timedelta, host: str
 ) -> ProcessGroup:
-    """A process group of the torch.distributed backend gloo, nccl or hccl. Blocks until all peers are there.
-
-    `host`: this node's name or address, for Gloo. Raises SettingsError for another backend.
-    """
+    """A group of the torch.distributed backend gloo, nccl or hccl; blocks until all peers are there. `host`: this
+    node's address, for Gloo. Raises SettingsError for another backend."""
     if name == "gloo":
         gloo = c10d.ProcessGroupGloo._Options()
         # Without a host name Gloo binds to loopback and fails across nodes.
         gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=host)]
         gloo._timeout = timeout
-        return HostGroup(c10d.ProcessGroupGloo(store, rank, size, gloo), timeout)
+        return ProcessGroup(c10d.ProcessGroupGloo(store, rank, size, gloo), timeout)
     if name == "nccl":
         os.environ.update(NCCL_ENVIRONMENT)
         nccl = c10d.ProcessGroupNCCL.Options()
@@ -198,5 +175,5 @@ def make_process_group(
         device = torch.device("cuda", torch.cuda.current_device())
         return NCCLGroup(c10d.ProcessGroupNCCL(store, rank, size, nccl), timeout, device)
     if name == "hccl":
-        return HostGroup(npu.process_group(store, rank, size, timeout), timeout)
+        return ProcessGroup(npu.process_group(store, rank, size, timeout), timeout)
     raise SettingsError(f"collective backend: got {name!r}; allowed: gloo, nccl or hccl")

@@ -44,20 +44,17 @@ ATTEMPTS_VARIABLE = "RAY_gcs_server_port_wait_time_s"
 """The environment variable that Ray 2.60 takes for the number of attempts to connect, a second apart."""
 
 KILL_TIMEOUT_VARIABLE = "RAY_kill_worker_timeout_milliseconds"
-"""The environment variable in which a node of Ray 2.60 finds how long a process that it is to kill may take to end by
-itself, 5000 by default. One that is stopped (SIGSTOP) does not, and holds its resources until then."""
+"""For Ray 2.60: how long a process that is to be killed may take to end by itself, 5000 by default. One that is stopped
+(SIGSTOP) holds its resources until then."""
 
 KILL_TIMEOUT_MS = "1000"
-"""Its value on a local Ray."""
 
 LOCAL_CONSTANTS = {"ENABLE_RAY_CLUSTER": False, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": False}
-"""Ray's constants as a local Ray has them. Without clusters Ray 2.60 listens on loopback addresses only; that is its
-default on systems where it supports none, and it takes no such address from its users. Under `uv run` it would have
-processes make an environment of their own from the working directory."""
+"""Ray's constants as a local Ray has them: without clusters Ray 2.60 listens on loopback addresses only, and under `uv
+run` it would have processes make an environment of their own from the working directory."""
 
 OTHERS_ENVIRONMENTS = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
-"""Environment variables that would give the processes of a local Ray another runtime environment than the driver's:
-that of a cluster or of a job there."""
+"""Environment variables by which processes of a local Ray would get the runtime environment of a cluster or job."""
 
 
 class RayConnection:
@@ -67,12 +64,8 @@ class RayConnection:
     """Those on the local Ray that this process started, if it was not shut down since."""
 
     def __init__(self, config: ExecutionConfig, address: str | None = None) -> None:
-        """Connect unless that is done already.
-
-        `address` (or RAY_ADDRESS) names a cluster; without either a local Ray is started, with at
-        least as many logical CPUs as the group may need. Raises ClusterError if there is no such
-        cluster, and CapacityError if it cannot hold the group.
-        """
+        """Connect unless that is done already: to `address`, RAY_ADDRESS or a local Ray with enough logical CPUs.
+        Raises ClusterError if there is no such cluster, and CapacityError if it cannot hold the group."""
         if not ray.is_initialized():
             RayConnection._owners.clear()
             address = address or ray_address()
@@ -105,7 +98,6 @@ class RayConnection:
         self._node.check()
 
     def close(self) -> None:
-        """Give the connection up. Further calls do nothing."""
         if self not in RayConnection._owners:
             return
         RayConnection._owners.remove(self)
@@ -127,15 +119,11 @@ def _bytes_to_share(config: ExecutionConfig) -> int:
         return 0
     free = shutil.disk_usage(shared_memory).free - LOCAL_STORE_BYTES
     spec = ModelSpec.read(config)
-    slots = spec.slots_bytes
-    for wanted in (int((spec.weight_bytes + slots) / STORE_SHARE), slots):
-        if wanted < free:
-            return wanted
-    return 0
+    wanted = int((spec.weight_bytes + spec.slots_bytes) / STORE_SHARE), spec.slots_bytes
+    return next((amount for amount in wanted if amount < free), 0)
 
 
 def ray_address() -> str:
-    """RAY_ADDRESS, or without it `LOCAL_RAY`."""
     return os.environ.get("RAY_ADDRESS") or LOCAL_RAY
 
 
@@ -146,12 +134,9 @@ def connect_to_ray(
     object_store_memory: int = LOCAL_STORE_BYTES,
     env_vars: Mapping[str, str] | None = None,
 ) -> None:
-    """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`.
-
-    A local one listens on loopback addresses only, and its processes run with this one's interpreter. `num_cpus` and
-    `object_store_memory` (bytes) are what it has at least; `env_vars` are seen by all processes that it starts. A
-    handler of SIGTERM that the program has stays. Raises ClusterError.
-    """
+    """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`: on loopback addresses, with
+    this process's interpreter, and with at least `num_cpus` and `object_store_memory` (bytes). All processes that it
+    starts see `env_vars`. The program's handler of SIGTERM stays. Raises ClusterError."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == LOCAL_RAY:
@@ -237,20 +222,17 @@ def _by_itself() -> Iterator[None]:
 
 @contextmanager
 def _few_attempts() -> Iterator[None]:
-    """Have Ray give up after 2 attempts to connect, instead of 20 that take 20 s where a token is refused, and minutes
-    where nothing answers. A head that is started later is to have its own default."""
-    if ATTEMPTS_VARIABLE in os.environ:
-        yield
-        return
-    os.environ[ATTEMPTS_VARIABLE] = "2"
+    """Have Ray give up after 2 attempts to connect, instead of 20, which take minutes where nothing answers."""
+    is_set = ATTEMPTS_VARIABLE in os.environ
+    os.environ.setdefault(ATTEMPTS_VARIABLE, "2")
     try:
         yield
     finally:
-        del os.environ[ATTEMPTS_VARIABLE]
+        if not is_set:
+            del os.environ[ATTEMPTS_VARIABLE]
 
 
 def _explain(address: str, error: Exception) -> str:
-    """What failed in `ray.init`, and what to do about it."""
     if address == LOCAL_RAY:
         file = error.filename if isinstance(error, OSError) else None
         # Ray says in words that its folder makes paths of sockets too long.

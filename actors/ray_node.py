@@ -26,7 +26,6 @@ class RayNode:
 
     @classmethod
     def of_this_process(cls) -> Self:
-        """The node of the Ray that this process is connected to."""
         node_id = ray.get_runtime_context().get_node_id()
         (node,) = [node for node in ray.nodes() if node["NodeID"] == node_id]
         return cls(node["NodeManagerAddress"], node["NodeManagerPort"])

@@ -1,9 +1,8 @@
 """Whether this process shows Ray's token to the cluster that it connects to. Ray reads that once, when it is imported.
 
-Client and cluster have to agree: a cluster with a token refuses a client without one, and the processes of a cluster
-without one are refused by a client that asks for it, as soon as actors call back. `ray start` asks for a token where
-there is one, and a local `ray.init()` makes one, but a client that is given an address only shows it if RAY_AUTH_MODE
-says so (Ray 2.60). So this module asks the cluster. It never imports Ray.
+A cluster with a token refuses a client without one, and the processes of a cluster without one are refused by a client
+that asks for it. A client that is given an address only shows its token if RAY_AUTH_MODE says so (Ray 2.60). So this
+module asks the cluster. It never imports Ray.
 """
 
 from __future__ import annotations
@@ -36,11 +35,8 @@ def follow_cluster() -> None:
 
 
 def make_token() -> None:
-    """Make the token of a Ray that is to start on this machine, if there is none. Only its user may read the file.
-
-    Ray would make one that everybody on the machine may read. Where the home folder takes no file, the token is in
-    RAY_AUTH_TOKEN of this process, which the processes of its Ray inherit.
-    """
+    """Make the token of a Ray that is to start on this machine, if there is none: in a file that only its user may read
+    (Ray's own may be read by all), or in RAY_AUTH_TOKEN where the home folder takes no file."""
     if os.environ.get(AUTH_MODE, "token").lower() != "token" or _has_token():
         return
     token = secrets.token_hex(32)
@@ -76,8 +72,8 @@ def wants_token(address: str) -> bool | None:
 
 
 def _token_file() -> Path:
-    """Where Ray looks for a token, if no environment variable says otherwise. Raises FileNotFoundError without HOME:
-    Ray asks no other source for the home folder."""
+    """Where Ray looks for a token. Raises FileNotFoundError without HOME: Ray asks no other source for the home
+    folder."""
     home = os.environ.get("HOME")
     if not home:
         raise FileNotFoundError("HOME is not set")
@@ -85,7 +81,6 @@ def _token_file() -> Path:
 
 
 def _has_token() -> bool:
-    """Whether Ray finds a token: in its environment variables or in its file."""
     if os.environ.get(TOKEN) or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return True
     try:

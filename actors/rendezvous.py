@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,51 +21,47 @@ class Rendezvous:
     store: tuple[str, int] | None
     """Host and port of the master's key-value store; None for one actor alone, which needs none."""
     collective: str
-    """torch.distributed backend: gloo, nccl or hccl."""
     timeout_s: float
-    """A peer that hangs shows after this long. Well below the master's deadline, so that workers which only wait for
-    one that hangs are not taken for lost as well."""
+    """After so long a peer hangs. Well below the master's deadline, or workers that wait for one would seem lost."""
     purpose: str = "kv"
-    """Which of the groups of that epoch: kv, or that of the shards of one worker."""
+    """Which group of that epoch: kv, or the shards of one worker."""
 
     @property
     def group_name(self) -> str:
-        """Carries the rendezvous: it is all that Ray hands to a backend beside rank and size."""
+        """Carries the rendezvous: Ray gives a backend nothing else but rank and size."""
         assert self.store is not None
         host, port = self.store
         return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}/{self.purpose}"
 
 
 class RendezvousStore:
-    """torch's TCPStore, which this process serves as long as this object is kept.
+    """torch's TCPStore, which this process serves as long as this object is kept. Nothing else in a master needs torch,
+    whose import takes longer than all else. So a thread opens the store while the workers start their processes."""
 
-    The store is the one thing in a master that needs torch, and importing torch takes longer than all else that a
-    master does to start. So a thread imports it and opens the store, while the workers start their processes; and a
-    group with a single actor has none.
-    """
+    def __init__(self, collective: str = "gloo") -> None:
+        self._collective = collective
+        self._opened: asyncio.Future[tuple[Any, str]] | None = None
 
-    def __init__(self) -> None:
-        """Not open yet."""
-        self._opened: Future[tuple[Any, str]] | None = None
-
-    def open(self) -> Future[tuple[Any, str]]:
+    def open(self) -> asyncio.Future[tuple[Any, str]]:
         """Begin to open it, if that has not begun."""
         if self._opened is None:
-            executor = ThreadPoolExecutor(1, "rendezvous")
-            self._opened = executor.submit(_open)
-            executor.shutdown(wait=False)
+            self._opened = asyncio.ensure_future(asyncio.to_thread(_open))
         return self._opened
 
     async def address(self) -> tuple[str, int]:
         """Its host and port, once it is open. Raises RuntimeError if it cannot be opened."""
-        store, host = await asyncio.wrap_future(self.open())
+        store, host = await self.open()
         return host, store.port
 
-    def abandon(self, epoch: int) -> None:
-        """Release the workers that wait for peers of an epoch which cannot come about any more.
+    async def rendezvous(
+        self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float
+    ) -> Rendezvous:
+        """The invitation of an actor to one of the groups of an epoch. Raises as `address`."""
+        store = await self.address() if size > 1 else None
+        return Rendezvous(epoch, rank, size, store, self._collective, timeout_s, purpose)
 
-        Before the store is open there are none.
-        """
+    def abandon(self, epoch: int) -> None:
+        """Release the workers that wait for peers of an epoch. Before the store is open there are none."""
         if self._opened is not None and self._opened.done():
             store, _ = self._opened.result()
             store.set(abandoned_key(epoch), b"1")

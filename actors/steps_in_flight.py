@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from actors.branch_pool import BranchPool
 from actors.rpc import RPCBatch
-from actors.timers import StepTimer
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.step_report import StepReport
+from lopa_ray.protocol.step_report import StepReport, StepTiming
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SentStep:
-    """A step whose plans the workers have."""
+    """A step whose plans the workers have, with the seconds of the phases that have ended."""
 
     batch: RPCBatch
-    timer: StepTimer
     branches: int
-    """Of all workers."""
+    plan_s: float
+    scatter_s: float
+    sent_at: float
+    """When scatter ended, as `time.perf_counter`."""
+    gather_s: float = 0.0
+    """Since the plans were sent, whatever the master did meanwhile."""
+
+    def timing(self, reports: Sequence[StepReport], select_s: float) -> StepTiming | None:
+        """The step, with what the workers report of their own parts. None for a step without workers."""
+        if not reports:
+            return None
+        slowest = max(report.commit_s + report.forward_s for report in reports)
+        return StepTiming(
+            plan=self.plan_s,
+            scatter=self.scatter_s,
+            commit=max(report.commit_s for report in reports),
+            forward=max(report.forward_s for report in reports),
+            gather=max(0.0, self.gather_s - slowest),
+            select=select_s,
+        )
 
 
 class StepsInFlight:
@@ -36,46 +54,38 @@ class StepsInFlight:
 
     @property
     def branches(self) -> int:
-        """Branches of all these steps."""
         return sum(step.branches for step in self._sent)
 
     def send(self, pool: BranchPool, plan: Callable[[int], list[StepPlan]]) -> None:
         """Send the workers what `plan` plans for as many of them, if it plans anything."""
-        timer = StepTimer()
-        with timer("plan"):
-            plans = plan(len(pool))
+        began = time.perf_counter()
+        plans = plan(len(pool))
         if not plans:
             return
-        with timer("scatter"):
-            batch = pool.scatter(plans)
+        planned = time.perf_counter()
+        batch = pool.scatter(plans)
+        sent = time.perf_counter()
         branches = sum(len(request.branch_indices) for plan in plans for request in plan.requests)
-        self._sent.append(SentStep(batch, timer, branches))
+        self._sent.append(SentStep(batch, branches, planned - began, sent - planned, sent))
 
-    async def gather(self, pool: BranchPool) -> tuple[list[StepReport], StepTimer]:
-        """Wait for the reports of the oldest step, which is in flight no more. Raises as `BranchPool.gather`; then it
-        is in flight still."""
+    async def gather(self, pool: BranchPool) -> tuple[list[StepReport], SentStep]:
+        """Wait for the reports of the oldest step. It is in flight still if that raises; see `BranchPool.gather`."""
         oldest = self._sent[0]
         reports = await pool.gather(oldest.batch)
-        oldest.timer.answered()
+        oldest.gather_s = time.perf_counter() - oldest.sent_at
         self._sent.popleft()
-        return reports, oldest.timer
+        return reports, oldest
 
     async def drop(self, pool: BranchPool, error: Exception) -> Exception:
-        """After an error: wait until no worker is busy with any of the steps, none of which is in flight any more.
-
-        Returns the cause. It may be in another step than the one that failed first: a TransferError may follow from the
-        error of another worker, and a loss comes before all other errors, as in one step.
-        """
+        """After an error: wait until no worker is busy with any of the steps, and give them up. Returns the cause."""
         causes = [error]
         while self._sent:
             try:
                 await pool.drop(self._sent.popleft().batch)
             except LopaError as other:
                 causes.append(other)
-        return min(causes, key=_precedence)
-
-
-def _precedence(error: Exception) -> int:
-    if isinstance(error, WorkerLostError):
-        return 0
-    return 2 if isinstance(error, TransferError) else 1
+        # A TransferError may follow from the error of another worker, in another step; a loss comes before all others.
+        return min(
+            causes,
+            key=lambda cause: (not isinstance(cause, WorkerLostError), isinstance(cause, TransferError)),
+        )

@@ -1,19 +1,9 @@
 """RayTensorParallelGroup: the shards of one worker's model, an actor each.
 
-A shard has some of the heads, KV heads, MLP width and vocabulary. All shards get the same plans, and run the same
-forward in step:
-
-- Shards communicate twice per layer: they add their results after attention and after the MLP. Hidden rows have the
-  same bits on each.
-- Every shard scores its part of the vocabulary. `VocabOps` has the operations that need whole rows: for each row
-  shards exchange their largest logit and the sum of exponentials, their best token and its weight, their best
-  candidates for a nucleus. Reports are the same on all; the first shard's go to the master.
-- A shard's slots hold its KV heads, and all of the boundary row. K/V of a commit travel between the same shards of
-  the workers, in a collective group per shard; checksums and slots for new workers are per shard too. After the
-  transfer the shards of a worker wait for each other (a barrier), so that all of them commit or none does.
-- When a shard dies or hangs, its worker is lost. When a shard fails, it closes its connections, and the shards that
-  wait for it fail too. If the shards of a worker disagree on whether they have the K/V of a commit, the worker is
-  killed.
+A shard has some of the heads, KV heads, MLP width and vocabulary. All shards run the same forward in step and add their
+results after attention and after the MLP, so hidden rows have the same bits on each. `VocabOps` has the operations that
+need whole rows of logits. K/V of a commit travel between the same shards of the workers, in a collective group per
+shard; then the shards of a worker wait for each other (`barrier`), so that all of them commit or none does.
 """
 
 from __future__ import annotations

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import HEALTH, BranchWorker
-from actors.kv_transfer import KVTransfer
+from actors.kv_transfer import TRANSFERS
 from actors.node_weights import NodeWeights
 from actors.placement import Allocation, BundleAllocator, actor_options
-from actors.rendezvous import Rendezvous
+from actors.rendezvous import RendezvousStore
 from actors.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
+from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
 
 
@@ -25,28 +25,24 @@ class WorkerFactory:
     def __init__(
         self,
         spec: ModelSpec,
-        runner_factory: RunnerFactory | None,
-        reserved: PlacementGroup | None,
-        rendezvous: Callable[[str, int, int, int, float], Coroutine[Any, Any, Rendezvous]],
-        transfer: type[KVTransfer],
-        name: str,
+        runner_factory: RunnerFactory | None = None,
+        reserved: PlacementGroup | None = None,
+        name: str = "group",
     ) -> None:
-        """`reserved` and `name`: see `BranchPool`. `rendezvous`: of a purpose, rank, size, epoch and timeout in
-        seconds."""
+        """`reserved`: see `Reservation`. `name`: of the group, in the names of its workers."""
+        self.config = config = spec.config
+        self.transfer = TRANSFERS[config.transfer]
+        self.store = RendezvousStore(DEVICES[config.model.device].collective_backend)
         self._spec = spec
-        self._config = spec.config
         self._runner_factory = runner_factory
-        self._rendezvous = rendezvous
-        self._transfer = transfer
         self._names = (f"{name}/worker-{number}" for number in itertools.count())
-        self._allocator = BundleAllocator(reserved, spec.config)
+        self._allocator = BundleAllocator(reserved, config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
         self._resolved: ModelSpec | None = None
-        """The model with what auto stands for in this group."""
+        """The model without auto: with the settings that were measured on the first worker."""
         self._resolving = asyncio.Lock()
-        self.weights = NodeWeights(spec.config)
-        """Weights on all nodes with workers."""
+        self.weights = NodeWeights(config)
 
     def create(self) -> WorkerHandle:
         """A new worker without a model. Ray places it when there is room."""
@@ -54,12 +50,12 @@ class WorkerFactory:
         name = next(self._names)
         # Ray's types lack the option.
         actor: Any = ray.remote(concurrency_groups={HEALTH: 1})(BranchWorker)  # type: ignore[call-overload]
-        remote = actor.options(**actor_options(self._config), **allocation.options)
+        remote = actor.options(**actor_options(self.config), **allocation.options)
         try:
             worker = WorkerHandle(
                 tuple(
-                    remote.remote(self._spec, self._runner_factory, self._transfer, shard, name)
-                    for shard in range(self._config.group.tensor_parallel_size)
+                    remote.remote(self._spec, self._runner_factory, self.transfer, shard, name)
+                    for shard in range(self.config.group.tensor_parallel_size)
                 )
             )
         except BaseException:
@@ -78,24 +74,22 @@ class WorkerFactory:
     async def load_model(self, worker: WorkerHandle) -> WorkerInfo:
         """Have a worker load its model, every shard its part. Raises what `NodeWeights.load` raises."""
         if self._spec.has_auto:
-            await self._agree_on_auto(worker)
+            async with self._resolving:
+                if self._resolved is None:
+                    self._resolved = await worker.shards[0].resolve_auto.remote()
+            await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
         info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
         if self._spec.needs_warm_up and len(worker.shards) > 1:
             await self._warm_up(worker)
         return info
 
-    async def _agree_on_auto(self, worker: WorkerHandle) -> None:
-        """Have the worker use the settings that were measured on the first worker."""
-        async with self._resolving:
-            if self._resolved is None:
-                self._resolved = await worker.shards[0].resolve_auto.remote()
-        await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
-
     async def _warm_up(self, worker: WorkerHandle) -> None:
         """Have shards compile their kernels. They do so together, and within a step they would pass for hung."""
         self._warm_ups += 1
-        size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self._config.group.start_timeout_s
-        together = [await self._rendezvous("warm-up", rank, size, epoch, timeout_s) for rank in range(size)]
+        size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self.config.group.start_timeout_s
+        together = [
+            await self.store.rendezvous("warm-up", rank, size, epoch, timeout_s) for rank in range(size)
+        ]
         await asyncio.gather(
             *(shard.warm_up.remote(place) for shard, place in zip(worker.shards, together, strict=True))
         )

@@ -30,7 +30,6 @@ class WorkerInfo:
 
     vocabulary: Vocabulary
     position_bytes: int
-    """Bytes of K/V per cached position."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,18 +39,12 @@ class WorkerHandle:
     shards: tuple[Any, ...]
 
     def call(self, method: str, *arguments: Any) -> tuple[Any, ...]:
-        """Call a method of every shard."""
         return tuple(getattr(shard, method).remote(*arguments) for shard in self.shards)
 
     def ping(self) -> asyncio.Future[Any]:
         """Done when all shards have a place and have answered, which they do while they load their model too."""
         return asyncio.gather(*self.call("ping"))
 
-    async def prepare(self) -> None:
-        """Have all shards import what they need."""
-        await asyncio.gather(*self.call("prepare"))
-
     def kill(self) -> None:
-        """Kill the actors of all shards."""
         for shard in self.shards:
             ray.kill(shard)

@@ -22,7 +22,7 @@ from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_options as options
 from lopa_lab.cli.bench_options import benchmark, several
 from lopa_lab.cli.bench_serve_command import serve
-from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.group_settings import TransferName
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.errors import SettingsError
 
@@ -31,8 +31,7 @@ app = CommandApp(
     no_args_is_help=True,
 )
 
-_TRANSFERS = get_args(GroupSettings.model_fields["transfer"].annotation)
-TRANSPORTS = (*(name for name in _TRANSFERS if name != "auto"), "single_phase")
+TRANSPORTS = (*get_args(TransferName), "single_phase")
 """How K/V of a winner reach the other workers. single_phase: each worker has computed them itself."""
 
 ALL_TRANSPORTS = ",".join(TRANSPORTS)

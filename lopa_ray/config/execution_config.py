@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.config.group_settings import AutoSwitch, GroupSettings
+from lopa_ray.config.group_settings import NEED_AN_ACCELERATOR, AutoSwitch, GroupSettings, TransferName
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.strict import StrictModel
 
@@ -26,6 +26,18 @@ class ExecutionConfig(StrictModel):
         overlap = self.group.overlap_schedule
         return False if overlap == "auto" and self.model.device == "cpu" else overlap
 
+    @property
+    def transfer(self) -> TransferName:
+        """`group.transfer`; for auto the first one that the workers can use."""
+        names: tuple[TransferName, ...] = get_args(TransferName)
+        if self.group.transfer != "auto":
+            return self.group.transfer
+        return next(name for name in names if not (self._shares_accelerators and name in NEED_AN_ACCELERATOR))
+
+    @property
+    def _shares_accelerators(self) -> bool:
+        return self.model.device != "cpu" and self.group.num_accelerators < 1
+
     @field_validator("model", "group", mode="before")
     @classmethod
     def _build_section(cls, value: Any, info: Any) -> Any:
@@ -34,17 +46,17 @@ class ExecutionConfig(StrictModel):
 
     @model_validator(mode="after")
     def _collectives_need_an_accelerator_each(self) -> Self:
-        shared = self.model.device != "cpu" and self.group.num_accelerators < 1
-        if shared and self.group.tensor_parallel_size > 1:
+        if self._shares_accelerators and self.group.tensor_parallel_size > 1:
             raise ValueError(
                 f"group.tensor_parallel_size {self.group.tensor_parallel_size} with num_accelerators "
                 f"{self.group.num_accelerators}: shards that share an accelerator cannot form a collective; set "
                 "num_accelerators to 1, or tensor_parallel_size to 1"
             )
-        if shared and self.group.transfer == "collective":
+        if self._shares_accelerators and self.group.transfer in NEED_AN_ACCELERATOR:
+            others = [name for name in get_args(TransferName) if name not in NEED_AN_ACCELERATOR]
             raise ValueError(
-                f"group.transfer collective with num_accelerators {self.group.num_accelerators}: workers that share "
-                "an accelerator cannot form a collective; use object_store or auto"
+                f"group.transfer {self.group.transfer} with num_accelerators {self.group.num_accelerators}: workers "
+                f"that share an accelerator cannot form a collective; use {' or '.join([*others, 'auto'])}"
             )
         return self
 

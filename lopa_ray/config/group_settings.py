@@ -15,6 +15,12 @@ RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 
 AutoSwitch: TypeAlias = bool | Literal["auto"]
 
+TransferName: TypeAlias = Literal["collective", "object_store"]
+"""Each is a `KVTransfer` in `actors/kv_transfer.py`. The first one that workers can use is that of auto."""
+
+NEED_AN_ACCELERATOR: frozenset[TransferName] = frozenset({"collective"})
+"""Transfers for workers that do not share an accelerator."""
+
 MIN_HUNG_AFTER_S = 4.0
 """On a busy machine a process may have to wait for its turn."""
 
@@ -55,7 +61,7 @@ class GroupSettings(StrictModel):
     which does both itself, and elsewhere true where steps have so many rows that two halves take hardly longer than the
     whole."""
 
-    transfer: Literal["auto", "collective", "object_store"] = "auto"
+    transfer: Literal["auto", TransferName] = "auto"
     """How a winner's K/V travels. auto: the collective, or the object store where workers share an accelerator."""
 
     step_timeout_s: float = Field(default=60.0, gt=0.0)

@@ -121,14 +121,14 @@ class LocalEngine(Engine):
             if not self._in_flight:
                 self._launch(scheduler.plan)
             if self._in_flight:
-                self._launch(scheduler.plan_beside)
+                self._launch(scheduler.plan_overlapped)
             reports = [self._in_flight.popleft().report()] if self._in_flight else []
         except BaseException as error:
             self._in_flight.clear()  # the next call plans these steps again
             if not isinstance(error, Exception) or not scheduler.planned_ids:
                 raise
             with self._changed:
-                culprit = scheduler.suspects.record_error(scheduler.planned_ids)
+                culprit = scheduler.poison.record_error(scheduler.planned_ids)
                 if culprit is not None:
                     scheduler.abort(culprit, error)
             return

@@ -1,11 +1,7 @@
 """Autoscaler: decides from the observed load how many workers a group should have. It reads no clock and does no I/O.
 
-A policy is a pure function from an observed `Load` to a demand for workers. `Autoscaler` follows the demand slowly:
-the demand has to last for some time before the number of workers changes, and there is a minimum time between two
-changes. These times follow from how long a worker takes to start, because that is what a change costs.
-
-The number of workers changes only the time of a step. The number of branches of a step is decided in
-`branch_budget.py`.
+A demand for workers has to last before their number changes, and there is a minimum time between two changes: both
+follow from how long a worker takes to start, because that is the cost of a change.
 """
 
 from __future__ import annotations
@@ -30,14 +26,10 @@ LOOKS_TO_SHRINK = 4 * LOOKS_PER_START
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of a group since the last observation."""
-
     workers: int
     """Workers that take part in steps; further workers may be starting."""
     in_flight: int
-    """Requests that have a slot."""
     waiting: int
-    """Requests that wait for a slot."""
     branches: float
     """Mean number of branches per step, over all requests; 0 if there was no step."""
     step_s: float
@@ -45,29 +37,18 @@ class Load:
 
 
 Policy: TypeAlias = Callable[[Load, float], float]
-"""Computes a demand for workers from a load and `ScalingSettings.target`.
-
-The demand may be fractional and may lie outside the bounds of the settings.
-"""
-
-
-def by_branches(load: Load, target: float) -> float:
-    """The number of workers at which each evaluates `target` branches per step."""
-    return load.branches / target
-
-
-def by_requests(load: Load, target: float) -> float:
-    """One worker per `target` requests, in flight or waiting."""
-    return (load.in_flight + load.waiting) / target
-
-
-def by_step_time(load: Load, target: float) -> float:
-    """The number of workers at which a step takes `target` seconds, if it is divided evenly; at most one per branch."""
-    return min(load.workers * load.step_s / target, load.branches)
+"""From a load and `ScalingSettings.target` to a demand for workers, which may be fractional and out of bounds."""
 
 
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
-    {"branches": by_branches, "requests": by_requests, "step_time": by_step_time}
+    {
+        # Each worker evaluates `target` branches per step.
+        "branches": lambda load, target: load.branches / target,
+        # One worker per `target` requests, in flight or waiting.
+        "requests": lambda load, target: (load.in_flight + load.waiting) / target,
+        # A step takes `target` seconds, if it is divided evenly; at most one worker per branch.
+        "step_time": lambda load, target: min(load.workers * load.step_s / target, load.branches),
+    }
 )
 
 
@@ -78,7 +59,6 @@ class LoadMeter:
         self._steps, self._branches, self._seconds = 0, 0, 0.0
 
     def record_step(self, branches: int, seconds: float) -> None:
-        """Add a step with that many branches, which took `seconds` s."""
         self._steps += 1
         self._branches += branches
         self._seconds += seconds
@@ -91,55 +71,39 @@ class LoadMeter:
         return load
 
 
-@dataclass(frozen=True, slots=True)
-class _Trend:
-    """A demand for more workers, or for fewer, that has lasted without interruption."""
-
-    looks: int
-    """Observations since it began."""
-    grows: bool
-    """Whether the demand is for more workers."""
-    least: int
-    """The demanded number of workers, since then, that is closest to the current number."""
-
-
 class Autoscaler:
-    """Follows the demand of a policy. Its decisions depend only on the observed loads, of which there should be
-    `LOOKS_PER_START` while a worker starts.
+    """Follows the demand of a policy; it should observe `LOOKS_PER_START` loads while a worker starts.
 
     When a demand has lasted long enough, the number of workers changes to the demanded number that was closest to the
-    current one during that time. A demand that returns to the current number earlier than that changes nothing.
+    current one during that time.
     """
 
     def __init__(self, settings: ScalingSettings, min_workers: int, workers: int) -> None:
-        """`workers` is the initial number of workers."""
         self._settings, self._min_workers = settings, min_workers
         self._policy = POLICIES[settings.policy]
         self.desired_workers = workers
-        """Number of workers that the group should have."""
-        self._trend: _Trend | None = None
+        self._demands: list[int] = []
+        """Since when there is a demand for more workers without interruption, or for fewer."""
         self._looks = LOOKS_PER_START
         """Observations since the last change."""
 
     def observe(self, load: Load) -> int:
-        """Process an observed load; returns the number of workers that the group should have from now on."""
-        desired = self._demand(load)
+        """Returns the number of workers that the group should have from now on."""
+        demand, current = self._demand(load), self.desired_workers
         self._looks += 1
-        if desired == self.desired_workers:
-            self._trend = None
-            return self.desired_workers
-        grows, trend = desired > self.desired_workers, self._trend
-        if trend is None or trend.grows != grows:
-            trend = _Trend(-1, grows, desired)
-        self._trend = _Trend(trend.looks + 1, grows, (min if grows else max)(trend.least, desired))
-        lasted = self._trend.looks >= (LOOKS_TO_GROW if grows else LOOKS_TO_SHRINK)
-        if lasted and self._looks >= LOOKS_PER_START:
-            self.override(self._trend.least)
+        grows = demand > current
+        if demand == current or (self._demands and (self._demands[-1] > current) != grows):
+            self._demands = []
+        if demand != current:
+            self._demands.append(demand)
+            lasted = len(self._demands) > (LOOKS_TO_GROW if grows else LOOKS_TO_SHRINK)
+            if lasted and self._looks >= LOOKS_PER_START:
+                self.override(min(self._demands) if grows else max(self._demands))
         return self.desired_workers
 
     def override(self, workers: int) -> None:
         """Set the number of workers. The next change keeps its distance from it as from any other."""
-        self.desired_workers, self._looks, self._trend = workers, 0, None
+        self.desired_workers, self._looks, self._demands = workers, 0, []
 
     def _demand(self, load: Load) -> int:
         # Rounding may bring a sum of fractions slightly above a whole number.

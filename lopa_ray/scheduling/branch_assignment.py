@@ -12,43 +12,25 @@ class BranchAssignment:
 
     def __init__(self, num_workers: int, max_rows: float) -> None:
         """No worker gets more than `max_rows` rows, unless a single branch has more."""
-        self._load = [0] * num_workers
-        self._lanes = [0] * num_workers
-        """How many branches each worker has."""
+        self.load = [0] * num_workers
+        """Rows of each worker."""
+        self.lanes = [0] * num_workers
+        """Branches of each worker."""
         self._max_rows = max_rows
         self.branch_rows = 0
-        """Rows of the longest branch."""
-
-    @property
-    def num_workers(self) -> int:
-        """The workers of the step."""
-        return len(self._load)
 
     @property
     def rows(self) -> int:
-        """Rows of the worker that has most."""
-        return max(self._load, default=0)
-
-    @property
-    def total_rows(self) -> int:
-        """Rows of all workers."""
-        return sum(self._load)
-
-    @property
-    def divisible(self) -> bool:
-        """Whether a worker has several branches, so that a part of them could be left for another step."""
-        return max(self._lanes, default=0) > 1
+        """Maximum over the workers."""
+        return max(self.load, default=0)
 
     def add(
         self, plan: Plan, branches: Iterable[int], stored_prefix: Sequence[StoredPrefix]
     ) -> dict[int, int] | None:
-        """Assign these branches of a plan, each to the worker with the fewest rows so far; of equal workers, to the
-        lowest rank.
-
-        Returns branch → rank of the worker, or None if the step would be too large with all of them.
-        """
+        """Assign these branches of a plan, each to the worker with the fewest rows so far (of equal ones the lowest
+        rank). Returns branch → rank, or None if the step would be too large with all of them."""
         stored = sum(len(part.span) for part in stored_prefix)
-        load, lanes, ranks = [*self._load], [*self._lanes], {}
+        load, lanes, ranks = [*self.load], [*self.lanes], {}
         for index in branches:
             rank = load.index(min(load))
             load[rank] += plan.branches[index].stop - plan.start - stored
@@ -58,14 +40,12 @@ class BranchAssignment:
         return ranks if self._accept(load, lanes, longest) else None
 
     def add_part(self, plan: Plan, branches: Iterable[int], room: float) -> dict[int, int] | None:
-        """Assign the first ones of these branches, as many as a step of `room` rows takes.
-
-        Returns what `add` returns, and None if there is room for none.
-        """
+        """Assign as many of these branches as a step of `room` rows takes. Returns as `add`; None: there is room for
+        none."""
         ranks: dict[int, int] = {}
         for index in branches:
-            rank = self._load.index(min(self._load))
-            load, lanes = [*self._load], [*self._lanes]
+            rank = self.load.index(min(self.load))
+            load, lanes = [*self.load], [*self.lanes]
             rows = plan.branches[index].stop - plan.start
             load[rank] += rows
             lanes[rank] += 1
@@ -77,11 +57,11 @@ class BranchAssignment:
     def add_replay(self, plan: Plan) -> bool:
         """Every worker evaluates one branch of a plan that is carried out again. Returns whether the step has room."""
         rows = max((branch.stop - plan.start for branch in plan.branches), default=0)
-        return self._accept([load + rows for load in self._load], [lanes + 1 for lanes in self._lanes], rows)
+        return self._accept([load + rows for load in self.load], [lanes + 1 for lanes in self.lanes], rows)
 
     def _accept(self, load: list[int], lanes: list[int], longest: int) -> bool:
         if max(load, default=0) > self._max_rows and max(lanes, default=0) > 1:
             return False
-        self._load, self._lanes = load, lanes
+        self.load, self.lanes = load, lanes
         self.branch_rows = max(self.branch_rows, longest)
         return True

@@ -1,79 +1,57 @@
 """FairQueue: which client's request gets a slot next, and which requests take part in a step. It does no I/O.
 
-Clients share a group, however many requests each of them has. The next slot is for the client with the fewest, and in a
-step a client with few requests does not wait for those of a client with many. What each client was served is counted in
-rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client gets much ahead of another one.
+Each client's service is counted in rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client
+gets much ahead of another one, however many requests it has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 
 from lopa_ray.decoding.session import DecodeSession
-
-NOTHING_IN_FLIGHT: Mapping[int, int] = MappingProxyType({})
 
 
 class FairQueue:
     """All unfinished requests by client, and those that wait for a slot."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, DecodeSession] = {}
+        self.waiting: dict[int, DecodeSession] = {}
+        """Requests without a slot."""
         self._clients: dict[int, str] = {}
-        """Unfinished request → its client."""
         self._slots: Counter[str] = Counter()
         """Client → slots that its requests have."""
         self._served: dict[str, int] = {}
         """Client with unfinished requests → rows that it was served, from where the others were when it came."""
         self._preemptions: Counter[int] = Counter()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._waiting)
-
-    def __contains__(self, request_id: int) -> bool:
-        return request_id in self._waiting
-
     @property
     def waiting_by_client(self) -> dict[str, int]:
-        """Requests that wait for a slot."""
-        return dict(Counter(session.client for session in self._waiting.values()))
-
-    def waiting_session(self, request_id: int) -> DecodeSession | None:
-        """The session of a request that waits; None if it does not."""
-        return self._waiting.get(request_id)
+        return dict(Counter(session.client for session in self.waiting.values()))
 
     def add(self, request_id: int, session: DecodeSession) -> None:
-        """A new request. A new client begins where the client stands that was served least: it claims no past."""
+        """A new request. A new client begins with the minimum that clients were served: it claims no past."""
         if session.client not in self._served:
             self._served[session.client] = min(self._served.values(), default=0)
         self._clients[request_id] = session.client
-        self._waiting[request_id] = session
+        self.waiting[request_id] = session
 
     def pop(self) -> tuple[int, DecodeSession]:
         """The request that gets the next slot: of the client that has the fewest, and was served least, the first by
         `priority`, then by age."""
-        first: dict[str, tuple[int, int]] = {}
-        """Client → priority and id of its first request."""
-        for request_id, session in self._waiting.items():
-            place = session.priority, request_id
-            first[session.client] = min(place, first.get(session.client, place))
+        clients = dict.fromkeys(session.client for session in self.waiting.values())
         # Of equal clients the first one, whose oldest request has waited longest.
-        client = min(first, key=lambda client: (self._slots[client], self._served[client]))
-        request_id = first[client][1]
-        session = self._waiting.pop(request_id)
+        client = min(clients, key=lambda client: (self._slots[client], self._served[client]))
+        own = [request_id for request_id, session in self.waiting.items() if session.client == client]
+        request_id = min(own, key=lambda request_id: (self.waiting[request_id].priority, request_id))
+        session = self.waiting.pop(request_id)
         self._slots[session.client] += 1
         return request_id, session
 
     def end(self, request_id: int) -> None:
-        """A request has ended, with a slot or without."""
         client = self._clients.pop(request_id)
         self._preemptions.pop(request_id, None)
-        if self._waiting.pop(request_id, None) is None:
+        if self.waiting.pop(request_id, None) is None:
             self._slots[client] -= 1
         if client not in self._clients.values():
             del self._served[client]
@@ -82,11 +60,9 @@ class FairQueue:
     # Preemption
 
     def victim(self, steps: Mapping[int, int]) -> int | None:
-        """The request that has to give its slot to a client that waits and has none; None: no such client waits, or
-        no client has more than one slot. `steps`: request whose slot may be taken → steps that it has made, which cost
-        time again.
-        """
-        if all(self._slots[session.client] for session in self._waiting.values()):
+        """The request that has to give its slot to a client that waits and has none, if a client has several. `steps`:
+        request whose slot may be taken → steps that it has made, which cost time again."""
+        if all(self._slots[session.client] for session in self.waiting.values()):
             return None
         client, slots = self._slots.most_common(1)[0]
         if slots < 2:
@@ -97,22 +73,18 @@ class FairQueue:
         )
 
     def requeue(self, request_id: int, session: DecodeSession) -> None:
-        """A request has given its slot away, and waits again."""
         self._preemptions[request_id] += 1
         self._slots[session.client] -= 1
-        self._waiting[request_id] = session
+        self.waiting[request_id] = session
 
     # Steps
 
-    def select(
-        self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int] = NOTHING_IN_FLIGHT
-    ) -> list[int]:
+    def select(self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int]) -> list[int]:
         """The requests of the next step. `rows`: request with a slot → rows of its next step, first in turn first.
+        `in_flight`: request → its rows in a step that is not done yet; they count as served, and as wanted again.
 
         In each step a client may get as far as the one that was served least, and further by the rows of the client
-        that wants the fewest. Then `free_rows` are left, which cost little beside the fixed time of a step.
-
-        `in_flight`: request → its rows in a step that is not done yet. These count as served, and as wanted again.
+        that wants the fewest. Then `free_rows` are left, which cost little compared with the fixed time of a step.
         """
         wanted: Counter[str] = Counter()
         for request_id, number in (*rows.items(), *in_flight.items()):
@@ -139,7 +111,6 @@ class FairQueue:
         return selected
 
     def serve(self, request_id: int, rows: int) -> None:
-        """A step of the request with that many rows has succeeded."""
         self._served[self._clients[request_id]] += rows
 
 

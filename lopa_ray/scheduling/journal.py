@@ -1,8 +1,4 @@
-"""Journal: a record from which a request can continue after all workers that had its K/V were lost. It does no I/O.
-
-A journal holds the state of the session after the last step, and the replay of its K/V. To restore a request, the
-replay is carried out, and then the next step runs. No position is decided twice.
-"""
+"""Journal: a record from which a request can continue after all workers that had its K/V were lost. It does no I/O."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
@@ -19,7 +19,6 @@ class PlannedStep:
     """The requests of a step, and what has to be known of it when it has succeeded."""
 
     number: int
-    """The group's count of its steps."""
     entries: tuple[RunningRequest, ...]
     """In the order in which they got their slots."""
     assignment: BranchAssignment
@@ -28,22 +27,19 @@ class PlannedStep:
     part_rows: int
     """Rows of that long step that are in this one, of all workers."""
     evictions: tuple[int, ...]
-    """Ids of stored prefixes that the workers evict."""
 
     def step_plans(self, epoch: int) -> list[StepPlan]:
         """The plan of each worker, by rank; the requests are in the same order on all of them."""
         return [
-            StepPlan(epoch, self.number, self._scheduled_requests(rank), self.evictions)
-            for rank in range(self.assignment.num_workers)
+            StepPlan(
+                epoch, self.number, tuple(entry.scheduled(rank) for entry in self.entries), self.evictions
+            )
+            for rank in range(len(self.assignment.load))
         ]
 
-    def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
-        scheduled = (entry.scheduled(rank) for entry in self.entries)
-        return tuple(request for request in scheduled if request is not None)
-
     def confirm_prefixes(self, index: PrefixIndex, entries: Sequence[RunningRequest]) -> None:
-        """Update the index: the workers have evicted, loaded and saved the prefixes of the step's plans. `entries`: the
-        requests that have not ended meanwhile."""
+        """The workers have evicted, loaded and saved the step's prefixes. `entries`: the requests that have not
+        ended."""
         index.confirm_evictions(self.evictions)
         for entry in entries:
             index.touch(entry.stored_prefix)

@@ -1,18 +1,12 @@
-"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use.
+"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use. It does no
+I/O.
 
-The scheduler owns the index. Plans tell all workers what to save, load and evict, so every worker stores the same K/V
-(see `PrefixStore`). Sessions do not depend on the index: a request with a stored prefix takes the same steps, and its
-first step has fewer rows. This module does no I/O.
+Plans tell all workers what to save, load and evict, so every worker stores the same K/V (see `PrefixStore`).
 
 The K/V of a row depend on all positions that the row sees. Under block-causal attention these end with the row's own
-block. In the `exact` variant a prefix is therefore identified by its token ids and by the ends of its blocks. A prompt
-of many blocks is found by any run of whole blocks from its start, and a prompt of one block only as a whole. Whole
-blocks are saved, so the rounding of the other rows does not change either.
-
-Under a causal mask (`Branch.causal_stop`) a row sees nothing behind itself, so a prefix may end anywhere.
-
-Under full attention, and within a block, the K/V of a row depend also on the tokens behind it. The `approximate`
-variant uses stored K/V of another prompt that begins with the same tokens nevertheless.
+block, so an exact prefix is a run of whole blocks from the start of a prompt: its token ids and the ends of its blocks.
+Under a causal mask (`Branch.causal_stop`) a prefix may end anywhere. Under full attention the K/V depend on later
+tokens too; the `approximate` variant uses K/V of another prompt that begins with the same tokens nevertheless.
 """
 
 from __future__ import annotations
@@ -21,7 +15,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Self
+from typing import Self, TypeAlias
 
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.protocol.plan import Plan, StoredPrefix
@@ -30,14 +24,9 @@ GRANULARITY = 16
 """An approximate or a causal prefix may end at every multiple of this number of positions, and with the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixHashes:
-    """The prefixes of a plan's inputs that can be looked up or stored."""
-
-    ends: tuple[int, ...]
-    """The end position (exclusive) of each prefix, ascending."""
-    digests: tuple[bytes, ...]
-    """The digest of the token ids of each prefix."""
+PrefixHashes: TypeAlias = dict[int, bytes]
+"""The prefixes of a plan's inputs that can be looked up or stored: end position (exclusive), ascending → digest of the
+token ids."""
 
 
 @dataclass(eq=False, slots=True)
@@ -51,11 +40,8 @@ class _Node:
     """The node whose path has the positions before `span`; None if `span` begins at 0."""
     hashes: PrefixHashes
     children: int = 0
-    last_used: int = 0
-    """Logical time of the last use, for eviction."""
 
     def path(self) -> Iterator[_Node]:
-        """This node, then all its ancestors."""
         node: _Node | None = self
         while node is not None:
             yield node
@@ -70,11 +56,9 @@ class PrefixIndex:
         self.positions = positions
         self.approximate = approximate
         self.hit_requests = 0
-        """Number of requests that began with a stored prefix."""
         self.hit_positions = 0
-        """Number of positions that these requests did not compute."""
         self._ready: dict[int, _Node] = {}
-        """Id → node that all workers store."""
+        """Id → node that all workers store, the least recently used first."""
         self._reserved: dict[int, _Node] = {}
         """Id → node that the workers save in the next step."""
         self._by_digest: dict[bytes, _Node] = {}
@@ -82,25 +66,20 @@ class PrefixIndex:
         self._evicted: list[int] = []
         self._used_positions = 0
         self._next_id = 0
-        self._clock = 0
 
     @classmethod
     def from_settings(cls, model: ModelSettings) -> Self:
-        """An empty index with the size and variant of the settings."""
         positions = 0 if model.prefix_cache == "none" else model.max_num_seqs * model.max_model_len
         return cls(positions, model.prefix_cache == "approximate")
 
     def hash_prefixes(self, plan: Plan) -> PrefixHashes:
-        """The hashes of a plan's prefixes.
-
-        They are empty unless the plan is a request's first one and stages K/V of the prompt.
-        """
+        """Empty unless the plan is a request's first one and stages K/V of the prompt."""
         branch = plan.branches[0]
         if not self.positions or plan.step > 1 or not branch.to_stage:
-            return PrefixHashes((), ())
+            return {}
         first, stop = branch.to_stage[0].start, branch.to_stage[0].stop
         if plan.start or first or stop > branch.scored.start:
-            return PrefixHashes((), ())
+            return {}
         is_causal = branch.causal_stop >= stop
         if self.approximate or is_causal:
             ends = [*range(GRANULARITY, stop, GRANULARITY), stop]
@@ -110,12 +89,12 @@ class PrefixIndex:
             ends = [end for end, _ in branch.segments if end <= stop] if causal else []
         # K/V under a causal mask are others than those of the same tokens under no mask.
         hasher = blake2b(digest_size=16, person=b"causal" if is_causal else b"")
-        digests, at = list[bytes](), 0
+        hashes, at = PrefixHashes(), 0
         for end in ends:
             hasher.update(array("q", [end, *plan.canvas[at:end]]).tobytes())
-            digests.append(hasher.digest())
+            hashes[end] = hasher.digest()
             at = end
-        return PrefixHashes(tuple(ends), tuple(digests))
+        return hashes
 
     def match(self, hashes: PrefixHashes) -> tuple[StoredPrefix, ...]:
         """The longest stored prefix, in parts that begin at position 0. The index is not modified."""
@@ -127,19 +106,18 @@ class PrefixIndex:
         return tuple(reversed(parts))
 
     def _longest_match(self, hashes: PrefixHashes) -> tuple[_Node | None, int]:
-        for end, digest in zip(reversed(hashes.ends), reversed(hashes.digests), strict=True):
+        whole = max(hashes, default=0)
+        for end, digest in reversed(hashes.items()):
             node = self._by_digest.get(digest)
             # With shifted logits the row before a request's first mask scores that mask. A node stores this row only
             # for its last position, so a whole prompt matches only where a node ends.
-            if node is not None and (end < hashes.ends[-1] or end == node.span.stop):
+            if node is not None and (end < whole or end == node.span.stop):
                 return node, end
         return None, 0
 
     def touch(self, parts: tuple[StoredPrefix, ...]) -> None:
-        """Count a hit by a request that has begun with these parts, and mark them as the most recently used.
-
-        They may be evicted already, by a step that was in flight at the same time; workers do that after this one.
-        """
+        """Count a hit by a request that has begun with these parts, and mark them as the most recently used. A step
+        that was in flight at the same time may have evicted them: workers do that later."""
         if parts:
             self.hit_requests += 1
             self.hit_positions += parts[-1].span.stop
@@ -148,16 +126,15 @@ class PrefixIndex:
                 self._mark_used(node)
 
     def reserve(self, hashes: PrefixHashes) -> StoredPrefix | None:
-        """Reserve space for the K/V of a request's prompt that are not stored yet.
-
-        Returns None if they do not fit, or are stored or reserved already. `match` finds the entry after `insert`.
-        """
+        """Reserve space for the K/V of a request's prompt; `match` finds them after `insert`. None: they do not fit, or
+        are stored or reserved already."""
         parent, start = self._longest_match(hashes)
-        if not hashes.ends or start == hashes.ends[-1]:
+        stop = max(hashes, default=0)
+        if start == stop:
             return None
-        if any(node.hashes.digests[-1] == hashes.digests[-1] for node in self._reserved.values()):
+        if any(node.hashes[node.span.stop] == hashes[stop] for node in self._reserved.values()):
             return None
-        span = range(start, hashes.ends[-1])
+        span = range(start, stop)
         pinned = [] if parent is None else list(parent.path())
         if len(span) > self.positions or not self._evict_for(len(span), pinned):
             return None
@@ -170,21 +147,20 @@ class PrefixIndex:
 
     def _evict_for(self, wanted: int, pinned: list[_Node]) -> bool:
         while self._used_positions + wanted > self.positions:
-            leaves = [node for node in self._ready.values() if not node.children and node not in pinned]
-            if not leaves:
+            leaves = (node for node in self._ready.values() if not node.children and node not in pinned)
+            oldest = next(leaves, None)
+            if oldest is None:
                 return False
-            oldest = min(leaves, key=lambda node: node.last_used)
             del self._ready[oldest.id]
-            for digest in oldest.hashes.digests:
+            for digest in oldest.hashes.values():
                 if self._by_digest.get(digest) is oldest:
                     del self._by_digest[digest]
             self._remove(oldest)
         return True
 
     def insert(self, entry: StoredPrefix) -> None:
-        """Make a reserved entry available to `match`, after all workers have saved it."""
         node = self._ready[entry.prefix_id] = self._reserved.pop(entry.prefix_id)
-        for end, digest in zip(node.hashes.ends, node.hashes.digests, strict=True):
+        for end, digest in node.hashes.items():
             if end > node.span.start:
                 self._by_digest.setdefault(digest, node)
         self._mark_used(node)
@@ -200,9 +176,8 @@ class PrefixIndex:
             node.parent.children -= 1
 
     def _mark_used(self, node: _Node) -> None:
-        self._clock += 1
-        for ancestor in node.path():
-            ancestor.last_used = self._clock
+        for used in node.path():
+            self._ready[used.id] = self._ready.pop(used.id)
 
     @property
     def pending_evictions(self) -> tuple[int, ...]:
@@ -210,7 +185,6 @@ class PrefixIndex:
         return tuple(self._evicted)
 
     def confirm_evictions(self, ids: tuple[int, ...]) -> None:
-        """Record that the workers have evicted these ids."""
         self._evicted = [prefix_id for prefix_id in self._evicted if prefix_id not in ids]
 
     def clear(self) -> None:

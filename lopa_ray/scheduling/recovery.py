@@ -1,16 +1,17 @@
-"""Recovery: after a change of membership it makes the staged K/V available for the next step. It does no I/O.
+"""Recovery: after a change of membership it makes the staged K/V available for the next step.
 
-A commit is carried out by the step after the one that staged its K/V, and it names the worker that has them. After
-workers are lost or join, another worker may have the K/V, or none. If none has them, they are staged again by the same
-forward on the same cache, so they are the same.
+A commit names the worker that has its K/V. After workers are lost or join, another one may have them. If none has them,
+they are staged again by the same forward on the same cache, so they are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from lopa_ray.protocol.plan import ScheduledRequest
+from lopa_ray.scheduling.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,10 @@ class Recovery:
 
 
 def recover(pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]) -> Recovery:
-    """Plan the recovery of all pending commits.
+    """Plan the recovery of the commits of `Scheduler.pending_commits`. `held`: per rank which of them it has.
 
-    `pending_commits` holds, for each commit, the scheduled request that staged its K/V (see
-    `Scheduler.pending_commits`). `held` says for each rank which of them it has (see `BranchRunner.reconcile`).
-
-    With single-phase commits every worker stages its own K/V: workers that lack them stage them again, and nothing is
-    sent. A request that began with a stored prefix is an exception, because all stored prefixes were dropped: if a
-    worker has its K/V, that worker sends them to the others.
+    With single-phase commits workers that lack their own K/V stage them again, and nothing is sent. A request that
+    began with a stored prefix is an exception, because all stored prefixes were dropped: its K/V are sent.
     """
     size = len(held)
     restage: dict[int, tuple[ScheduledRequest, ...]] = {}
@@ -51,3 +48,27 @@ def recover(pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence
         if size > 1:
             source_ranks[scheduled.request_id] = source
     return Recovery(restage, source_ranks)
+
+
+class EpochWorkers(Protocol):
+    """The workers of a group, by rank, wherever they run."""
+
+    epoch: int
+
+    async def join_epoch(
+        self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
+    ) -> list[tuple[bool, ...]]:
+        """Enter the next epoch; returns per rank which pending commits' K/V it has (`BranchRunner.reconcile`)."""
+
+    async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
+        """Have ranks stage again what was lost (rank → requests)."""
+
+
+async def change_epoch(scheduler: Scheduler, workers: EpochWorkers) -> Recovery:
+    """Enter the next epoch with these workers; returns what that took. After an error the scheduler is in its old
+    epoch, and a further call may follow. Raises as the workers."""
+    uncommitted = scheduler.pending_commits()
+    recovery = recover(uncommitted, await workers.join_epoch(scheduler.request_by_slot, uncommitted))
+    await workers.restage(recovery.restage)
+    scheduler.enter_epoch(workers.epoch, recovery.source_ranks)
+    return recovery

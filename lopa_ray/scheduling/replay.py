@@ -1,9 +1,7 @@
 """Replay: the steps of a request from which its K/V can be computed once more. It does no I/O.
 
 Cached K/V depend on the tokens of the window at the time they were written, so they cannot be rebuilt from the decided
-tokens alone. For each step whose K/V are still in the cache a replay has the inputs of the winning branch. These
-forwards are run again in order, starting with an empty cache. Inputs and cache are the same as before, so the K/V are
-the same.
+tokens alone. So the inputs of the winning branch of each step whose K/V are still cached are run again, in order.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ class Replay:
             self._commit = commit or self._commit
 
     def record(self, plan: Plan, outcome: StepOutcome) -> None:
-        """Record a step."""
         # A replayed step is dropped if the new step reads nothing that it cached.
         while self._steps and not _depends(plan, self._steps[-1][1]):
             self._commit = self._steps.pop()[0].commit

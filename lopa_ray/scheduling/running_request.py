@@ -32,13 +32,11 @@ class RunningRequest:
     reports: list[BranchReport] = field(default_factory=list)
     """Those of `rank_of_branch`."""
     last_step: int = 0
-    """The last step that the request took part in."""
     source_rank: int | None = None
     """Rank of the worker that has the K/V of the next plan's commit; None if every worker has them."""
     pending_commit: ScheduledRequest | None = None
     """The last plan with the branch that staged these K/V. It is kept until a step has committed them."""
     stored_prefix: tuple[StoredPrefix, ...] = ()
-    """Stored K/V of earlier requests that the current plan uses."""
     save_prefix: StoredPrefix | None = None
     """K/V that the workers save for later requests when they carry out the next plan's commit."""
 
@@ -49,33 +47,25 @@ class RunningRequest:
         ]
 
     def next_plan(self, num_branches: int) -> Plan:
-        """The plan of the next step, of at most `num_branches` branches unless it is one of the replay."""
         return self.replay[0].plan if self.replay else self.session.plan(num_branches)
 
     def branches_left(self, plan: Plan) -> list[int]:
-        """The branches of the session's step that no part of it has evaluated yet."""
         return [index for index in range(len(plan.branches)) if index not in self.rank_of_branch]
-
-    def rows_left(self, plan: Plan) -> int:
-        """Their rows."""
-        return plan.rows_of(self.branches_left(plan))
 
     @property
     def rows_in_step(self) -> int:
-        """Rows of its share of the step that it is in; 0: it is in none."""
-        if self.plan is None:
-            return 0
+        """Rows of its share of the step that it is in."""
+        assert self.plan is not None
         return self.plan.num_rows if self.replay else self.plan.rows_of(self.assigned)
 
     def suspended(self) -> DecodeSession:
         """The session as it stands, to go on in an empty slot."""
         return self.session.with_state(self.session.export_state(), self.log.requests)
 
-    def scheduled(self, rank: int) -> ScheduledRequest | None:
-        """What the worker of that rank does for the request in the step that it is in. It gets the plan even without a
-        branch, because all workers commit and cut their caches. None: the request takes no part."""
-        if self.plan is None:
-            return None
+    def scheduled(self, rank: int) -> ScheduledRequest:
+        """The part of the worker of that rank in the request's present step. It gets the plan even without a branch,
+        because all workers commit and cut their caches."""
+        assert self.plan is not None
         if self.replay:
             return replace(self.replay[0], source_rank=self.source_rank)
         return ScheduledRequest(
@@ -100,7 +90,6 @@ class RunningRequest:
         self.rank_of_branch, self.reports = {}, []
 
     def finish_replay_step(self, plan: Plan) -> None:
-        """A plan of `replay` was carried out."""
         replayed = self.replay.pop(0)
         stages = replayed.branch_indices or (plan.stage_shared and plan.branches[0].to_stage)
         self.pending_commit, self.source_rank = replayed if stages else None, None

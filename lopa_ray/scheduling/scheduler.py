@@ -1,17 +1,13 @@
 """Scheduler: the step loop of many requests, without I/O.
 
-Requests join and leave between steps. `plan` plans a step for every request in flight and assigns the branches to the
-workers. `advance` processes the workers' reports:
-
     while scheduler.busy:
         step_plans = scheduler.plan(num_workers)
         reports = ...            # runner.execute(plan), here or on actors
         for event in scheduler.advance(reports): ...
 
-With overlap two steps are in flight, of different requests: `plan_beside` plans the other one. Workers compute them in
-the order in which they were planned, and `advance` gets their reports in that order.
-
-Sessions do not know the number of workers, nor which worker evaluates a branch.
+Requests join and leave between steps. With overlap two steps are in flight, of different requests: `plan_overlapped`
+plans the second one. Workers compute them in the order in which they were planned, and `advance` gets their reports in
+that order.
 """
 
 from __future__ import annotations
@@ -29,11 +25,11 @@ from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.fair_queue import FairQueue
 from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
+from lopa_ray.scheduling.poison_requests import PoisonRequests
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.scheduling.step_selection import StepSelection
-from lopa_ray.scheduling.suspects import Suspects
 
 
 class Scheduler:
@@ -52,21 +48,16 @@ class Scheduler:
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
         """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
-        self.suspects = Suspects()
+        self.poison = PoisonRequests()
         self.limit = limit or StepLimit()
         self._overlap = overlap
         self._step = 0
-        """The last step that has succeeded."""
         self._planned: deque[PlannedStep] = deque()
         """The steps in flight, the oldest first."""
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
         self._selection = StepSelection(
-            self.prefix_index,
-            self._queue,
-            self.suspects,
-            self.limit,
-            overlap=overlap,
+            self.prefix_index, self._queue, self.poison, self.limit, overlap=overlap
         )
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
@@ -74,7 +65,6 @@ class Scheduler:
 
     @classmethod
     def from_config(cls, config: ExecutionConfig) -> Self:
-        """The scheduler of a configuration."""
         model = config.model
         return cls(
             model.max_num_seqs,
@@ -85,30 +75,24 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Requests that have a slot."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a slot."""
-        return len(self._queue)
+        return len(self._queue.waiting)
 
     @property
     def waiting_by_client(self) -> dict[str, int]:
-        """Client → its requests that wait for a slot, if it has any."""
         return self._queue.waiting_by_client
 
     @property
     def busy(self) -> bool:
         """Whether a request or a step is in flight, a request is waiting, or an event was not returned yet."""
-        return bool(self._running or self._queue or self._pending_events or self._planned)
+        return bool(self._running or self._queue.waiting or self._pending_events or self._planned)
 
     def submit(self, session: DecodeSession) -> int:
-        """Queue a request, and return its id. It joins at the first step boundary at which its client gets a slot (see
-        `FairQueue`).
-
-        Raises ProtocolError for a session that is already finished.
-        """
+        """Queue a request, and return its id; it joins when its client gets a slot. Raises ProtocolError for a session
+        that is already finished."""
         if session.finished:
             raise ProtocolError("a finished session cannot be submitted")
         self._next_request += 1
@@ -117,49 +101,38 @@ class Scheduler:
 
     def abort(self, request_id: int, error: Exception) -> None:
         """End a request with an error and free its slot. Ids of requests that have ended are ignored."""
-        self.suspects.clear([request_id])
+        self.poison.clear([request_id])
         running = self._running.get(request_id)
         if running is not None:
             self._release(request_id, running)
-        if running is not None or request_id in self._queue:
+        if running is not None or request_id in self._queue.waiting:
             self._queue.end(request_id)
             self._pending_events.append(RequestFailure(request_id, error))
 
     def _release(self, request_id: int, entry: RunningRequest) -> None:
-        """Free a request's slot."""
         del self._running[request_id]
         self._free_slots.append(entry.slot)
         if entry.save_prefix is not None:
             self.prefix_index.cancel_reservation(entry.save_prefix)
 
     def cancel(self, request_id: int) -> None:
-        """End a request with RequestCancelledError and free its slot."""
         self.abort(request_id, RequestCancelledError(f"request {request_id} was cancelled"))
 
     @property
-    def running_ids(self) -> tuple[int, ...]:
-        """Ids of the requests that have a slot, in the order in which they got it."""
-        return tuple(self._running)
-
-    @property
     def unfinished_ids(self) -> tuple[int, ...]:
-        """Ids of the requests that have a slot, in the order in which they got it, and then of those that wait."""
-        return (*self._running, *self._queue)
+        return (*self._running, *self._queue.waiting)
 
     @property
     def planned_ids(self) -> tuple[int, ...]:
-        """Ids of the requests of the steps in flight."""
         return tuple(request_id for request_id, entry in self._running.items() if entry.plan is not None)
 
     @property
     def request_by_slot(self) -> dict[int, int]:
-        """Slot → id of the request that has it."""
         return {entry.slot: request_id for request_id, entry in self._running.items()}
 
     def session_state(self, request_id: int) -> bytes | None:
-        """The session state of an unfinished request; None for others. See `DecodeSession.export_state`."""
         entry = self._running.get(request_id)
-        session = self._queue.waiting_session(request_id) if entry is None else entry.session
+        session = self._queue.waiting.get(request_id) if entry is None else entry.session
         return None if session is None else session.export_state()
 
     def pending_commits(self) -> list[ScheduledRequest]:
@@ -167,11 +140,8 @@ class Scheduler:
         return [entry.pending_commit for entry in self._running.values() if entry.pending_commit is not None]
 
     def enter_epoch(self, epoch: int, source_ranks: Mapping[int, int]) -> None:
-        """Begin a new epoch, in which ranks may have changed.
-
-        `source_ranks` maps each request to the rank of the worker that has the K/V of its pending commit. Requests
-        whose K/V every worker has are left out.
-        """
+        """Begin a new epoch. `source_ranks`: request → rank of the worker that has the K/V of its pending commit,
+        unless all have."""
         self.epoch = epoch
         self.prefix_index.clear()
         for request_id, entry in self._running.items():
@@ -179,26 +149,22 @@ class Scheduler:
             entry.drop_parts()
 
     def plan(self, num_workers: int) -> list[StepPlan]:
-        """One plan per worker for the next step; an empty list when no request is in flight.
-
-        Steps in flight are given up: a second call before `advance` plans the same step again, in the current epoch.
-        """
+        """One plan per worker for the next step; an empty list when no request is in flight. Steps in flight are given
+        up, and are planned again in the current epoch."""
         self._planned.clear()
         for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
         self._assign_slots()
         return self._plan_step(num_workers)
 
-    def plan_beside(self, num_workers: int) -> list[StepPlan]:
-        """One plan per worker for a step that is computed behind those in flight, of requests that are in none of them.
-
-        An empty list without overlap, if no such request may be planned, or if two steps are in flight already.
-        """
+    def plan_overlapped(self, num_workers: int) -> list[StepPlan]:
+        """One plan per worker for a step that is computed after those in flight, of requests that are in none of them;
+        an empty list if there is no such step."""
         full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)
         if full or any(step.waiting_branch_rows for step in self._planned):
             return []
         self._assign_slots()
-        if self.suspects.next_of(self._running) is not None:
+        if self.poison.next_of(self._running) is not None:
             return []
         return self._plan_step(num_workers)
 
@@ -212,12 +178,11 @@ class Scheduler:
 
     def _assign_slots(self) -> None:
         """Let requests join. A client that has no slot takes one from a client that has several."""
-        while self._queue and (self._free_slots or self._preempt()):
+        while self._queue.waiting and (self._free_slots or self._preempt()):
             request_id, session = self._queue.pop()
             self._running[request_id] = RunningRequest(request_id, session, self._free_slots.pop(0))
 
     def _preempt(self) -> bool:
-        """Free the slot of a request, if there is one that has to give it away."""
         victim = self._queue.victim(
             {key: entry.session.steps for key, entry in self._running.items() if entry.plan is None}
         )
@@ -229,27 +194,22 @@ class Scheduler:
         return True
 
     def split_steps(self) -> bool:
-        """The oldest step in flight needed more memory than a worker has: later steps are smaller than this one.
-
-        Returns False if each worker has one branch of it, and so it cannot be split.
-        """
-        if not self._planned or not (assignment := self._planned[0].assignment).divisible:
+        """The oldest step in flight needed too much memory: later steps are smaller. Returns False if it cannot be
+        split."""
+        if not self._planned or max(self._planned[0].assignment.lanes, default=0) < 2:
             return False
-        self.limit.record_lack(assignment.rows)
+        self.limit.record_lack(self._planned[0].assignment.rows)
         return True
 
     def refuse_branch(self) -> None:
-        """The step in flight, of one request alone, needed more memory than a worker has, and cannot be split: from now
-        on a branch with as many rows is refused."""
+        """The step in flight, of one branch on each worker, needed too much memory: branches with as many rows are
+        refused."""
         self.limit.refuse_branch(self._planned[0].assignment.rows)
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
-        """Process the reports of all workers of the oldest step in flight, and return the events. Reports of requests
-        that have ended are ignored.
-
-        If nothing was planned and there are no reports, it returns the events that occurred outside of steps. Raises
-        ProtocolError, without any change of state, for a report of another step or epoch.
-        """
+        """Process the reports of all workers of the oldest step in flight, and return its events and those that
+        occurred outside of steps. Raises ProtocolError, without any change of state, for a report of another step or
+        epoch."""
         if not step_reports and not self.planned_ids:
             self._planned.clear()
             return self.drain()
@@ -280,13 +240,13 @@ class Scheduler:
             self._queue.serve(request_id, plan.rows_of(entry.assigned))
             if not entry.add_reports(plan, by_request.get(request_id, [])):
                 continue
-            self.suspects.clear([request_id])
+            self.poison.clear([request_id])
             try:
                 outcome = entry.session.advance(entry.reports)
             except Exception as error:
                 self.abort(request_id, error)
                 continue
-            entry.finish_step(plan, outcome, step.assignment.num_workers)
+            entry.finish_step(plan, outcome, len(step.assignment.load))
             if outcome.finish_reason is not None:
                 self._release(request_id, entry)
                 self._queue.end(request_id)

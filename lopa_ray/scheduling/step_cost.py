@@ -16,10 +16,10 @@ class StepCost:
 
     def __init__(self) -> None:
         self._weight = self._rows = self._seconds = self._rows_rows = self._rows_seconds = 0.0
-        self._free_rows = 0.0
+        self.free_rows = 0.0
+        """Rows that take as long as the fixed part of a step; 0 as long as that is not known."""
 
     def record(self, rows: int, seconds: float) -> None:
-        """A step of a worker: `rows` rows took `seconds`."""
         self._weight = DECAY * self._weight + 1
         self._rows = DECAY * self._rows + rows
         self._seconds = DECAY * self._seconds + seconds
@@ -30,9 +30,4 @@ class StepCost:
         if seconds_mean > 0 and variance > (MIN_SPREAD * rows_mean) ** 2:
             per_row = (self._rows_seconds / self._weight - rows_mean * seconds_mean) / variance
             fixed = seconds_mean - per_row * rows_mean
-            self._free_rows = max(0.0, fixed / per_row) if per_row > 0 else math.inf
-
-    @property
-    def free_rows(self) -> float:
-        """Rows that take as long as the fixed part of a step; 0 as long as that is not known."""
-        return self._free_rows
+            self.free_rows = max(0.0, fixed / per_row) if per_row > 0 else math.inf

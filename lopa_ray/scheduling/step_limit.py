@@ -1,8 +1,7 @@
-"""StepLimit: the most rows that a worker gets in one forward. It does no I/O.
+"""StepLimit: the maximum of rows of a worker in one forward. It does no I/O.
 
-A step that has more is computed in several forwards, with the same reports, or its requests take turns. The limit
-follows the measured time of steps, so that no step keeps others waiting for long, and the memory of workers. An
-operator may set a bound besides.
+The limit follows the measured time of steps, so that no step keeps others waiting for long, and the memory of workers.
+A step that has more rows is computed in several forwards, with the same reports, or its requests take turns.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ MEMORY_FACTOR = 7 / 8
 """How large steps may be after one that needed too much memory, as a part of that one."""
 
 GROW_AFTER = 256
-"""After so many steps they may be as large again as before the limit was last lowered: the lack of memory may have
-passed."""
+"""After so many steps they may be larger again: the lack of memory may have passed."""
 
 TRY_AFTER = 8
 """After so many refusals for lack of memory, longer branches are tried again."""
@@ -38,7 +36,6 @@ class StepLimit:
         self._free_rows = 0.0
         """Fewer rows would make a step hardly faster."""
         self._largest = 0
-        """Rows of a worker in the largest step that has succeeded."""
         self._failed_branch = 0
         """Rows of a branch that lacked memory, since when none as long has succeeded; 0: there is none."""
         self._by_memory = self._branch_by_memory = math.inf
@@ -47,7 +44,7 @@ class StepLimit:
 
     @property
     def rows(self) -> int:
-        """The most rows of a worker in the next forward, unless a single branch has more."""
+        """Maximum of rows of a worker in the next forward, unless a single branch has more."""
         return max(1, int(min(max(self._by_time, self._free_rows), self._by_memory, self._bound)))
 
     def check(self, rows: int) -> None:
@@ -67,7 +64,7 @@ class StepLimit:
         )
 
     def record(self, rows: int, branch_rows: int, seconds: float, free_rows: float) -> None:
-        """A step has succeeded: `rows` rows on a worker, `branch_rows` of them of the longest branch. `free_rows`: see
+        """A step has succeeded: `rows` rows on a worker, `branch_rows` of the longest branch. `free_rows`: see
         `StepCost`."""
         self._largest = max(self._largest, rows)
         if branch_rows >= self._failed_branch:
@@ -76,8 +73,8 @@ class StepLimit:
         if seconds > TARGET_S:
             # A single slow step may have had another reason, so the limit falls by half at most. As long as it is
             # unknown what rows cost, larger steps than this one are tried.
-            least = self._by_time / 2 if free_rows else max(self._by_time / 2, 2 * rows)
-            self._by_time = min(self._by_time, max(rows * TARGET_S / seconds, least))
+            min_rows = self._by_time / 2 if free_rows else max(self._by_time / 2, 2 * rows)
+            self._by_time = min(self._by_time, max(rows * TARGET_S / seconds, min_rows))
         elif seconds < TARGET_S / 2 and rows > self._by_time / 2:
             self._by_time *= 2
         self._steps_since_lack += 1
@@ -95,8 +92,8 @@ class StepLimit:
         self._by_memory = min(self._by_memory, rows * MEMORY_FACTOR)
 
     def refuse_branch(self, rows: int) -> None:
-        """A branch of `rows` rows, alone on its worker, needed more memory than there was. After the second one in a
-        row branches as long as the longer of them are refused: one alone may have had another reason."""
+        """A branch of `rows` rows, alone on its worker, needed too much memory. After the second one in a row branches
+        as long are refused: a single one may have had another reason."""
         self._steps_since_lack = self._refusals = 0
         if self._failed_branch:
             self._branch_by_memory = max(self._failed_branch, rows) - 1

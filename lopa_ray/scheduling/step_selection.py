@@ -1,17 +1,12 @@
-"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches. It does no
-I/O.
+"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches, without I/O.
 
-A step is for all requests in flight, for a suspect alone (see `Suspects`), or for as many as `StepLimit` and the shares
-of their clients allow (see `FairQueue`); then requests take turns.
+A step is for all requests in flight, for one that may be a poison request alone (see `PoisonRequests`), or for as many
+as `StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns, the one that was
+served longest ago first. With overlap it has at most half of those that could be in flight, so that halves stay even.
 
-With overlap two steps are in flight, and each has half of these requests. A step never has more than half of those that
-could be in flight now, and those that were served longest ago come first. So a new request joins the smaller half, and
-halves are even again after requests have ended. Two forwards take longer than one with all rows by what a forward takes
-without rows, such as reading all weights. So with overlap auto small steps are not halved.
-
-A request whose step is too large for one forward makes it in parts, some branches in each. Beside others it gets as
+A request whose step is too large for one forward makes it in parts, some branches in each. Next to others it gets as
 many rows as they have together, over many steps, so that it slows them down by half at most. Several such requests take
-turns. Such steps take so long that overlap would win nothing, so there is none beside them.
+turns. Such steps take so long that overlap would win nothing, so there is none then.
 """
 
 from __future__ import annotations
@@ -25,15 +20,15 @@ from lopa_ray.protocol.plan import Plan
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.fair_queue import FairQueue
 from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
+from lopa_ray.scheduling.poison_requests import PoisonRequests
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.step_limit import StepLimit
-from lopa_ray.scheduling.suspects import Suspects
 
 HALVED_ROWS = 4
-"""With overlap auto all rows in flight are this many times the rows that take as long as the fixed part of a step. Each
-round has that part twice then, a fifth more at most, and what the host needs for a step is hidden."""
+"""With overlap auto all rows in flight are this many times the rows that cost as much as the fixed part of a step,
+which halves have twice: a fifth more at most, and the host's work is hidden."""
 
 OnError = Callable[[int, Exception], None]
 
@@ -45,19 +40,17 @@ class StepSelection:
         self,
         prefix_index: PrefixIndex,
         queue: FairQueue,
-        suspects: Suspects,
+        poison: PoisonRequests,
         limit: StepLimit,
         *,
         overlap: AutoSwitch,
     ) -> None:
-        """`overlap`: a step has at most half of the requests that could be in flight; auto: where that pays off."""
         self.limit = limit
         self._overlap = overlap
         self._assignment = BranchAssignment(0, 0)
-        """Of the step that is selected last."""
         self._prefix_index = prefix_index
         self._queue = queue
-        self._suspects = suspects
+        self._poison = poison
         self._cost = StepCost()
         self._credit = 0.0
         """Rows of a worker that requests with long steps have still to get, of as many as others were served."""
@@ -65,23 +58,24 @@ class StepSelection:
     def select(
         self, running: Mapping[int, RunningRequest], number: int, num_workers: int, on_error: OnError
     ) -> PlannedStep:
-        """Set the plans of the requests of the next step, the group's step `number`, and return it.
-
-        Requests that have a plan are in flight, and are left out. `on_error` gets a request that cannot go on, and why.
-        """
+        """Plan the group's step `number`, for requests that are not in flight with another step already. `on_error`
+        gets a request that cannot go on, and why."""
         limit = self.limit.rows
         in_flight = {
             request_id: entry.rows_in_step for request_id, entry in running.items() if entry.plan is not None
         }
         self._assignment = BranchAssignment(num_workers, limit)
         plans = self._plans(running, in_flight, on_error)
-        rows = {request_id: running[request_id].rows_left(plan) for request_id, plan in plans.items()}
+        rows = {
+            request_id: plan.rows_of(running[request_id].branches_left(plan))
+            for request_id, plan in plans.items()
+        }
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
         part_rows = {request_id: rows.pop(request_id) for request_id in long}
         room: float = limit
         waiting_branch_rows = plans[long[0]].max_branch_rows if long else 0
         if rows and long:
-            room = self._room_beside(sum(rows.values()) / num_workers, waiting_branch_rows)
+            room = self._room_for_part(sum(rows.values()) / num_workers, waiting_branch_rows)
             part_rows = {long[0]: min(part_rows[long[0]], int(room * num_workers))} if room else {}
         part_rows_taken = 0
         taken: set[int] = set()
@@ -108,26 +102,22 @@ class StepSelection:
     def _of_this_step(
         self, selected: list[int], in_flight: int, wanted_rows: float, is_long: bool
     ) -> list[int]:
-        """Those of the selected requests that are in this step, of which the others may be in the next one.
-
-        `in_flight`: requests that are. `wanted_rows`: rows of a worker that all of these want. `is_long`: a long step
-        is among them.
-        """
+        """The part of the selected requests that is in this step. `wanted_rows`: rows of a worker that all of them
+        want."""
         if self._overlap == "auto" and wanted_rows < HALVED_ROWS * self._cost.free_rows:
             return [] if in_flight else selected  # they wait for the others, to be in one step with them
         if not self._overlap or is_long:
             return selected
         return selected[: math.ceil((len(selected) + in_flight) / STEPS_IN_FLIGHT)]
 
-    def _room_beside(self, others: float, branch_rows: int) -> float:
-        """Rows of a worker that a request with a long step gets beside others, a branch at least. 0: others have to be
-        served first. `others`: rows of a worker that these want in this step. `branch_rows`: of a branch of the long
-        step."""
+    def _room_for_part(self, others: float, branch_rows: int) -> float:
+        """Rows of a worker for a request with a long step next to others, which want `others` rows; one branch of
+        `branch_rows` rows at least. 0: others have to be served first."""
         limit = self.limit.rows
         if self._credit >= branch_rows:
-            beside = limit - others
+            left = limit - others
             # Where not all fit, it has a step of its own, and others go on in the next one.
-            return min(self._credit, beside if beside >= branch_rows else max(limit, branch_rows))
+            return min(self._credit, left if left >= branch_rows else max(limit, branch_rows))
         free = min(self._cost.free_rows, limit - others)
         return free if free >= branch_rows else 0
 
@@ -151,21 +141,20 @@ class StepSelection:
         return plans
 
     def _in_turn(self, running: Mapping[int, RunningRequest]) -> list[int]:
-        suspect = self._suspects.next_of(running)
-        if suspect is not None:
-            return [suspect]
+        alone = self._poison.next_of(running)
+        if alone is not None:
+            return [alone]
         # Where all were in the last step, one that was left out of earlier ones comes first.
         return sorted(running, key=lambda key: (running[key].last_step, running[key].session.steps))
 
     def _is_long(self, entry: RunningRequest, plan: Plan) -> bool:
-        """Whether the request's step is made in parts."""
         if entry.replay or len(plan.branches) == 1:
             return False
         if entry.rank_of_branch:
             return True
         if plan.num_rows <= self.limit.rows:
             return False
-        alone = BranchAssignment(self._assignment.num_workers, math.inf)
+        alone = BranchAssignment(len(self._assignment.load), math.inf)
         alone.add(plan, range(len(plan.branches)), ())
         return alone.rows > self.limit.rows
 
@@ -198,7 +187,8 @@ class StepSelection:
         if not step.waiting_branch_rows:
             self._credit = 0.0
             return
-        others = (assignment.total_rows - step.part_rows) / assignment.num_workers
-        most = max(self.limit.rows, step.waiting_branch_rows)
-        self._credit = min(self._credit + others, most)
-        self._credit = max(0.0, self._credit - step.part_rows / assignment.num_workers)
+        num_workers = len(assignment.load)
+        others = (sum(assignment.load) - step.part_rows) / num_workers
+        max_credit = max(self.limit.rows, step.waiting_branch_rows)
+        self._credit = min(self._credit + others, max_credit)
+        self._credit = max(0.0, self._credit - step.part_rows / num_workers)

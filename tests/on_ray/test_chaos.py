@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.kv_transfer import TRANSFERS
 from support.group_under_test import (
     NUM_WORKERS,
     GroupUnderTest,
@@ -66,7 +67,7 @@ def test_at_random_steps(
 @pytest.mark.parametrize(
     ("sig", "transfer", "folder"),
     [
-        *((sig, transfer, TINY_MODEL) for sig in (KILL, STOP) for transfer in ("collective", "object_store")),
+        *((sig, transfer, TINY_MODEL) for sig in (KILL, STOP) for transfer in TRANSFERS),
         *((KILL, "collective", folder) for folder in TINY_EXPERTS.values()),
     ],
     ids=lambda value: getattr(value, "name", value),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.kv_transfer import TRANSFERS
 from support.fault_injection import FaultInjection
 from support.group_under_test import (
     NUM_WORKERS,
@@ -19,7 +20,7 @@ from support.group_under_test import (
 )
 from support.marks import also_long, also_slow
 from support.processes import actor_pids, send_signal
-from support.tiny_model import TINY_EXPERTS, TINY_MODEL
+from support.tiny_model import TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
 
 
@@ -83,8 +84,9 @@ def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjectio
 
 
 @pytest.mark.long
-def test_killed_where_kv_travel_by_object_store(tmp_path: Path, reference: ReferenceResults) -> None:
-    with group_with_faults(tmp_path, reference, transfer="object_store") as (group, faults):
+@pytest.mark.parametrize("transfer", sorted(TRANSFERS.keys() - {tiny_config().transfer}))
+def test_killed_with_another_transfer(transfer: str, tmp_path: Path, reference: ReferenceResults) -> None:
+    with group_with_faults(tmp_path, reference, transfer=transfer) as (group, faults):
         for point in ("source", "receiver"):
             group.run_batch(6, lambda point=point: faults.inject(point))
             group.run_until(lambda: not faults.pending)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors.engine import RayEngine
+from actors.kv_transfer import TRANSFERS
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
@@ -28,9 +29,13 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "group": {"num_workers": 2},
         "model": {"path": str(TINY_EXPERTS["sdar-moe"])},
     },
-    "2 workers, object store, steps in parts": {
-        "group": {"num_workers": 2, "transfer": "object_store"},
-        "model": {"max_num_batched_tokens": 140},
+    **{
+        f"2 workers, {name}, steps in parts": {
+            "group": {"num_workers": 2, "transfer": name},
+            "model": {"max_num_batched_tokens": 140},
+        }
+        for name in TRANSFERS
+        if name != tiny_config().transfer
     },
 }
 
@@ -65,7 +70,7 @@ def local(engine: RayEngine) -> LocalResults:
     scope="module",
     params=[
         "4 workers, stored prefixes",
-        *also_slow("2 workers, object store, steps in parts"),
+        *also_slow(*(name for name in GROUPS if "steps in parts" in name)),
         *also_long("3 workers, LLaDA2, stored prefixes", "1 worker", "2 workers", "2 workers, SDAR-MoE"),
     ],
 )

@@ -16,6 +16,7 @@ import ray
 from ray.util import placement_group_table
 
 from actors.engine import RayEngine
+from actors.kv_transfer import TRANSFERS
 from actors.placement import BundleAllocator, remove_own_groups
 from lopa_ray.errors import SettingsError
 from support.fault_injection import FaultInjection
@@ -155,7 +156,7 @@ def test_workers_with_shards_come_and_go(group_and_faults: tuple[GroupUnderTest,
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["forward", "source", "receiver"])
-@pytest.mark.parametrize("transfer", ["collective", "object_store"])
+@pytest.mark.parametrize("transfer", TRANSFERS)
 def test_a_shard_hangs(point: str, transfer: str, tmp_path: Path, reference: ReferenceResults) -> None:
     settings = {**TWO_SHARDS, "step_timeout_s": 4.0, "transfer": transfer}
     with shards_with_faults(tmp_path, reference, **settings) as (group, faults):

@@ -199,7 +199,7 @@ def decode_with_losses(
         if not group.in_flight and draw.random() < 0.15:
             group.change(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
         if not group.in_flight and draw.random() < 0.1:
-            group.scheduler.suspects.record_error(group.scheduler.running_ids)
+            group.scheduler.poison.record_error([*group.scheduler.request_by_slot.values()])
         if not group.in_flight:
             plans = group.scheduler.plan(len(group.runners))
             if draw.random() < 0.1 and group.scheduler.split_steps():
@@ -207,11 +207,11 @@ def decode_with_losses(
                 plans = group.scheduler.plan(len(group.runners))
             if plans:
                 group.send(plans, dying())
-        if group.in_flight and (beside := group.scheduler.plan_beside(len(group.runners))):
+        if group.in_flight and (beside := group.scheduler.plan_overlapped(len(group.runners))):
             group.counts["overlapped"] += 1
             group.send(beside, dying())
-        if overlap and draw.random() < 0.02 and group.scheduler.running_ids:
-            cancelled = draw.choice(group.scheduler.running_ids)
+        if overlap and draw.random() < 0.02 and group.scheduler.request_by_slot:
+            cancelled = draw.choice([*group.scheduler.request_by_slot.values()])
             group.scheduler.cancel(cancelled)
             group.counts["cancelled"] += 1
             del canvases[cancelled], group.journals[cancelled]

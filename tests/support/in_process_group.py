@@ -17,9 +17,8 @@ from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import BranchReport, StepReport
-from lopa_ray.scheduling.epoch_change import change_epoch
 from lopa_ray.scheduling.prefix_index import PrefixIndex
-from lopa_ray.scheduling.recovery import Recovery
+from lopa_ray.scheduling.recovery import Recovery, change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
 
 ReportBytes = tuple[bytes, ...]

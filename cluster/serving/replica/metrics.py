@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from actors.client_streams import StepEvents
-from actors.master_status import MasterStatus
+from actors.master_status import COUNTERS, GAUGES, MasterStatus
 from cluster.choices.messages import ChoiceFinished
 from cluster.serving.replica.exported_metrics import ExportedMetrics
 from lopa_ray.protocol.events import RequestStep
@@ -49,9 +49,6 @@ class GroupMetrics:
             "lopa_rule_steps", "Steps of the rule of filling in steps of requests."
         )
         self._workers = metrics.gauge("lopa_workers", "Live branch workers.")
-        self._wanted = metrics.gauge("lopa_workers_wanted", "Branch workers that there should be.")
-        self._slots = metrics.gauge("lopa_slots_used", "Cache slots in use.")
-        self._waiting = metrics.gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.")
         self._client_waiting = metrics.gauge(
             "lopa_client_requests_waiting",
             "Requests that wait for a slot, by the API key that they have.",
@@ -59,18 +56,9 @@ class GroupMetrics:
         )
         self._clients: set[str] = {NO_KEY}
         """Those that had waiting requests."""
-        self._group_counters = {
-            "prefix_hits": metrics.counter(
-                "lopa_prefix_hits", "Requests that found the beginning of their prompt."
-            ),
-            "prefix_positions": metrics.counter(
-                "lopa_prefix_positions", "Prompt positions that were not computed again."
-            ),
-            "lost_workers": metrics.counter("lopa_lost_workers", "Branch workers that have died or hung."),
-            "out_of_memory_steps": metrics.counter(
-                "lopa_out_of_memory_steps", "Steps that failed because a worker had too little memory."
-            ),
-        }
+        self._group_gauges = {field: metrics.gauge(*metric) for field, metric in GAUGES.items()}
+        """By the field of `MasterStatus` that has the value."""
+        self._group_counters = {field: metrics.counter(*metric) for field, metric in COUNTERS.items()}
         """By the field of `MasterStatus` that counts the same since the group was started."""
         self._group_counts = dict.fromkeys(self._group_counters, 0)
         """Those of the last status."""
@@ -129,9 +117,8 @@ class GroupMetrics:
             self._lost_groups.inc(lost_groups - self._num_lost_groups)
             self._num_lost_groups = lost_groups
         self._workers.set(0 if status.broken else status.workers)
-        self._wanted.set(status.target_workers)
-        self._slots.set(status.in_flight)
-        self._waiting.set(status.waiting)
+        for field, gauge in self._group_gauges.items():
+            gauge.set(getattr(status, field))
         self._count_clients(status.waiting_by_client)
         counts: dict[str, int] = {field: getattr(status, field) for field in self._group_counters}
         # A group that replaces a lost one begins at 0.

@@ -10,18 +10,13 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from actors.branch_pool import BranchPool
 from actors.branch_worker import BranchWorker
-from actors.kv_transfer import (
-    TRANSFERS,
-    CollectiveTransfer,
-    KVTransfer,
-    ObjectStoreTransfer,
-    transfer_of,
-)
+from actors.kv_transfer import TRANSFERS
 from actors.rendezvous import Rendezvous
+from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
-from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.group_settings import NEED_AN_ACCELERATOR, TransferName
+from lopa_ray.errors import SettingsError
 from lopa_ray.execution import model_loader
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
@@ -46,10 +41,10 @@ class FullCluster:
 def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FullCluster()
     monkeypatch.setattr("actors.worker_factory.ray.remote", lambda **_: lambda _: cluster)
-    pool = BranchPool(tiny_spec(group={"num_workers": 1}))
+    factory = WorkerFactory(tiny_spec(group={"num_workers": 1}))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no actor"):
-            pool.factory.create()
+            factory.create()
     first, second = cluster.asked
     assert first == second  # a worker without a bundle would go anywhere in the cluster
 
@@ -80,10 +75,10 @@ def test_shards_compile_together_before_they_take_part(
         "start_timeout_s": 600.0,
         "step_timeout_s": 2.0,
     }
-    pool = BranchPool(tiny_spec(model={"load_format": "dummy"}, group=group))
+    factory = WorkerFactory(tiny_spec(model={"load_format": "dummy"}, group=group))
     workers = [[FakeShard() for _ in range(shards)] for _ in range(2)]
     for of_worker in workers:
-        assert asyncio.run(pool.factory.load_model(WorkerHandle(tuple(of_worker)))) == "info"
+        assert asyncio.run(factory.load_model(WorkerHandle(tuple(of_worker)))) == "info"
     if not (compiled and shards > 1):
         assert not any(shard.rendezvous for of_worker in workers for shard in of_worker)
         return
@@ -92,7 +87,7 @@ def test_shards_compile_together_before_they_take_part(
         assert [(r.rank, r.world_size, r.timeout_s) for r in of_worker] == [(0, 2, 600.0), (1, 2, 600.0)]
         assert len({r.epoch for r in of_worker}) == 1
     assert joined[0][0].group_name != joined[1][0].group_name
-    assert all(r.epoch < pool.epoch for of_worker in joined for r in of_worker)  # no epoch of a step
+    assert all(r.epoch < -1 for of_worker in joined for r in of_worker)  # no epoch of a step
 
 
 class TimedShard:
@@ -125,13 +120,13 @@ def test_workers_agree_on_what_is_the_fastest_on_the_first(
     )
     group = {"num_workers": 2, "tensor_parallel_size": 2}
     spec = tiny_spec(model={**model, "load_format": "dummy"}, group=group)
-    pool = BranchPool(spec)
+    factory = WorkerFactory(spec)
     attention = ("reference", "sdpa", "sdpa", "sdpa")
     shards = [TimedShard(tiny_spec(model={"attention": name}, group=group)) for name in attention]
 
     async def load() -> None:
         workers = WorkerHandle(tuple(shards[:2])), WorkerHandle(tuple(shards[2:]))
-        await asyncio.gather(*map(pool.factory.load_model, workers))
+        await asyncio.gather(*map(factory.load_model, workers))
 
     asyncio.run(load())
     agreed = [("use", shards[0].resolved)] if measured else []
@@ -144,22 +139,27 @@ def test_workers_agree_on_what_is_the_fastest_on_the_first(
 @pytest.mark.parametrize(
     ("config", "transfer"),
     [
-        ({}, CollectiveTransfer),
-        ({"group": {"transfer": "collective"}}, CollectiveTransfer),
-        ({"group": {"transfer": "object_store"}}, ObjectStoreTransfer),
-        ({"group": {"num_accelerators": 0.5}}, CollectiveTransfer),
-        ({"group": {"num_accelerators": 0.5}, "model": {"device": "cuda"}}, ObjectStoreTransfer),
-        ({"model": {"device": "cuda"}}, CollectiveTransfer),
+        ({}, "collective"),
+        ({"group": {"num_accelerators": 0.5}}, "collective"),
+        ({"group": {"num_accelerators": 0.5}, "model": {"device": "cuda"}}, "object_store"),
+        ({"model": {"device": "cuda"}}, "collective"),
+        *(({"group": {"transfer": name}}, name) for name in TRANSFERS),
     ],
 )
-def test_workers_that_share_an_accelerator_form_no_collective(
-    config: dict[str, Any], transfer: type[KVTransfer]
-) -> None:
-    assert transfer_of(tiny_spec(**config).config) is transfer
+def test_workers_that_share_an_accelerator_form_no_collective(config: dict[str, Any], transfer: str) -> None:
+    assert tiny_spec(**config).config.transfer == transfer
+
+
+@pytest.mark.parametrize("name", sorted(NEED_AN_ACCELERATOR))
+def test_a_transfer_between_accelerators_is_refused_where_workers_share_one(name: str) -> None:
+    with pytest.raises(
+        SettingsError, match=f"group.transfer {name} .*cannot form a collective; use object_store"
+    ):
+        tiny_spec(group={"num_accelerators": 0.5, "transfer": name}, model={"device": "cuda"})
 
 
 def test_every_value_of_the_setting_is_a_transfer() -> None:
-    assert set(get_args(GroupSettings.model_fields["transfer"].annotation)) == {"auto", *TRANSFERS}
+    assert set(get_args(TransferName)) == {*TRANSFERS}
 
 
 def test_a_worker_uses_what_it_is_told_to() -> None:

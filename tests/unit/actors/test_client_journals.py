@@ -12,8 +12,8 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.plan import StepPlan
+from lopa_ray.scheduling.poison_requests import MAX_LONE_LOSSES
 from lopa_ray.scheduling.scheduler import Scheduler
-from lopa_ray.scheduling.suspects import MAX_LONE_LOSSES
 from support.fake_model import VOCABULARY, FakeModel
 
 MODEL = FakeModel(seed=2)

@@ -17,9 +17,9 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import TransferError, WorkerError, WorkerLostError, WorkerMemoryError
 from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.scheduling.poison_requests import MAX_LOSSES
 from lopa_ray.scheduling.scheduler import Scheduler
 from lopa_ray.scheduling.step_limit import INITIAL_ROWS
-from lopa_ray.scheduling.suspects import MAX_LOSSES
 from support.fake_model import VOCABULARY, FakeModel
 
 LACK = WorkerMemoryError("worker 0 lacks memory")
@@ -54,12 +54,12 @@ def test_an_error_that_no_request_is_to_blame_for_ends_the_group_after_a_few_att
     for _ in range(MAX_REPEATS):
         started._handle(error)
         assert failures(started) == {} and started._streams.broken is None
-    assert started._scheduler.limit.rows == INITIAL_ROWS and started._scheduler.suspects.next_of(ids) is None
+    assert started._scheduler.limit.rows == INITIAL_ROWS and started._scheduler.poison.next_of(ids) is None
     started._handle(error)
     assert isinstance(started._streams.broken, WorkerLostError)
 
 
-def test_an_innocent_suspect_goes_on_when_the_other_one_is_cancelled_during_its_lone_step() -> None:
+def test_an_innocent_request_goes_on_when_the_other_one_is_cancelled_during_its_lone_step() -> None:
     started, (first, second) = master(2)
     started._handle(WorkerError("one of the two"))
     started._scheduler.plan(1)

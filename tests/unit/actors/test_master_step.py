@@ -11,7 +11,7 @@ import pytest
 
 from actors.master import Master
 from lopa_ray.errors import WorkerLostError
-from lopa_ray.scheduling.suspects import Suspects
+from lopa_ray.scheduling.poison_requests import PoisonRequests
 
 
 class FakePool(list[str]):
@@ -50,10 +50,10 @@ class Recorded(Master):
         self.changing = False
         self._scheduler: Any = SimpleNamespace(
             plan=lambda size: self._called("plan") or plan_named(""),
-            plan_beside=lambda size: [],
+            plan_overlapped=lambda size: [],
             advance=self._record_advance,
             planned_ids=(),
-            suspects=Suspects(),
+            poison=PoisonRequests(),
         )
         self._membership: Any = SimpleNamespace(pool=FakePool(self._called), change=self._record_change)
         self._streams: Any = SimpleNamespace(

@@ -11,7 +11,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError
 
 import actors.pending_workers
 from actors.pending_workers import START_FAILURES, PendingWorkers
-from actors.timers import StartPhases
+from actors.start_phases import StartPhases
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import CheckpointError, LopaError, WorkerLostError
 
@@ -29,8 +29,9 @@ class FakeWorker:
     def ping(self) -> asyncio.Future[Any]:
         return asyncio.gather(self.place.wait(), self.answers.wait())
 
-    async def prepare(self) -> None:
-        pass
+    def call(self, method: str) -> tuple[Any, ...]:
+        assert method == "prepare"
+        return ()
 
 
 class FakeFactory:
@@ -80,7 +81,7 @@ def start_of_two(test: Test, *, placed: int = 100) -> None:
             await test(factory, pending, start)
         finally:
             start.cancel()
-            pending.close()
+            pending.set_target(0)
 
     asyncio.run(main())
 

@@ -17,8 +17,14 @@ from ray.exceptions import (
     RuntimeEnvSetupError,
 )
 
-from actors.rpc import IN_A_STEP, MEMORY_ADVICE, cause_of, death_of_worker, unwrapped_errors
-from actors.step_connection import ConnectionLostError
+from actors.actor_errors import (
+    IN_A_STEP,
+    MEMORY_ADVICE,
+    ConnectionLostError,
+    cause_of,
+    unwrapped_errors,
+)
+from actors.rpc import death_of_worker
 from lopa_ray.errors import CheckpointError, ClusterError, TransferError, WorkerLostError, WorkerMemoryError
 
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")

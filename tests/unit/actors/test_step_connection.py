@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +16,11 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from actors import step_connection
+from actors.actor_errors import ConnectionLostError, cause_of, is_death
 from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
-from actors.rpc import cause_of, is_death
-from actors.step_connection import (
-    HEADER,
-    ConnectionLostError,
-    OverlappingStepThread,
-    StepAddress,
-    StepServer,
-    StepThread,
-)
+from actors.step_thread import HEADER, StepAddress, StepThread
 from actors.step_transport import CallTransport, ConnectionTransport, make_step_transport
+from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import ScoreError, TransferError, WorkerError, WorkerMemoryError
 
 TIMEOUT_S = 10.0
@@ -52,26 +46,40 @@ async def _dead() -> None:
 
 @asynccontextmanager
 async def connected(
-    execute: Callable[[Any], Any],
+    launch: Callable[[Any], Callable[[], Any]],
     answer: Callable[[], Awaitable[None]] | None = None,
-    kind: type[StepThread] = StepThread,
-) -> AsyncIterator[tuple[StepServer, FakeActor, StepThread]]:
-    """A server, and a worker in a thread that is connected to it."""
-    server, actor = StepServer(), FakeActor(answer)
+    *,
+    overlaps: bool = False,
+) -> AsyncIterator[tuple[ConnectionTransport, FakeActor, StepThread]]:
+    """A master's transport, and a worker in a thread that is connected to it."""
+    server, actor = ConnectionTransport(), FakeActor(answer)
     try:
         address = await server.address(actor)
-        yield server, actor, await asyncio.to_thread(kind, address, execute, TIMEOUT_S)
+        thread = await asyncio.to_thread(StepThread, address, launch, TIMEOUT_S, overlaps=overlaps)
+        yield server, actor, thread
     finally:
+        server.forget(WorkerHandle((actor,)))
         server.close()
 
 
-async def ask(server: StepServer, actor: FakeActor, plan: Any) -> Any:
-    return await asyncio.wait_for(server.execute(actor, pickle.dumps(plan)), TIMEOUT_S)
+def send(server: ConnectionTransport, actor: FakeActor, plan: Any) -> asyncio.Future[Any]:
+    batch = server.scatter([WorkerHandle((actor,))], [plan])
+    [(answer,)] = batch._replies.values()
+    return answer
+
+
+async def ask(server: ConnectionTransport, actor: FakeActor, plan: Any) -> Any:
+    return await asyncio.wait_for(send(server, actor, plan), TIMEOUT_S)
+
+
+def at_once(execute: Callable[[Any], Any]) -> Callable[[Any], Callable[[], Any]]:
+    """A step whose report is there when it was launched."""
+    return lambda plan: partial(execute, plan)
 
 
 def test_plans_come_and_reports_go_whatever_their_size() -> None:
     async def run() -> list[Any]:
-        async with connected(lambda plan: plan * 2) as (server, actor, _):
+        async with connected(at_once(lambda plan: plan * 2)) as (server, actor, _):
             return [await ask(server, actor, bytes(size)) for size in (0, 1, 5_000_000, 3)]
 
     assert [len(report) for report in asyncio.run(run())] == [0, 2, 10_000_000, 6]
@@ -102,7 +110,7 @@ def test_what_a_worker_raises_comes_back_with_its_traceback(
         return plan
 
     async def run() -> BaseException:
-        async with connected(execute) as (server, actor, _):
+        async with connected(at_once(execute)) as (server, actor, _):
             with pytest.raises(Exception) as caught:
                 await ask(server, actor, "fail")
             assert await ask(server, actor, "next") == "next"
@@ -125,7 +133,7 @@ def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
         threads[0]._socket.shutdown(socket.SHUT_RDWR)
 
     async def run() -> list[BaseException]:
-        async with connected(execute, _dead if dead else None) as (server, actor, thread):
+        async with connected(at_once(execute), _dead if dead else None) as (server, actor, thread):
             threads.append(thread)
             errors = []
             for _ in range(2):  # in the middle of a step, and before one
@@ -137,6 +145,22 @@ def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
     errors = asyncio.run(run())
     assert all(type(error) is (ActorDiedError if dead else ConnectionLostError) for error in errors)
     assert all(map(is_death, errors))
+
+
+class Unreadable:
+    """Can be pickled, and not be made from that."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def test_a_report_that_cannot_be_read_is_a_lost_connection() -> None:
+    async def run() -> None:
+        async with connected(at_once(lambda plan: Unreadable())) as (server, actor, _):
+            with pytest.raises(ConnectionLostError):
+                await ask(server, actor, "plan")
+
+    asyncio.run(run())
 
 
 def test_a_step_is_launched_while_the_device_computes_the_one_before() -> None:
@@ -157,14 +181,14 @@ def test_a_step_is_launched_while_the_device_computes_the_one_before() -> None:
         return report
 
     async def run() -> None:
-        async with connected(launch, kind=OverlappingStepThread) as (server, actor, _):
-            first, second = (server.execute(actor, pickle.dumps(plan)) for plan in "AB")
+        async with connected(launch, overlaps=True) as (server, actor, _):
+            first, second = (send(server, actor, plan) for plan in "AB")
             assert await asyncio.to_thread(launched["B"].wait, TIMEOUT_S)
             assert not first.done()
             finished["B"].set()  # a device does not, but its host may be told so early
             finished["A"].set()
             assert await asyncio.wait_for(first, TIMEOUT_S) == "a"
-            third = server.execute(actor, pickle.dumps("C"))
+            third = send(server, actor, "C")
             assert await asyncio.wait_for(second, TIMEOUT_S) == "b"
             assert await asyncio.to_thread(launched["C"].wait, TIMEOUT_S)
             finished["C"].set()
@@ -188,9 +212,9 @@ def test_an_error_of_one_step_in_flight_is_that_steps_answer() -> None:
         return report
 
     async def run() -> list[Any]:
-        async with connected(launch, kind=OverlappingStepThread) as (server, actor, _):
+        async with connected(launch, overlaps=True) as (server, actor, _):
             plans = ("one", "no launch", "two", "no report", "three")
-            answers = [server.execute(actor, pickle.dumps(plan)) for plan in plans]
+            answers = [send(server, actor, plan) for plan in plans]
             return await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), TIMEOUT_S)
 
     one, no_launch, two, no_report, three = asyncio.run(run())
@@ -199,8 +223,8 @@ def test_an_error_of_one_step_in_flight_is_that_steps_answer() -> None:
     assert (str(no_launch), str(no_report)) == ("no launch", "no report")
 
 
-@pytest.mark.parametrize("kind", [StepThread, OverlappingStepThread])
-def test_a_lost_worker_fails_all_its_steps_in_flight(kind: type[StepThread]) -> None:
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_lost_worker_fails_all_its_steps_in_flight(overlaps: bool) -> None:
     threads = []
 
     def execute(_: Any) -> Callable[[], None]:
@@ -208,9 +232,9 @@ def test_a_lost_worker_fails_all_its_steps_in_flight(kind: type[StepThread]) -> 
         return lambda: None
 
     async def run() -> list[Any]:
-        async with connected(execute, _dead, kind) as (server, actor, thread):
+        async with connected(execute, _dead, overlaps=overlaps) as (server, actor, thread):
             threads.append(thread)
-            answers = [server.execute(actor, pickle.dumps(number)) for number in range(2)]
+            answers = [send(server, actor, number) for number in range(2)]
             return await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), TIMEOUT_S)
 
     assert [type(error) for error in asyncio.run(run())] == [ActorDiedError, ActorDiedError]
@@ -225,12 +249,12 @@ def test_ray_is_asked_about_a_worker_that_takes_long(monkeypatch: pytest.MonkeyP
             await _dead()
 
     async def run() -> None:
-        server, actor = StepServer(), FakeActor(dead_later)
+        server, actor = ConnectionTransport(), FakeActor(dead_later)
         address = await server.address(actor)
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(address.token)
         await reader.readexactly(1)
-        answer = server.execute(actor, b"")  # a node that is gone closes no connection
+        answer = send(server, actor, None)  # a node that is gone closes no connection
         while actor.pings < 2:
             await asyncio.sleep(0.01)
         assert not answer.done()
@@ -245,7 +269,7 @@ def test_ray_is_asked_about_a_worker_that_takes_long(monkeypatch: pytest.MonkeyP
 
 def test_nothing_is_unpickled_for_a_stranger() -> None:
     async def run() -> None:
-        async with connected(lambda plan: plan) as (server, actor, _):
+        async with connected(at_once(lambda plan: plan)) as (server, actor, _):
             address = await server.address(actor)
             assert address.token.hex() not in repr(address) and repr(address.token) not in repr(address)
             stranger: StepAddress = replace(address, token=bytes(len(address.token)))
@@ -258,7 +282,7 @@ def test_nothing_is_unpickled_for_a_stranger() -> None:
                 assert await reader.read() == b""
             writer.close()
             assert await ask(server, actor, "plan") == "plan"
-            server.forget(actor)  # its token is of no use any more
+            server.forget(WorkerHandle((actor,)))  # its token is of no use any more
             with pytest.raises(TransferError):
                 await asyncio.to_thread(StepThread, address, print, TIMEOUT_S)
 

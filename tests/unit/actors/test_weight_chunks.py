@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors import worker_model
-from actors.worker_model import from_chunks, to_chunks
+from actors import weight_chunks
+from actors.weight_chunks import from_chunks, to_chunks
 from lopa_ray.model.checkpoint import read_weights
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.weights import Weights
@@ -36,8 +36,8 @@ def test_chunks_give_back_the_weights(
     def weights() -> Weights:
         return read_weights(stored, dtype=torch.bfloat16, quantization=quantization, keep_fp8=keep_fp8)
 
-    monkeypatch.setattr(worker_model, "CHUNK_BYTES", 10_000)
-    monkeypatch.setattr(worker_model.ray, "get", lambda chunk: chunk)
+    monkeypatch.setattr(weight_chunks, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(weight_chunks.ray, "get", lambda chunk: chunk)
     chunks = list(to_chunks(weights()))
     assert len(chunks) > 3
     shared, wanted = dict(from_chunks(chunks)), dict(weights())

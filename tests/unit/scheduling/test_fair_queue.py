@@ -36,7 +36,7 @@ def joined(scheduler: Scheduler) -> list[int]:
     order: dict[int, None] = {}
     while scheduler.busy:
         plans = scheduler.plan(1)
-        order |= dict.fromkeys(scheduler.running_ids)
+        order |= dict.fromkeys(scheduler.request_by_slot.values())
         scheduler.advance([MODEL.execute(plan) for plan in plans])
     return [*order]
 
@@ -136,6 +136,10 @@ def test_rows_that_cost_little_are_free() -> None:
         queue.add(number, session(client))
         queue.pop()
     rows = dict.fromkeys(range(4), 100)
-    assert [queue.select(rows, free_rows) for free_rows in (0, 100, 200)] == [[0, 3], [0, 3, 1], [0, 3, 1, 2]]
+    assert [queue.select(rows, free_rows, {}) for free_rows in (0, 100, 200)] == [
+        [0, 3],
+        [0, 3, 1],
+        [0, 3, 1, 2],
+    ]
     queue.serve(0, 100)
-    assert queue.select(rows, 0) == [3, 0]
+    assert queue.select(rows, 0, {}) == [3, 0]

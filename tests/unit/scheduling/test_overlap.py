@@ -63,7 +63,7 @@ class Loop:
         """Send what may be sent; returns `halves`."""
         if not self.in_flight and (plans := self.scheduler.plan(self.workers)):
             self.in_flight.append(plans)
-        if self.in_flight and (plans := self.scheduler.plan_beside(self.workers)):
+        if self.in_flight and (plans := self.scheduler.plan_overlapped(self.workers)):
             self.in_flight.append(plans)
         return self.halves
 
@@ -184,7 +184,7 @@ def test_a_request_in_flight_keeps_its_slot_while_another_gives_its_own_away() -
     loop.scheduler.submit(session(2, client="other"))
     loop.finish()
     assert loop.send() == [[2], [3]]
-    assert loop.scheduler.running_ids == (2, 3)  # 2 has made fewer steps, and is in flight
+    assert [*loop.scheduler.request_by_slot.values()] == [2, 3]  # 2 has made fewer steps, and is in flight
     assert {event.request_key for event in loop.run()} == {1, 2, 3}
 
 
@@ -225,11 +225,11 @@ def test_a_request_that_is_cancelled_and_whose_half_is_in_flight_leaves_the_othe
     assert not loop.scheduler.busy
 
 
-def test_a_failure_gives_up_both_steps_and_all_their_requests_are_suspects() -> None:
+def test_a_failure_gives_up_both_steps_and_each_of_their_requests_runs_alone() -> None:
     loop = loop_of(4)
     loop.send()
     assert set(loop.scheduler.planned_ids) == {1, 2, 3, 4}
-    assert loop.scheduler.suspects.record_error(loop.scheduler.planned_ids) is None
+    assert loop.scheduler.poison.record_error(loop.scheduler.planned_ids) is None
     loop.fail()
     for request in (1, 2, 3, 4):  # each one alone, and nothing beside it
         assert loop.send() == [[request]]
@@ -237,11 +237,11 @@ def test_a_failure_gives_up_both_steps_and_all_their_requests_are_suspects() -> 
     assert [len(half) for half in loop.send()] == [2, 2]
 
 
-def test_a_suspect_from_another_group_waits_for_what_is_in_flight_and_runs_alone() -> None:
+def test_a_poison_request_from_another_group_waits_for_what_is_in_flight_and_runs_alone() -> None:
     loop = loop_of(2)
     loop.send()
     third = loop.scheduler.submit(session(5))
-    loop.scheduler.suspects.add_losses(third, 2)
+    loop.scheduler.poison.add_losses(third, 2)
     loop.finish()
     assert loop.send() == [[2]]
     loop.finish()
@@ -337,7 +337,7 @@ def decode(seed: int, *, overlap: bool) -> dict[int, list[StepOutcome]]:
         overlapped |= len(loop.send()) == 2
         if draw.random() < 0.1:
             if draw.random() < 0.3:
-                loop.scheduler.suspects.record_error(loop.scheduler.planned_ids)
+                loop.scheduler.poison.record_error(loop.scheduler.planned_ids)
             loop.workers = draw.randint(1, 3)
             loop.fail()
             continue

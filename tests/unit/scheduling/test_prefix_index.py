@@ -94,8 +94,8 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
                 ]
             plans = group.scheduler.plan(len(group.runners))
             reports = group.evaluate(plans)
-            if group.scheduler.running_ids and draw.random() < 0.05:
-                group.scheduler.cancel(draw.choice(group.scheduler.running_ids))
+            if group.scheduler.request_by_slot and draw.random() < 0.05:
+                group.scheduler.cancel(draw.choice([*group.scheduler.request_by_slot.values()]))
                 cancelled += 1
             for step in reports:
                 for request, report in step.reports:
@@ -237,9 +237,7 @@ def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
 def hashes_of_texts(draw: st.DrawFn) -> PrefixHashes:
     """Prefixes of few texts, so that many begin alike."""
     ids = draw(st.lists(st.integers(0, 1), min_size=1, max_size=12))
-    return PrefixHashes(
-        tuple(range(2, 2 * len(ids) + 2, 2)), tuple(bytes(ids[: at + 1]) for at in range(len(ids)))
-    )
+    return {2 * at + 2: bytes(ids[: at + 1]) for at in range(len(ids))}
 
 
 @checks(max_examples=150)
@@ -256,23 +254,23 @@ def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[
     there: set[int] = set()
     for event, hashes in events:
         parts = index.match(hashes)
-        at = 0
+        at, stop = 0, max(hashes)
         for part in parts:  # one behind the other, each from something that was stored with the same ids
-            assert part.span.start == at < part.span.stop <= hashes.ends[-1]
+            assert part.span.start == at < part.span.stop <= stop
             at = part.span.stop
             assert part.prefix_id in there
-            assert texts[part.prefix_id][: at // 2] == hashes.digests[-1][: at // 2]
+            assert texts[part.prefix_id][: at // 2] == hashes[stop][: at // 2]
         if event == "touch":
             index.touch(parts)
         elif event in ("insert", "cancel"):
             entry = index.reserve(hashes)
             if entry is not None:
-                assert (entry.span.start, entry.span.stop) == (at, hashes.ends[-1])
-                texts[entry.prefix_id] = hashes.digests[-1]
+                assert (entry.span.start, entry.span.stop) == (at, stop)
+                texts[entry.prefix_id] = hashes[stop]
                 there.add(entry.prefix_id)
                 index.insert(entry) if event == "insert" else index.cancel_reservation(entry)
             else:
-                assert at == hashes.ends[-1] or hashes.ends[-1] - at > 0
+                assert at <= stop
         elif event == "evict":
             there -= set(index.pending_evictions)
             index.confirm_evictions(index.pending_evictions)
@@ -289,7 +287,7 @@ def test_the_least_recently_used_makes_room() -> None:
     index = PrefixIndex(12)
 
     def hashes(text: bytes) -> PrefixHashes:
-        return PrefixHashes((4,), (text,))
+        return {4: text}
 
     for text in (b"a", b"b", b"c"):
         entry = index.reserve(hashes(text))
@@ -304,4 +302,4 @@ def test_the_least_recently_used_makes_room() -> None:
         False,
     ]
     assert index.reserve(hashes(b"d")) is None  # it is on its way
-    assert index.reserve(PrefixHashes((13,), (b"e",))) is None  # it would never fit
+    assert index.reserve({13: b"e"}) is None  # it would never fit

@@ -75,7 +75,7 @@ def test_steps_are_smaller_and_requests_take_turns(workers: int) -> None:
         taking_part = [scheduled.request_id for scheduled in plans[0].requests]
         assert all(lanes(plan) == 1 or rows(plan) <= scheduler.limit.rows for plan in plans)
         turns.update(taking_part)
-        running = scheduler.running_ids
+        running = [*scheduler.request_by_slot.values()]
         counts = [turns[request_id] for request_id in ids if request_id in running]
         assert max(counts) - min(counts) <= 1
         scheduler.advance([MODEL.execute(plan) for plan in plans])
@@ -183,7 +183,9 @@ def test_a_long_step_slows_other_requests_down_by_half_at_most() -> None:
     while set(ids) & set(scheduler.unfinished_ids):
         [plan] = scheduler.plan(1)
         share = {request.request_id: request for request in plan.requests}
-        assert set(scheduler.running_ids) - {long} == set(share) - {long}  # they are in each step
+        assert set(scheduler.request_by_slot.values()) - {long} == set(share) - {
+            long
+        }  # they are in each step
         if scheduler.session_state(long) and len(share.get(long, plan.requests[0]).plan.branches) == 12:
             of_long += rows(replace(plan, requests=(share[long],))) if long in share else 0
             of_others += rows(replace(plan, requests=tuple(share[id_] for id_ in share if id_ != long)))

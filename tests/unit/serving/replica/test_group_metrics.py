@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from actors.client_streams import StepEvents
+from actors.master_status import COUNTERS, GAUGES
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
@@ -26,6 +27,13 @@ def test_counters_follow_a_group_and_the_one_in_its_place() -> None:
     assert 'lopa_prefix_hits_total{model="m"} 4.0\n' in group.text()
     assert 'lopa_prefix_positions_total{model="m"} 96.0\n' in group.text()
     assert 'lopa_out_of_memory_steps_total{model="m"} 3.0\n' in group.text()
+
+
+def test_every_field_that_declares_a_metric_is_exported() -> None:
+    group = GroupMetrics("m")
+    group.on_status(replace(STATUS, **dict.fromkeys((*COUNTERS, *GAUGES), 3)), 0)
+    for name in (*(f"{name}_total" for name, _ in COUNTERS.values()), *(name for name, _ in GAUGES.values())):
+        assert f'{name}{{model="m"}} 3.0\n' in group.text()
 
 
 def test_lost_groups_and_workers_are_counted() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from actors import timers
-from actors.timers import StartPhases
+from actors import start_phases
+from actors.start_phases import StartPhases
 
 
 def test_a_phase_ends_with_the_last_that_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([100.0, 101.0, 103.0, 103.5, 110.0])
-    monkeypatch.setattr(timers.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(start_phases.time, "monotonic", lambda: next(moments))
     phases = StartPhases()
     assert phases.seconds == {}
     phases.end("workers")
