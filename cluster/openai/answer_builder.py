@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from cluster.choices.messages import (
     ChoiceFinished,
     ChoicesOutput,
     ChoicesRequest,
-    ChoiceStats,
     RequestAccepted,
     TextDelta,
 )
+from cluster.openai.completion_objects import RequestCost, Trace
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.lopa_models import ChoiceCost, RequestCost, Trace
 
 MIN_LOGPROB = -9999.0
 """OpenAI's log-probability for a probability of almost 0; JSON has no infinity."""
@@ -27,7 +25,7 @@ class AnswerBuilder(ABC):
     """Builds the response, or the events, of one request. It takes every output, in order."""
 
     end_of_stream: ClassVar[ServerSentEvent | None] = None
-    """Behind all other events, also where an error ended them."""
+    """After all other events, also where an error ended them."""
 
     def __init__(self, model: str, request: ChoicesRequest) -> None:
         self.model, self.request = model, request
@@ -63,7 +61,7 @@ class AnswerBuilder(ABC):
 
     @abstractmethod
     def last_events(self) -> Iterator[ServerSentEvent]:
-        """The events behind those of the outputs. Raises ApiError (504) if a choice ran into its deadline."""
+        """The events after the last output. Raises ApiError (504) if a choice ran into its deadline."""
 
     @abstractmethod
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
@@ -117,11 +115,6 @@ class AnswerBuilder(ABC):
             commit_bytes=sum(stats.commit_bytes for stats in all_stats),
             **({"trace": Trace(traceEvents=events)} if self.request.trace else {}),
         )
-
-
-def choice_cost(stats: ChoiceStats) -> ChoiceCost:
-    """The cost of one choice."""
-    return ChoiceCost(**asdict(stats), tpf=stats.tpf)
 
 
 def clamp_logprob(logprob: float) -> float:

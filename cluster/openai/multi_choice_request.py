@@ -1,4 +1,4 @@
-"""What requests for chat and for text completions have in common."""
+"""The common part of requests for chat and for text completions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from cluster.openai.errors import invalid_value, short_repr
 from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.request_model import MAX_INT, RequestModel
+from cluster.openai.request_model import RequestModel
 from cluster.openai.structured_output import StructuredRequest
+from lopa_ray.config.http_field import MAX_INT
 
 
 def _as_list(value: Any) -> Any:
@@ -40,11 +41,6 @@ class StreamOptions(RequestModel):
 class MultiChoiceRequest(StructuredRequest, GenerationRequest):
     """A request for choices."""
 
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **GenerationRequest.unsupported_fields,
-        **StructuredRequest.unsupported_fields,
-    }
-
     n: int | None = Field(default=None, ge=1, le=MAX_INT)
     """Choices per prompt."""
 
@@ -52,13 +48,12 @@ class MultiChoiceRequest(StructuredRequest, GenerationRequest):
     """Only as many as `n`: no further candidates are made."""
 
     stop: Stop | None = None
-    """The answer ends in front of the first of these texts."""
+    """The answer ends before the first of these texts."""
 
     stream_options: StreamOptions | None = None
     """Only with `stream`."""
 
     def choices_options(self) -> dict[str, Any]:
-        """See `GenerationRequest`. Raises ApiError (400) for fields that do not go together."""
         n = self.n or 1
         if self.stream_options is not None and not self.stream:
             raise invalid_value("stream_options", "only has a meaning with stream: true; leave it out")
@@ -67,4 +62,4 @@ class MultiChoiceRequest(StructuredRequest, GenerationRequest):
                 "best_of",
                 f"got {self.best_of} with n {n}; more candidates than n are not supported: leave it out",
             )
-        return {"n": n, "stop": tuple(self.stop or ())}
+        return super().choices_options() | {"n": n, "stop": tuple(self.stop or ())}

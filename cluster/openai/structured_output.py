@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import RequestModel
+from cluster.openai.request_model import UNUSED, RequestModel
 
 ANY_JSON_OBJECT = '{"type": "object"}'
 """The schema for requests of any JSON object."""
@@ -35,17 +35,12 @@ GuidedChoice: TypeAlias = Annotated[list[str], Field(min_length=1)]
 class NamedSchema(RequestModel):
     """OpenAI's wrapping of a JSON schema."""
 
-    name: str | None = None
-    """Accepted, and not used."""
-
-    description: str | None = None
-    """Accepted, and not used."""
+    name: str | None = UNUSED
+    description: str | None = UNUSED
+    strict: bool | None = UNUSED
 
     definition: Annotated[JsonSchema, Field(alias="schema")] = None
-    """What the answer is valid under; left out: any JSON object."""
-
-    strict: bool | None = None
-    """Accepted, and not used: answers are always valid."""
+    """The schema of the answer; left out: any JSON object."""
 
 
 class ResponseFormat(RequestModel):

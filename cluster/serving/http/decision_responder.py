@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import OwnedId
+from cluster.openai.decisions import DecisionRequest
 from cluster.openai.errors import ApiError, decision_error
-from cluster.openai.response_model import ResponseModel
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord
 from cluster.serving.http.responder import run_until_disconnect, send_json
@@ -26,9 +26,7 @@ class DecisionExchange:
 
     model: str
     message: DecisionMessage
-    respond: Callable[[DecisionResult], ResponseModel]
-    as_error: Callable[[ApiError], ApiError]
-    """What the protocol makes of an error about the request."""
+    request: DecisionRequest
     headers: Mapping[str, str] = field(default_factory=dict)
     """Of the response."""
 
@@ -55,12 +53,12 @@ class DecisionResponder(Response):
         try:
             await run_until_disconnect(receive, self._send(send))
         except RequestError as error:
-            raise self._exchange.as_error(decision_error(error)) from None
+            raise self._exchange.request.as_error(decision_error(error)) from None
 
     async def _send(self, send: Send) -> None:
         result = await self._result()
         self._record.prompt_tokens, self._record.completion_tokens = result.input_tokens, result.output_tokens
-        response = self._exchange.respond(result).to_dict()
+        response = self._exchange.request.respond(self._exchange.model, result).to_dict()
         await send_json(send, 200, response, self._exchange.headers)
 
     async def _result(self) -> DecisionResult:

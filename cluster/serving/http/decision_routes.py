@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from fastapi import APIRouter, Request, Response, Security
 
 from cluster.choices.messages import OwnedId
-from cluster.openai.decision_objects import DecisionObject, decision_object
+from cluster.openai.decision_objects import DecisionObject
 from cluster.openai.decisions import DecisionsRequest
 from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
@@ -25,7 +24,7 @@ from cluster.typesafe.system_one import (
     REQUEST_ID_HEADER,
     SystemOneRequest,
 )
-from cluster.typesafe.system_one_answers import SystemOneResponse, system_one_response
+from cluster.typesafe.system_one_answers import SystemOneResponse
 
 _ERROR_STATUSES = (404, 409, 413, 415, 429, 499, 500, 503, 504)
 
@@ -57,8 +56,7 @@ def decision_routes(
         request = DecisionsRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
         message = request.as_message(record.id, client)
         model = choose_model(request.model, backend().models)
-        exchange = DecisionExchange(model, message, partial(decision_object, model), lambda error: error)
-        return respond(http_request, exchange)
+        return respond(http_request, DecisionExchange(model, message, request))
 
     @router.post(
         "/systemone",
@@ -79,10 +77,8 @@ def decision_routes(
             request = SystemOneRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
         message = request.as_message(record.id, client)
         model = choose_model(request.model, backend().models)
-        answer = partial(system_one_response, model, request)
         headers = {REQUEST_ID_HEADER: record.id}
-        exchange = DecisionExchange(model, message, answer, request.unprocessable, headers)
-        return respond(http_request, exchange)
+        return respond(http_request, DecisionExchange(model, message, request, headers))
 
     return router
 

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request, Response, Security
 from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.chat import ChatBuilder, ChatRequest
-from cluster.openai.choices_request import make_choices_request
 from cluster.openai.completion_objects import (
     ChatChunk,
     ChatCompletion,
@@ -65,7 +64,7 @@ def openai_routes(
         body = await read_json_object(http_request, settings.max_body_bytes)
         logger.debug("request %s has the fields %s", record.id, sorted(body))
         request = request_model.parse(body)
-        choices_request = make_choices_request(record.id, request, client=client_of(http_request.scope))
+        choices_request = request.as_choices_request(record.id, client_of(http_request.scope))
         record.model = choose_model(request.model, backend().models)
         builder = new_builder(record.model, request, choices_request)
         return Responder(backend(), builder, request.setting_fields(), request.warnings, record, running_ids)

@@ -11,7 +11,7 @@ from cluster.openai.chat import ChatRequest
 from cluster.openai.completion_objects import ChatChunk, CompletionChunk
 from cluster.openai.completions import CompletionRequest
 from cluster.openai.decisions import DecisionsRequest
-from cluster.openai.error_object import ErrorObject
+from cluster.openai.errors import ErrorObject
 from cluster.openai.responses import ResponsesRequest
 from cluster.openai.responses_objects import ResponseEvent, ResponseObject
 from cluster.openai.tokenization import DetokenizeRequest, TokenizeRequest
