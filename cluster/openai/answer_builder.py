@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, ClassVar
 
 from cluster.choices.messages import (
@@ -96,23 +97,19 @@ class AnswerBuilder(ABC):
             raise ApiError(504, message, "deadline_exceeded", headers=headers, partial=self._completion())
 
     def _request_cost(self) -> RequestCost:
-        all_stats = [finished.stats for finished in self._finished.values()]
-        steps, tokens = sum(stats.steps for stats in all_stats), sum(stats.tokens for stats in all_stats)
-        phases = dict.fromkeys((name for stats in all_stats for name in stats.phases_seconds), 0.0)
-        for stats in all_stats:
-            for name, seconds in stats.phases_seconds.items():
-                phases[name] += seconds
+        costs = [finished.stats for finished in self._finished.values()]
+        sums = ("steps", "forwards", "rule_steps", "tokens", "commit_bytes")
+        total = {name: sum(getattr(cost, name) for cost in costs) for name in sums}
+        phases: dict[str, float] = {}
+        for phase, seconds in chain.from_iterable(cost.phases_seconds.items() for cost in costs):
+            phases[phase] = phases.get(phase, 0.0) + seconds
         events = [dict(event) for _, finished in sorted(self._finished.items()) for event in finished.trace]
         return RequestCost(
-            steps=steps,
-            forwards=sum(stats.forwards for stats in all_stats),
-            rule_steps=sum(stats.rule_steps for stats in all_stats),
-            tokens=tokens,
-            tpf=tokens / steps if steps else 0.0,
-            seconds=max(stats.seconds for stats in all_stats),
-            queued_seconds=max(stats.queued_seconds for stats in all_stats),
+            **total,
+            tpf=total["tokens"] / total["steps"] if total["steps"] else 0.0,
+            seconds=max(cost.seconds for cost in costs),
+            queued_seconds=max(cost.queued_seconds for cost in costs),
             phases_seconds=phases,
-            commit_bytes=sum(stats.commit_bytes for stats in all_stats),
             **({"trace": Trace(traceEvents=events)} if self.request.trace else {}),
         )
 

@@ -69,14 +69,11 @@ class TokenizeRequest(ModelRequest):
             )
         if self.prompt is not None:
             raise invalid_value("prompt", "excludes messages; leave one of them out")
-        if self.add_special_tokens:
-            raise invalid_value(
-                "add_special_tokens", "got true with messages; a chat has those of its template: leave it out"
-            )
-        if self.parse_special:
-            raise invalid_value(
-                "parse_special", "got true with messages, whose text has no special tokens: leave it out"
-            )
+        for name in ("add_special_tokens", "parse_special"):
+            if getattr(self, name):
+                raise invalid_value(
+                    name, "got true with messages, whose special tokens are the template's: leave it out"
+                )
         variables = dict(self.chat_template_kwargs or {})
         if self.add_generation_prompt is not None:
             variables["add_generation_prompt"] = self.add_generation_prompt

@@ -21,7 +21,7 @@ from cluster.typesafe.system_one_answers import (
     SystemOneResponse,
     SystemOneUsage,
 )
-from lopa_ray.decisions.answers import Answer, ChoiceAnswer, DecisionResult, PredicateAnswer, ScoreAnswer
+from lopa_ray.decisions.answers import ChoiceAnswer, DecisionResult, PredicateAnswer, ScoreAnswer
 from lopa_ray.decisions.questions import (
     MAX_QUESTIONS,
     MAX_VALUES,
@@ -77,13 +77,24 @@ class NoulCriteria(RequestModel):
     false: OptionalContent = None
 
 
-class NoulParam(RequestModel):
+class AnyQuestion(RequestModel):
+    """A question of any type."""
+
+    def as_question(self, name: str) -> Question:
+        """The same for the model; raises NotImplementedError for a type that is refused."""
+        raise NotImplementedError
+
+    def answer_object(self, answer: Any) -> AnswerObject:
+        """Its answer in the shape of this protocol; raises NotImplementedError as well."""
+        raise NotImplementedError
+
+
+class NoulParam(AnyQuestion):
     """A question that is answered by yes or no."""
 
     type: Literal["noul"]
-
     instructions: OptionalContent = None
-    """The question or statement. May be left out where `criteria` has a description."""
+    """May be left out where `criteria` has a description."""
 
     criteria: NoulCriteria | None = None
 
@@ -102,13 +113,11 @@ class NoulParam(RequestModel):
         return NoulAnswerObject(type="noul", noul=answer.probability)
 
 
-class ChoiceCriteriaParam(RequestModel):
+class ChoiceCriteriaParam(AnyQuestion):
     """Which one of some choices fits."""
 
     type: Literal["choice"]
-
     instructions: OptionalContent = None
-    """What to decide."""
 
     criteria: dict[str, OptionalContent] = Field(min_length=1, max_length=MAX_VALUES)
     """Name of each choice → when it applies."""
@@ -126,13 +135,11 @@ class ChoiceCriteriaParam(RequestModel):
         )
 
 
-class ScoreCriteriaParam(RequestModel):
+class ScoreCriteriaParam(AnyQuestion):
     """Which one of some ordered levels fits."""
 
     type: Literal["score"]
-
     instructions: OptionalContent = None
-    """What to rate."""
 
     criteria: list[Content] = Field(min_length=1, max_length=MAX_VALUES)
     """Descriptions of the levels, from number 0 on."""
@@ -150,7 +157,7 @@ class ScoreCriteriaParam(RequestModel):
         )
 
 
-class BoxParam(RequestModel):
+class BoxParam(AnyQuestion):
     """A place in an image, which no model here reads."""
 
     type: Literal["box"]
@@ -159,14 +166,6 @@ class BoxParam(RequestModel):
     @classmethod
     def _refuse(cls, value: Any) -> Any:
         raise PydanticCustomError("unsupported", NO_IMAGES, {"field": "type"})
-
-    def as_question(self, name: str) -> Question:
-        """Raises NotImplementedError: there are none."""
-        raise NotImplementedError(name)
-
-    def answer_object(self, answer: Answer) -> AnswerObject:
-        """Raises NotImplementedError: there are none."""
-        raise NotImplementedError(answer)
 
 
 QuestionParam: TypeAlias = Annotated[
@@ -226,7 +225,7 @@ class SystemOneRequest(DecisionRequest):
 
     def respond(self, model: str, result: DecisionResult) -> SystemOneResponse:
         answers = {
-            name: question.answer_object(answer)  # type: ignore[arg-type]  # answers are of the questions' types
+            name: question.answer_object(answer)  # type: ignore[arg-type]  # it is of the question's type
             for (name, question), answer in zip(self.questions.items(), result.answers, strict=True)
         }
         usage = SystemOneUsage(input_tokens=result.input_tokens, output_tokens=result.output_tokens)
