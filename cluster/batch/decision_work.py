@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.batch.lines import CompletedLine, DecisionLine, LineResult, OpenAILine, identity, response_row
-from cluster.openai.decision_objects import DecisionObject
-from cluster.openai.decisions import DecisionRequest, DecisionsRequest
+from cluster.openai.decisions.objects import DecisionObject
+from cluster.openai.decisions.request import DecisionRequest, DecisionsRequest
 from cluster.openai.errors import decision_error, invalid_value
 from cluster.typesafe.system_one import SystemOneRequest
 from lopa_ray.decoding.result import GenerationResult

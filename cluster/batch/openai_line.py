@@ -11,12 +11,12 @@ from cluster.batch.lines import CompletedLine, LineResult, OpenAILine, response_
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoicesRequest, RequestAccepted
 from cluster.openai.answer_builder import AnswerBuilder
-from cluster.openai.chat import ChatBuilder, ChatRequest
-from cluster.openai.completions import CompletionBuilder, CompletionRequest
+from cluster.openai.completions.chat import ChatBuilder, ChatRequest
+from cluster.openai.completions.text import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import api_error, invalid_value
 from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_builder import ResponsesBuilder
+from cluster.openai.responses.builder import ResponsesBuilder
+from cluster.openai.responses.request import ResponsesRequest
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import SessionFactory

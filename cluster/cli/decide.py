@@ -19,8 +19,8 @@ from cluster.batch.open_engine import open_engine
 from cluster.batch.source import read_lines
 from cluster.cli.generate import write_outputs
 from cluster.command_line.exit_status import FAILED, error_exit
-from cluster.openai.decision_objects import decision_object
-from cluster.openai.decisions import DecisionsRequest
+from cluster.openai.decisions.objects import decision_object
+from cluster.openai.decisions.request import DecisionsRequest
 from cluster.openai.errors import ApiError
 from lopa_ray.decisions.answers import Answer, ChoiceAnswer, DecisionResult, PredicateAnswer
 from lopa_ray.decisions.questions import Question

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
 from cluster.choices.decision_message import DecisionMessage
-from cluster.openai.decisions import DecisionOptions, DecisionRequest
+from cluster.openai.decisions.request import DecisionOptions, DecisionRequest
 from cluster.openai.errors import ApiError, short_repr
 from cluster.openai.request_model import RequestModel
 from cluster.typesafe.errors import UnprocessableError, unprocessable

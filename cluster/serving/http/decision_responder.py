@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import OwnedId
-from cluster.openai.decisions import DecisionRequest
+from cluster.openai.decisions.request import DecisionRequest
 from cluster.openai.errors import ApiError, decision_error
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from fastapi import APIRouter, Request, Response, Security
 
 from cluster.choices.messages import OwnedId
-from cluster.openai.decision_objects import DecisionObject
-from cluster.openai.decisions import DecisionsRequest
+from cluster.openai.decisions.objects import DecisionObject
+from cluster.openai.decisions.request import DecisionsRequest
 from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of

@@ -10,19 +10,19 @@ from fastapi import APIRouter, Request, Response, Security
 
 from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.openai.answer_builder import AnswerBuilder
-from cluster.openai.chat import ChatBuilder, ChatRequest
 from cluster.openai.completion_objects import (
     ChatChunk,
     ChatCompletion,
     Completion,
     CompletionChunk,
 )
-from cluster.openai.completions import CompletionBuilder, CompletionRequest
+from cluster.openai.completions.chat import ChatBuilder, ChatRequest
+from cluster.openai.completions.text import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import ApiError, short_repr
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.model_list import ModelCard, ModelList
-from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_builder import ResponsesBuilder
+from cluster.openai.responses.builder import ResponsesBuilder
+from cluster.openai.responses.request import ResponsesRequest
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object

@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cluster.openai.chat import ChatRequest
 from cluster.openai.completion_objects import ChatChunk, CompletionChunk
-from cluster.openai.completions import CompletionRequest
-from cluster.openai.decisions import DecisionsRequest
+from cluster.openai.completions.chat import ChatRequest
+from cluster.openai.completions.text import CompletionRequest
+from cluster.openai.decisions.request import DecisionsRequest
 from cluster.openai.errors import ErrorObject
-from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_objects import ResponseEvent, ResponseObject
+from cluster.openai.responses.objects import ResponseEvent, ResponseObject
+from cluster.openai.responses.request import ResponsesRequest
 from cluster.openai.tokenization import DetokenizeRequest, TokenizeRequest
 from cluster.serving.http.responder import WARNING_HEADER
 from cluster.serving.http.server_models import ScaleRequest

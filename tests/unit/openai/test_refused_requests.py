@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.openai.chat import ChatRequest
+from cluster.openai.completions.chat import ChatRequest
 from cluster.openai.errors import ApiError
 from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
 

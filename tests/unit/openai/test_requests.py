@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from cluster.choices.messages import ChoicesRequest
-from cluster.openai.chat import ChatRequest
+from cluster.openai.completions.chat import ChatRequest
 from cluster.openai.generation_request import FIELDS_OF_SETTINGS
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.text import tolerant_object

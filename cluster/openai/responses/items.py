@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from cluster.choices.messages import TextDelta
 from cluster.openai.completion_objects import ChatLogprob
-from cluster.openai.responses_objects import (
+from cluster.openai.responses.objects import (
     ItemStatus,
     OutputFunctionCall,
     OutputItem,

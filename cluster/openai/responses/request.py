@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import UNUSED, JsonObject, RequestModel
-from cluster.openai.responses_input import Items, template_messages
-from cluster.openai.responses_tools import OtherTool, ResponseTool, ResponseToolChoice, ResponseTools
+from cluster.openai.responses.input import Items, template_messages
+from cluster.openai.responses.tools import OtherTool, ResponseTool, ResponseToolChoice, ResponseTools
 from cluster.openai.structured_output import ANY_JSON_OBJECT
 from cluster.openai.tool_request import ToolRequest
 from lopa_ray.config.http_field import MAX_INT

@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field
 from cluster.choices.messages import ChoiceFinished, TextDelta, TokenLogprob
 from cluster.openai.answer_builder import clamp_logprob
 from cluster.openai.completion_objects import Completion, CompletionChunk, TextChoice, TextLogprobs
+from cluster.openai.completions.builder import MultiChoiceBuilder
+from cluster.openai.completions.request import MultiChoiceRequest
 from cluster.openai.errors import invalid_value, short_repr
-from cluster.openai.multi_choice_builder import MultiChoiceBuilder
-from cluster.openai.multi_choice_request import MultiChoiceRequest
 from lopa_ray.config.http_field import MAX_INT
 from lopa_ray.engine.session_factory import Prompt
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from cluster.choices.decision_message import DecisionMessage
-from cluster.openai.decision_content import Content, DecisionInputParam, content_text, decision_input
-from cluster.openai.decision_objects import DecisionObject, decision_object
+from cluster.openai.decisions.content import Content, DecisionInputParam, content_text, decision_input
+from cluster.openai.decisions.objects import DecisionObject, decision_object
 from cluster.openai.errors import ApiError
 from cluster.openai.request_model import UNUSED, ModelRequest, RequestModel
 from cluster.openai.response_model import ResponseModel

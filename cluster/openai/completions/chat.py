@@ -31,9 +31,9 @@ from cluster.openai.completion_objects import (
     MadeCall,
     TopLogprob,
 )
+from cluster.openai.completions.builder import MultiChoiceBuilder
+from cluster.openai.completions.request import MultiChoiceRequest
 from cluster.openai.errors import invalid_value
-from cluster.openai.multi_choice_builder import MultiChoiceBuilder
-from cluster.openai.multi_choice_request import MultiChoiceRequest
 from cluster.openai.tool_request import ToolRequest
 from cluster.openai.tools import ToolChoice, Tools, new_call_id
 from lopa_ray.config.http_field import MAX_INT

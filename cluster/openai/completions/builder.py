@@ -17,9 +17,9 @@ from cluster.choices.messages import (
 )
 from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.completion_objects import CanvasNote, Usage
+from cluster.openai.completions.request import MultiChoiceRequest
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.multi_choice_request import MultiChoiceRequest
 from cluster.openai.response_model import ResponseModel
 from lopa_ray import __version__
 

@@ -18,12 +18,11 @@ from cluster.choices.messages import (
     ToolCallDelta,
 )
 from cluster.openai.answer_builder import AnswerBuilder
-from cluster.openai.chat import chat_logprobs
+from cluster.openai.completions.chat import chat_logprobs
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_items import EventFields, ResponsesItems
-from cluster.openai.responses_objects import (
+from cluster.openai.responses.items import EventFields, ResponsesItems
+from cluster.openai.responses.objects import (
     IncompleteDetails,
     InputTokensDetails,
     OutputTokensDetails,
@@ -31,6 +30,7 @@ from cluster.openai.responses_objects import (
     ResponseObject,
     ResponseUsage,
 )
+from cluster.openai.responses.request import ResponsesRequest
 
 REPEATED = (
     "instructions",
