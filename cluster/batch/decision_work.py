@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.batch.lines import CompletedLine, DecisionLine, LineResult, OpenAILine, identity
-from cluster.batch.response_row import response_row
-from cluster.choices.decision_message import DecisionMessage
-from cluster.openai.decision_objects import DecisionObject, decision_object
-from cluster.openai.decisions import DecisionsRequest
-from cluster.openai.errors import ApiError, decision_error, invalid_value
-from cluster.openai.response_model import ResponseModel
+from cluster.batch.lines import CompletedLine, DecisionLine, LineResult, OpenAILine, identity, response_row
+from cluster.openai.decisions.objects import DecisionObject
+from cluster.openai.decisions.request import DecisionRequest, DecisionsRequest
+from cluster.openai.errors import decision_error, invalid_value
 from cluster.typesafe.system_one import SystemOneRequest
-from cluster.typesafe.system_one_answers import system_one_response
-from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.decision_factory import DecisionTask, new_decision
@@ -24,34 +17,10 @@ from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import RequestError
 from lopa_ray.protocol.events import RequestStep
 
-
-@dataclass(frozen=True, slots=True)
-class ParsedDecision:
-    """What a body asks, and how its path answers."""
-
-    message: DecisionMessage
-    respond: Callable[[DecisionResult], ResponseModel]
-    as_error: Callable[[ApiError], ApiError]
-    """What the path makes of an error about the request."""
-
-
-def _openai(body: dict[str, Any], default_model: str) -> ParsedDecision:
-    request = DecisionsRequest.parse(body)
-    respond = partial(decision_object, request.model or default_model)
-    return ParsedDecision(request.as_message("", ""), respond, lambda error: error)
-
-
-def _typesafe(body: dict[str, Any], default_model: str) -> ParsedDecision:
-    request = SystemOneRequest.parse({"model": default_model, **body})
-    respond = partial(system_one_response, request.model, request)
-    return ParsedDecision(request.as_message("", ""), respond, request.unprocessable)
-
-
-DECISION_URLS: Mapping[str, Callable[[dict[str, Any], str], ParsedDecision]] = {
-    "/v1/decisions": _openai,
-    "/v1/systemone": _typesafe,
+DECISION_URLS: Mapping[str, type[DecisionRequest]] = {
+    "/v1/decisions": DecisionsRequest,
+    "/v1/systemone": SystemOneRequest,
 }
-"""Path of the server → how a body is read, with the name of the model where the body has none."""
 
 
 class DecisionWork:
@@ -60,9 +29,11 @@ class DecisionWork:
     def __init__(self, line: OpenAILine | DecisionLine, sessions: SessionFactory) -> None:
         """Raises ApiError and LopaError for questions that cannot be answered."""
         self.line = line
-        parse = DECISION_URLS[line.url if isinstance(line, OpenAILine) else "/v1/decisions"]
-        parsed = parse(line.body, str(sessions.config.model.path))
-        self._respond, message = parsed.respond, parsed.message
+        default_model = str(sessions.config.model.path)
+        request_class = DECISION_URLS[line.url if isinstance(line, OpenAILine) else "/v1/decisions"]
+        self._request = request = request_class.parse({"model": default_model, **line.body})
+        self._model = request.model or default_model
+        message = request.as_message("", "")
         if message.deadline_s is not None:
             raise invalid_value("lopa.deadline", "has no meaning in a file; leave it out")
         settings = message.settings if isinstance(line, OpenAILine) else line.settings or {}
@@ -71,17 +42,15 @@ class DecisionWork:
         except RequestError as error:
             if not isinstance(line, OpenAILine):
                 raise
-            raise parsed.as_error(decision_error(error)) from None
+            raise request.as_error(decision_error(error)) from None
         self.sessions: Sequence[DecodeSession] = (self._decision.session,)
 
     def add_step(self, index: int, event: RequestStep) -> None:
-        """Take in a step."""
         self._decision.add(event)
 
     def result(self, results: Sequence[GenerationResult]) -> LineResult:
-        """The line's result, when its session has ended."""
         result, line = self._decision.result(), self.line
-        response = self._respond(result)
+        response = self._request.respond(self._model, result)
         if isinstance(line, OpenAILine):
             row = response_row(line, 200, response.to_dict())
         else:

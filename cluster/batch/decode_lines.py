@@ -16,9 +16,9 @@ from cluster.batch.lines import (
     PromptLine,
     RequestLine,
     identity,
+    response_row,
 )
 from cluster.batch.openai_line import OpenAIWork
-from cluster.batch.response_row import response_row
 from cluster.batch.result_format import StepRecorder, result_as_dict
 from cluster.openai.errors import ApiError, api_error
 from lopa_ray.decoding.result import GenerationResult

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,7 +25,7 @@ OPENAI_KEYS = ("custom_id", "method", "url", "body")
 _RESPONSE_ID = "batch_req_"
 
 DECISION_KEYS = ("input", "questions")
-"""What a line with questions has, both in the shape of OpenAI's API."""
+"""The keys of a line with questions, both in the shape of OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +102,18 @@ LineResult: TypeAlias = CompletedLine | FailedLine
 
 
 def identity(line: int, request_id: object) -> dict[str, Any]:
-    """What the row of a line in this project's format begins with."""
+    """The beginning of the row of a line in this project's format."""
     return {"line": line} if request_id is None else {"line": line, "id": request_id}
 
 
-def response_id(line: int) -> str:
-    """The `id` of a result row in OpenAI's batch format."""
-    return f"{_RESPONSE_ID}{line}"
+def response_row(line: OpenAILine, status: int, body: Any) -> dict[str, Any]:
+    """The row of the output for a line of OpenAI's batch files: the response that a server would have sent."""
+    response = {"status_code": status, "request_id": f"batch-{line.line}", "body": body}
+    return {**_openai_identity(line.line, line.custom_id), "response": response, "error": None}
+
+
+def _openai_identity(line: int, custom_id: object) -> dict[str, Any]:
+    return {"id": f"{_RESPONSE_ID}{line}", "custom_id": custom_id}
 
 
 # Rows that are read again
@@ -125,7 +129,7 @@ def line_of(row: Mapping[str, Any]) -> int | None:
 
 
 def is_failed(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the output is that of a `FailedLine`."""
+    """Whether a row of the output belongs to a `FailedLine`."""
     if row.get("error") is not None:
         return True
     response = row.get("response")
@@ -154,7 +158,8 @@ def parse_record(number: int, record: object) -> ParsedLine:
     try:
         if set(DECISION_KEYS) & record.keys():
             return _parse_decision(number, record)
-        prompt, parse_special = _parse_prompt(record), _parse_special(record)
+        prompt = _parse_prompt(record)
+        parse_special = _require(record, "parse_special", bool | None, "true, false") is not False
         return PromptLine(number, prompt, request_id, _parse_settings(record), parse_special)
     except PromptError as error:
         return FailedLine(number, str(error), request_id)
@@ -162,22 +167,17 @@ def parse_record(number: int, record: object) -> ParsedLine:
 
 def _parse_openai_line(number: int, record: dict[str, Any]) -> ParsedLine:
     custom_id, url, body = (record.get(key) for key in ("custom_id", "url", "body"))
-    expected = {"custom_id": (custom_id, str), "url": (url, str), "body": (body, dict)}
-    problem = next(
-        (
-            f"{key}: got {short_repr(value)}; give a batch line's custom_id, method, url and body"
-            for key, (value, kind) in expected.items()
-            if not isinstance(value, kind)
-        ),
-        None,
-    )
-    if problem is None and record.get("method", "POST") != "POST":
+    if isinstance(custom_id, str) and isinstance(url, str) and isinstance(body, dict):
+        if record.get("method", "POST") == "POST":
+            return OpenAILine(number, custom_id, url, body)
         problem = f"method: got {short_repr(record['method'])}; allowed: POST"
-    if isinstance(custom_id, str) and isinstance(url, str) and isinstance(body, dict) and problem is None:
-        return OpenAILine(number, custom_id, url, body)
+    else:
+        kinds = {"custom_id": str, "url": str, "body": dict}
+        wrong = next(key for key, kind in kinds.items() if not isinstance(record.get(key), kind))
+        problem = f"{wrong}: got {short_repr(record.get(wrong))}; give a batch line's custom_id, method, url and body"
     error = {"code": "invalid_line", "message": problem}
-    row = {"id": response_id(number), "custom_id": custom_id, "response": None, "error": error}
-    return FailedLine(number, str(problem), custom_id, row=row)
+    row = {**_openai_identity(number, custom_id), "response": None, "error": error}
+    return FailedLine(number, problem, custom_id, row=row)
 
 
 def _parse_decision(number: int, record: dict[str, Any]) -> DecisionLine:
@@ -203,13 +203,19 @@ def _parse_prompt(record: dict[str, Any]) -> Prompt:
     if key == "prompt" and isinstance(prompt, str):
         return require_unicode(prompt)
     if key == "messages":
-        if isinstance(prompt, list):
-            return read_messages(prompt)
-        raise PromptError(f"messages: got {short_repr(prompt)}; allowed: a list of messages")
+        return read_messages(_require(record, key, list, "a list of messages"))
     if isinstance(prompt, list) and all(type(token) is int for token in prompt):
         return prompt
     allowed = "text or a list of token ids" if key == "prompt" else "a list of token ids"
-    raise PromptError(f"{key}: got {json.dumps(prompt)[:60]}; allowed: {allowed}")
+    raise PromptError(f"{key}: got {short_repr(prompt)}; allowed: {allowed}")
+
+
+def _require(record: dict[str, Any], key: str, kind: Any, allowed: str) -> Any:
+    """The value of a key. Raises PromptError for one of another type."""
+    value = record.get(key)
+    if not isinstance(value, kind):
+        raise PromptError(f"{key}: got {short_repr(value)}; allowed: {allowed}")
+    return value
 
 
 def require_unicode(text: str) -> str:
@@ -224,15 +230,6 @@ def require_unicode(text: str) -> str:
 
 
 def _parse_settings(record: dict[str, Any]) -> dict[str, Any] | None:
-    settings = record.get("settings")
-    if settings is not None and not isinstance(settings, dict):
-        raise PromptError(f"settings: got {json.dumps(settings)[:60]}; allowed: an object of settings")
+    settings: dict[str, Any] | None = _require(record, "settings", dict | None, "an object of settings")
     given = {name: record[name] for name in GIVING if record.get(name) is not None}
     return {**(settings or {}), **given} if given else settings
-
-
-def _parse_special(record: dict[str, Any]) -> bool:
-    value = record.get("parse_special")
-    if not isinstance(value, bool | None):
-        raise PromptError(f"parse_special: got {json.dumps(value)[:60]}; allowed: true, false")
-    return value is not False

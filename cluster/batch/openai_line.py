@@ -7,18 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cluster.batch.decision_work import DECISION_URLS
-from cluster.batch.lines import CompletedLine, LineResult, OpenAILine
-from cluster.batch.response_row import response_row
+from cluster.batch.lines import CompletedLine, LineResult, OpenAILine, response_row
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoicesRequest, RequestAccepted
 from cluster.openai.answer_builder import AnswerBuilder
-from cluster.openai.chat import ChatBuilder, ChatRequest
-from cluster.openai.choices_request import make_choices_request
-from cluster.openai.completions import CompletionBuilder, CompletionRequest
+from cluster.openai.completions.chat import ChatBuilder, ChatRequest
+from cluster.openai.completions.text import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import api_error, invalid_value
 from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_builder import ResponsesBuilder
+from cluster.openai.responses.builder import ResponsesBuilder
+from cluster.openai.responses.request import ResponsesRequest
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import SessionFactory
@@ -42,7 +40,7 @@ class OpenAIWork:
         """Raises ApiError and LopaError for a request that cannot be answered."""
         self.line = line
         request, new_builder = self._parse()
-        choices_request = make_choices_request(f"batch-{line.line}", request)
+        choices_request = request.as_choices_request(f"batch-{line.line}")
         model = request.model or str(sessions.config.model.path)
         self._builder = new_builder(model, request, choices_request)
         try:
@@ -74,14 +72,12 @@ class OpenAIWork:
         return request, new_builder
 
     def add_step(self, index: int, event: RequestStep) -> None:
-        """Take in a step of a session."""
         choice = self._choices[index]
         if not choice.finished:  # a stop text may have ended it, while its session goes on
             for output in choice.add_step(event):
                 self._builder.add(output)
 
     def result(self, results: Sequence[GenerationResult]) -> LineResult:
-        """The line's result, when all its sessions have ended."""
         row = response_row(self.line, 200, self._builder.completion())
         return CompletedLine(
             self.line.line, row, self._builder.completion_tokens, sum(result.steps for result in results)

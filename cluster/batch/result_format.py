@@ -77,7 +77,7 @@ class StepRecorder:
         self._file: TextIO | None = None if trace is None else trace.open("w", encoding="utf-8")
 
     def listener(self, lines: Sequence[int] | None = None) -> OnStep:
-        """What `Engine.run` calls after each step; `lines`: the line of the input that each request stands on."""
+        """A callback for `Engine.run`; `lines`: the line of the input that each request stands on."""
 
         def listen(index: int, step: TraceStep) -> None:
             self.winners.append(step.branch_name(step.winner))

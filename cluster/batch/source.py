@@ -25,7 +25,7 @@ READ_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class InputSummary:
-    """What a file holds."""
+    """The content of a file."""
 
     sha256: str
     """SHA-256 of its bytes as they are stored, in hexadecimal digits."""
@@ -153,12 +153,10 @@ def _parse_row(number: int, row: dict[str, Any]) -> ParsedLine:
         return FailedLine(number, f"not JSON: {error}")
 
 
-def without_nulls(row: dict[str, Any]) -> dict[str, Any]:
+def without_nulls(value: Any) -> Any:
     """A column, or a field of one, that a row does not have is null there."""
-    return {key: _without_nulls(value) for key, value in row.items() if value is not None}
-
-
-def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return without_nulls(value) if isinstance(value, dict) else value
+        return [without_nulls(item) for item in value]
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value

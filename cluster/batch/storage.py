@@ -90,7 +90,7 @@ def _is_of_decompressor(error: Exception) -> bool:
 
 
 def compression_of(path: str) -> str | None:
-    """What a file's name says (`.gz`, `.bz2`, `.xz`, `.zst` and others of fsspec); None: that it is not compressed."""
+    """The compression by a file's name (`.gz`, `.bz2`, `.xz`, `.zst` and others of fsspec); None: plain."""
     compression: str | None = get_compression(path, "infer")
     return compression
 

@@ -27,7 +27,7 @@ NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """What a request's tools, and the checkpoint's template, make of its answer."""
+    """The consequences of a request's tools, and of the checkpoint's template, for its answer."""
 
     new_parser: Callable[[], AnswerParser] = PlainParser
     prefill: str = ""
@@ -44,7 +44,7 @@ def answer_format(
     """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read.
 
     `schema_size`: the number of states of a schema's automaton; it raises SettingsError for a schema that is not
-    supported, and is called for those of `checked_schemas`.
+    supported, and is called for the schemas of `checked_schemas`.
     """
     if request.raw:
         return AnswerFormat()
@@ -60,7 +60,7 @@ def answer_format(
         named = request.forced_tools[0] if len(request.forced_tools) == 1 else None
         prefill = known.opening + ("" if named is None else named + known.separator)
         structures = [
-            {"begin": "" if named else name + known.separator, "schema": _parameters(request, name)}
+            {"begin": "" if named else name + known.separator, "schema": _parameters(request.functions[name])}
             for name in request.forced_tools
         ]
         # Other constraints apply to answers in text only, and nothing may cut the call.
@@ -78,11 +78,11 @@ def answer_format(
     )
     settings = {}
     if tools is not None and schema is not None:
-        with about_setting("guided_json"):  # beside the functions' schemas, no error can say whose it is
+        with about_setting("guided_json"):  # among the functions' schemas, no error can say whose it is
             schema_size(request.settings["guided_json"])
         answer = {"begin": "", "schema": schema}
         settings = {"guided_json": None, **_tag([answer, *_calls(request, known, schema_size)], [])}
-    elif tools is not None and any(tool["function"].get("strict") for tool in request.tools):
+    elif tools is not None and request.has_strict_functions:
         settings = _tag(_calls(request, known, schema_size), [known.trigger])
     return AnswerFormat(parser, end_thinking if bound else "", settings, shown)
 
@@ -92,13 +92,10 @@ def checked_schemas(request: ChoicesRequest) -> list[str]:
     if request.raw or request.forced_tools:
         return []
     guided_json = request.settings.get("guided_json") if request.tools else None
-    constrained = guided_json is not None or any(tool["function"].get("strict") for tool in request.tools)
-    functions = [tool["function"] for tool in request.tools if constrained]
-    schemas = [
-        json.dumps(_parameters(request, function["name"]))
-        for function in functions
-        if not function.get("strict")
-    ]
+    if guided_json is None and not request.has_strict_functions:
+        return []
+    free = [function for function in request.functions.values() if not function.get("strict")]
+    schemas = [json.dumps(_parameters(function)) for function in free]
     return schemas if guided_json is None else [guided_json, *schemas]
 
 
@@ -106,8 +103,11 @@ def _check_calls_can_be_constrained(request: ChoicesRequest, known: ToolFormat) 
     """Raises SettingsError where calls have to match a schema, and their arguments are not written as JSON."""
     if known.has_json_arguments or not request.tools:
         return
-    strict = any(tool["function"].get("strict") for tool in request.tools)
-    if request.forced_tools or strict or request.settings.get("guided_json") is not None:
+    if (
+        request.forced_tools
+        or request.has_strict_functions
+        or request.settings.get("guided_json") is not None
+    ):
         raise SettingsError(
             SettingName("guided_structural_tag"),
             ": this model does not write the arguments of a call as JSON, so no call can be forced and none can be "
@@ -137,8 +137,8 @@ def _calls(
     its arguments are any object."""
     structures = []
     free_states = FREE_SCHEMA_STATES
-    for function in (tool["function"] for tool in request.tools):
-        schema = _parameters(request, function["name"])
+    for name, function in request.functions.items():
+        schema = _parameters(function)
         if not function.get("strict"):
             try:
                 free_states -= schema_size(json.dumps(schema))
@@ -146,12 +146,10 @@ def _calls(
                 schema = ANY_OBJECT
             if free_states < 0:
                 schema = ANY_OBJECT
-        begin = known.opening + function["name"] + known.separator
+        begin = known.opening + name + known.separator
         structures.append({"begin": begin, "schema": schema, "end": known.closing})
     return structures
 
 
-def _parameters(request: ChoicesRequest, name: str) -> Mapping[str, Any]:
-    """The schema of a function's arguments."""
-    found = next(tool["function"] for tool in request.tools if tool["function"]["name"] == name)
-    return found.get("parameters") or NO_PARAMETERS
+def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    return function.get("parameters") or NO_PARAMETERS

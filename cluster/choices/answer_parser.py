@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """What is new in one of the parts."""
+    """The new piece of one of the parts."""
 
     content: str = ""
     reasoning: str = ""
@@ -34,7 +34,7 @@ class AnswerDelta:
 
 
 class AnswerParser(Protocol):
-    """What `update` returns, joined, is `answer`."""
+    """The results of `update`, joined, are `answer`."""
 
     answer: Answer
 
@@ -43,7 +43,7 @@ class AnswerParser(Protocol):
         """The answer has all that it may have; what follows is dropped."""
 
     def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
-        """Take in text behind all before; with `final` nothing is held back any more."""
+        """Take in the next text; with `final` nothing is held back any more."""
 
 
 @dataclass(slots=True)
@@ -59,10 +59,10 @@ class PlainParser:
 
 
 class CallParser:
-    """The text is one call, without what the server writes around it: `separator` behind the name, and all before."""
+    """The text is one call, without what the server writes around it: `separator` after the name, and all before."""
 
     def __init__(self, known: ToolFormat, name: str | None) -> None:
-        """`name`: that of the function, if the text begins with its arguments."""
+        """`name`: the function's, if the text begins with its arguments."""
         self.answer = Answer()
         self.complete = False
         self._separator, self._name, self._text = known.separator, name, ""
@@ -110,7 +110,7 @@ class ChatParser:
                 yield _add(self.answer, delta)
 
     def _next(self, final: bool) -> AnswerDelta | None:
-        """What comes next, which may be a change of state alone; None if that is not known yet."""
+        """The next piece, which may be a change of state alone; None if that is not known yet."""
         match self._state:
             case "start":
                 return self._start(final)
@@ -150,7 +150,7 @@ class ChatParser:
         if not tag:
             return self._release(_before_tag(self._text, self._tools.trigger), final, "content")
         if content := before.rstrip():
-            # White space in front of a call is no content, but it may turn out to be no call.
+            # White space before a call is no content, but it may turn out to be no call.
             self._text = self._text[len(content) :]
             return AnswerDelta(content=content)
         split = self._tools.split(rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -11,15 +12,15 @@ from typing import Any
 from cluster.choices.answer_format import AnswerFormat
 from cluster.choices.answer_parser import AnswerDelta
 from cluster.choices.messages import (
-    BranchView,
-    CanvasSnapshot,
-    CellView,
+    CanvasBranch,
+    CanvasCell,
+    CanvasRuleStep,
+    ChoiceCanvas,
+    ChoiceCost,
     ChoiceFinished,
     ChoiceFinishReason,
     ChoicesOutput,
     ChoicesRequest,
-    ChoiceStats,
-    RuleStepView,
     TextDelta,
     TokenLogprob,
 )
@@ -182,7 +183,7 @@ class ChoiceState:
     def _chrome_events(
         self, step: TraceStep, phase_seconds: Mapping[str, float], now: float
     ) -> Iterator[Mapping[str, Any]]:
-        """The phases of a step one behind the other, ending now; microseconds since the request arrived."""
+        """The successive phases of a step, ending now; microseconds since the request arrived."""
         at = now - self.arrival_time - sum(phase_seconds.values())
         arguments = {
             "step": step.step,
@@ -199,7 +200,7 @@ class ChoiceState:
             }  # fmt: skip
             at += phase_seconds[phase]
 
-    def _stats(self) -> ChoiceStats:
+    def _stats(self) -> ChoiceCost:
         now = time.monotonic()
         result, settings = self._result, self.session.settings
         canvas = result.returned_canvas
@@ -209,39 +210,48 @@ class ChoiceState:
             and text_tokens < len(canvas)
             and (canvas[text_tokens] in self.session.end_token_ids)
         )
-        return ChoiceStats(
+        tokens = result.num_generated(text_tokens + ended)
+        return ChoiceCost(
             steps=result.steps,
             forwards=result.forwards,
             rule_steps=result.rule_steps,
-            tokens=result.num_generated(text_tokens + ended),
+            tokens=tokens,
+            tpf=tokens / result.steps if result.steps else 0.0,
             seconds=now - self.arrival_time,
             queued_seconds=(self._first_step or now) - self.arrival_time,
             seed=settings.seed,
-            phases_seconds=dict(self._phase_seconds),
+            phases_seconds=self._phase_seconds,
             commit_bytes=self._commit_bytes,
         )
 
     # Canvas
 
-    def _snapshot(self, step: TraceStep, now: float) -> CanvasSnapshot:
+    def _snapshot(self, step: TraceStep, now: float) -> ChoiceCanvas:
         given, decided_at = self.session.given.tokens, self._decided_at_step
-        cells = tuple(
-            CellView(self._tokenizer.token_text(token), decided_at.get(at, 0))
-            if at in decided_at or at in given
-            else CellView("", 0)
-            for at, token in enumerate(step.canvas)
-        )
-        branches = tuple(
-            BranchView(step.branch_name(at), self._tried(branch.fills), branch.confidence)
-            for at, branch in enumerate(step.branches)
-        )
         prompt = len(self.session.prompt)
-        rule_steps = tuple(
-            RuleStepView(rule_step.branch, tuple(position - prompt for position, _ in rule_step.fills))
-            for rule_step in step.rule_steps
-        )
-        return CanvasSnapshot(
-            self.index, step.step, cells, branches, step.winner, rule_steps, now - self.arrival_time
+        return ChoiceCanvas(
+            choice=self.index,
+            step=step.step,
+            seconds=now - self.arrival_time,
+            cells=tuple(
+                CanvasCell(self._tokenizer.token_text(token), decided_at.get(at, 0))
+                if at in decided_at or at in given
+                else CanvasCell("", 0)
+                for at, token in enumerate(step.canvas)
+            ),
+            branches=tuple(
+                CanvasBranch(
+                    step.branch_name(at),
+                    self._tried(branch.fills),
+                    branch.confidence if math.isfinite(branch.confidence) else None,
+                )
+                for at, branch in enumerate(step.branches)
+            ),
+            winner=step.winner,
+            rule_steps=tuple(
+                CanvasRuleStep(rule_step.branch, tuple(position - prompt for position, _ in rule_step.fills))
+                for rule_step in step.rule_steps
+            ),
         )
 
     def _tried(self, fills: Sequence[Fill]) -> str:

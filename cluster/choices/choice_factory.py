@@ -119,7 +119,7 @@ class ChoiceFactory:
     def _generation_settings(
         self, overrides: Mapping[str, Any], prompt_len: int, suffix_len: int
     ) -> GenerationSettings:
-        """The model's decode settings with those of the request on top."""
+        """The model's decode settings with the request's on top."""
         config = self._sessions.config
         overrides = dict(overrides)
         if "num_branches" in overrides:

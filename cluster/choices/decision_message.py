@@ -1,4 +1,4 @@
-"""What the ingress sends a decode group for a decision; the group answers with a `DecisionResult`."""
+"""The message from the ingress to a decode group for a decision; the group answers with a `DecisionResult`."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class DecisionMessage:
 
     @property
     def owned_id(self) -> OwnedId:
-        """What tells it from all running requests."""
+        """Its name among all running requests."""
         return self.client, self.id

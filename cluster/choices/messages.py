@@ -1,7 +1,7 @@
-"""What the ingress and a decode group send each other: OpenAI's shapes on neither side, no tensors.
+"""The messages between the ingress and a decode group: OpenAI's shapes on neither side, no tensors.
 
 The ingress turns an HTTP request into an `ChoicesRequest`; the group answers with `ChoicesOutput`s: `RequestAccepted`
-(or it raises one of the errors of `lopa_ray.errors`), then text deltas, canvas snapshots and one `ChoiceFinished`
+(or it raises one of the errors of `lopa_ray.errors`), then text deltas, canvases and one `ChoiceFinished`
 per choice.
 """
 
@@ -11,6 +11,8 @@ import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
 
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.tool_format import ToolCall
@@ -26,7 +28,7 @@ class ChoicesRequest:
     """One HTTP request, checked as far as that is possible without the model."""
 
     id: str
-    """What its client calls it; no two running requests of one client have the same."""
+    """Its name at the client; no two running requests of one client have the same."""
     prompts: tuple[Prompt, ...]
     """Choice i belongs to prompt i // n."""
     settings: Mapping[str, Any]
@@ -50,13 +52,13 @@ class ChoicesRequest:
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of the chat template."""
     echo: bool = False
-    """The prompt's text comes in front of the answer."""
+    """The prompt's text comes before the answer."""
     logprobs: bool = False
     """`TextDelta`s and `ChoiceFinished` carry the log-probabilities of their tokens."""
     stream: bool = False
     """Send `TextDelta`s as text becomes final."""
     stream_canvas: bool = False
-    """Send a `CanvasSnapshot` per step."""
+    """Send a `ChoiceCanvas` per step."""
     trace: bool = False
     """`ChoiceFinished` carries the events of a Chrome trace."""
     deadline_s: float | None = None
@@ -66,8 +68,18 @@ class ChoicesRequest:
 
     @property
     def owned_id(self) -> OwnedId:
-        """What tells it from all running requests."""
+        """Its name among all running requests."""
         return self.client, self.id
+
+    @property
+    def functions(self) -> dict[str, Mapping[str, Any]]:
+        """The functions of `tools` by name."""
+        return {tool["function"]["name"]: tool["function"] for tool in self.tools}
+
+    @property
+    def has_strict_functions(self) -> bool:
+        """Some calls have to match a schema."""
+        return any(function.get("strict") for function in self.functions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +103,24 @@ class TokenLogprob:
     top: tuple[tuple[int, str, builtins.bytes, float], ...]
     """(id, text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
     in_text: builtins.bytes
-    """What the text has of `bytes`: nothing of a special token, and the first token may lack its space."""
+    """The part of `bytes` that is in the text: nothing of a special token, and the first token may lack its space."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """What is new of a call."""
+    """The new part of a call."""
 
     index: int
     """Which call of the choice."""
     name: str | None
     """In the first delta of a call."""
     arguments: str
-    """JSON text behind that of the deltas before."""
+    """JSON text, which continues the earlier deltas."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """What can no longer change of a choice, behind all deltas before it: text, reasoning, or a call."""
+    """The next part of a choice that can no longer change: text, reasoning, or a call."""
 
     choice: int
     text: str = ""
@@ -119,70 +131,93 @@ class TextDelta:
     """Tokens of the choice up to here."""
 
 
-@dataclass(frozen=True, slots=True)
-class CellView:
-    """One position of the canvas; `step` decided it (0: still masked, and `text` is empty, or given by the request)."""
-
-    text: str
-    step: int
+_SENT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+"""Clients get these objects as they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class BranchView:
-    """One evaluated branch: "anchor" or "+3", what it tried, how sure it was."""
+class CanvasCell:
+    """A position of the canvas."""
+
+    __pydantic_config__ = _SENT
+
+    t: str
+    """Its text; empty while it is masked."""
+    s: int
+    """The step that decided it; 0 while it is masked, and if the request gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanvasBranch:
+    """An evaluated branch."""
+
+    __pydantic_config__ = _SENT
 
     name: str
+    """anchor, or +1, +2 … for the other branches."""
     tried: str
-    confidence: float
+    """Its fills beyond the anchor."""
+    confidence: float | None
+    """The highest wins, where branches compete; verified ones do not. Null if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class RuleStepView:
-    """One step of the rule of filling: the index of the branch whose report it took (None: none of this step's), and
-    the positions that it filled, counted from the beginning of the answer."""
+class CanvasRuleStep:
+    """A step of the unmasking rule. A step has one; with verified lookahead it may have several."""
+
+    __pydantic_config__ = _SENT
 
     branch: int | None
+    """Index into `branches`: the one whose report the rule took. Null if it took none of this step's."""
     positions: tuple[int, ...]
+    """Indices into `cells` of its fills."""
 
 
 @dataclass(frozen=True, slots=True)
-class CanvasSnapshot:
+class ChoiceCanvas:
     """A choice after one of its steps."""
+
+    __pydantic_config__ = _SENT
 
     choice: int
     step: int
-    cells: tuple[CellView, ...]
-    branches: tuple[BranchView, ...]
-    winner: int
-    rule_steps: tuple[RuleStepView, ...]
     seconds: float
     """Since the request arrived."""
+    cells: tuple[CanvasCell, ...]
+    branches: tuple[CanvasBranch, ...]
+    winner: int
+    """Index into `branches`; with verified lookahead the last accepted draft, or the anchor."""
+    rule_steps: tuple[CanvasRuleStep, ...]
+    """In order. Branches after the first one's are accepted drafts."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceStats:
-    """What a choice cost."""
+class Cost(BaseModel):
+    """The cost of a choice, or of all choices of a request together."""
+
+    model_config = _SENT
 
     steps: int
     forwards: int
+    """Branches that were evaluated."""
     rule_steps: int
-    """Steps of the rule of filling."""
+    """Steps of the unmasking rule: `steps`, or more with verified lookahead, where one forward may do several."""
     tokens: int
-    """Up to and including the first EOS, and not beyond a stop string."""
+    """Up to and including the first EOS, and not beyond a stop text."""
+    tpf: float
+    """Tokens per forward: tokens ÷ steps."""
     seconds: float
     """From arrival to the last step."""
     queued_seconds: float
     """From arrival to the first step."""
-    seed: int
-    phases_seconds: Mapping[str, float]
-    """Seconds in plan, scatter, commit, forward, gather, select, over the steps that it took part in."""
+    phases_seconds: dict[str, float]
+    """Per phase, over the steps that the choice took part in."""
     commit_bytes: int
-    """K/V and boundary rows that entered the cache."""
+    """K/V that entered the cache."""
 
-    @property
-    def tpf(self) -> float:
-        """Tokens per forward: `tokens` ÷ `steps`."""
-        return self.tokens / self.steps if self.steps else 0.0
+
+class ChoiceCost(Cost):
+    seed: int
+    """Sent again as the request's `seed`, with n = 1, it gives this choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +229,7 @@ class ChoiceFinished:
     """The whole of it, equal to its deltas joined, as reasoning and calls are."""
     finish_reason: ChoiceFinishReason | None
     """None: the deadline came first."""
-    stats: ChoiceStats
+    stats: ChoiceCost
     logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: str = ""
     reasoning_tokens: int = 0
@@ -204,7 +239,7 @@ class ChoiceFinished:
     """Events in Chrome's trace format."""
 
 
-ChoicesOutput: TypeAlias = RequestAccepted | TextDelta | CanvasSnapshot | ChoiceFinished
+ChoicesOutput: TypeAlias = RequestAccepted | TextDelta | ChoiceCanvas | ChoiceFinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +248,7 @@ class PromptToTokenize:
 
     prompt: Prompt
     add_special_tokens: bool = True
-    """A text gets the tokens that the tokenizer puts around every text; a chat has those of its template."""
+    """A text gets the tokens that the tokenizer puts around every text; a chat has the tokens of its template."""
     parse_special: bool = True
     """In a text special tokens are recognised."""
     tools: tuple[Mapping[str, Any], ...] = ()

@@ -16,8 +16,8 @@ from cluster.batch.decision_work import decision_row
 from cluster.batch.lines import DecisionLine, ParsedLine
 from cluster.batch.open_engine import open_engine
 from cluster.batch.source import read_lines
-from cluster.openai.decision_objects import decision_object
-from cluster.openai.decisions import DecisionsRequest
+from cluster.openai.decisions.objects import decision_object
+from cluster.openai.decisions.request import DecisionsRequest
 from cluster.openai.errors import ApiError
 from lopa_ray.decisions.answers import Answer, ChoiceAnswer, DecisionResult, PredicateAnswer
 from lopa_ray.decisions.questions import Question

@@ -16,7 +16,7 @@ from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import CompletedLine, DecisionLine, LineResult
 from cluster.batch.source import without_nulls
 from cluster.jobs.data_batches import as_table, check_new_columns, plain, start_engine, with_columns
-from cluster.openai.decisions import DecisionsRequest
+from cluster.openai.decisions.request import DecisionsRequest
 from cluster.openai.errors import ApiError
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict
+from itertools import chain
 from typing import Any, ClassVar
 
 from cluster.choices.messages import (
     ChoiceFinished,
     ChoicesOutput,
     ChoicesRequest,
-    ChoiceStats,
     RequestAccepted,
     TextDelta,
 )
+from cluster.openai.completion_objects import RequestCost, Trace
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.lopa_models import ChoiceCost, RequestCost, Trace
 
 MIN_LOGPROB = -9999.0
 """OpenAI's log-probability for a probability of almost 0; JSON has no infinity."""
@@ -27,7 +26,7 @@ class AnswerBuilder(ABC):
     """Builds the response, or the events, of one request. It takes every output, in order."""
 
     end_of_stream: ClassVar[ServerSentEvent | None] = None
-    """Behind all other events, also where an error ended them."""
+    """After all other events, also where an error ended them."""
 
     def __init__(self, model: str, request: ChoicesRequest) -> None:
         self.model, self.request = model, request
@@ -63,7 +62,7 @@ class AnswerBuilder(ABC):
 
     @abstractmethod
     def last_events(self) -> Iterator[ServerSentEvent]:
-        """The events behind those of the outputs. Raises ApiError (504) if a choice ran into its deadline."""
+        """The events after the last output. Raises ApiError (504) if a choice ran into its deadline."""
 
     @abstractmethod
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
@@ -98,30 +97,21 @@ class AnswerBuilder(ABC):
             raise ApiError(504, message, "deadline_exceeded", headers=headers, partial=self._completion())
 
     def _request_cost(self) -> RequestCost:
-        all_stats = [finished.stats for finished in self._finished.values()]
-        steps, tokens = sum(stats.steps for stats in all_stats), sum(stats.tokens for stats in all_stats)
-        phases = dict.fromkeys((name for stats in all_stats for name in stats.phases_seconds), 0.0)
-        for stats in all_stats:
-            for name, seconds in stats.phases_seconds.items():
-                phases[name] += seconds
+        costs = [finished.stats for finished in self._finished.values()]
+        sums = ("steps", "forwards", "rule_steps", "tokens", "commit_bytes")
+        total = {name: sum(getattr(cost, name) for cost in costs) for name in sums}
+        phases: dict[str, float] = {}
+        for phase, seconds in chain.from_iterable(cost.phases_seconds.items() for cost in costs):
+            phases[phase] = phases.get(phase, 0.0) + seconds
         events = [dict(event) for _, finished in sorted(self._finished.items()) for event in finished.trace]
         return RequestCost(
-            steps=steps,
-            forwards=sum(stats.forwards for stats in all_stats),
-            rule_steps=sum(stats.rule_steps for stats in all_stats),
-            tokens=tokens,
-            tpf=tokens / steps if steps else 0.0,
-            seconds=max(stats.seconds for stats in all_stats),
-            queued_seconds=max(stats.queued_seconds for stats in all_stats),
+            **total,
+            tpf=total["tokens"] / total["steps"] if total["steps"] else 0.0,
+            seconds=max(cost.seconds for cost in costs),
+            queued_seconds=max(cost.queued_seconds for cost in costs),
             phases_seconds=phases,
-            commit_bytes=sum(stats.commit_bytes for stats in all_stats),
             **({"trace": Trace(traceEvents=events)} if self.request.trace else {}),
         )
-
-
-def choice_cost(stats: ChoiceStats) -> ChoiceCost:
-    """The cost of one choice."""
-    return ChoiceCost(**asdict(stats), tpf=stats.tpf)
 
 
 def clamp_logprob(logprob: float) -> float:

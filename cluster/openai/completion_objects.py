@@ -5,11 +5,29 @@ Only fields that were set are sent: null stands where OpenAI sends null, and not
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from cluster.choices.messages import ChoiceFinishReason
-from cluster.openai.lopa_models import CanvasNote, ChoiceCost, RequestCost
+from cluster.choices.messages import ChoiceCanvas, ChoiceCost, ChoiceFinishReason, Cost
 from cluster.openai.response_model import ResponseModel
+
+
+class Trace(ResponseModel):
+    """Steps in Chrome's trace format."""
+
+    traceEvents: list[dict[str, Any]]  # noqa: N815 - Chrome's name
+
+
+class RequestCost(Cost):
+    """The cost of all choices together; times are the longest of them, but phases are summed."""
+
+    trace: Trace | None = None
+    """If it was asked for."""
+
+
+class CanvasNote(ResponseModel):
+    """The `lopa` object of a chunk that shows the canvas; such a chunk has no choices."""
+
+    canvas: ChoiceCanvas
 
 
 class Usage(ResponseModel):
@@ -21,7 +39,7 @@ class Usage(ResponseModel):
 
 
 class Envelope(ResponseModel):
-    """What every completion, and every chunk of one, begins with."""
+    """The beginning of every completion, and of every chunk of one."""
 
     id: str
     created: int
@@ -29,9 +47,21 @@ class Envelope(ResponseModel):
     system_fingerprint: str
 
 
-class TopLogprob(ResponseModel):
-    """A likely token."""
+class WholeCompletion(Envelope):
+    """A completion."""
 
+    usage: Usage
+    lopa: RequestCost
+
+
+class AnyChunk(Envelope):
+    """An event of a stream."""
+
+    usage: Usage | None = None
+    lopa: RequestCost | CanvasNote | None = None
+
+
+class TopLogprob(ResponseModel):
     token: str
     logprob: float
     bytes: list[int]
@@ -44,43 +74,33 @@ class ChatLogprob(TopLogprob):
 
 
 class ChatLogprobs(ResponseModel):
-    """Log-probabilities of a chat completion's tokens."""
-
     content: list[ChatLogprob]
     refusal: None
 
 
 class CalledFunction(ResponseModel):
-    """A function and what it is called with."""
-
     name: str
     arguments: str
     """JSON text."""
 
 
 class MadeCall(ResponseModel):
-    """A call of a function."""
-
     id: str
     type: Literal["function"]
     function: CalledFunction
 
 
 class AssistantMessage(ResponseModel):
-    """An answer."""
-
     role: Literal["assistant"]
     content: str | None
     """Null if the answer has calls alone."""
     refusal: None
     reasoning_content: str | None = None
-    """What the model wrote between `<think>` and `</think>`."""
+    """Text between `<think>` and `</think>`."""
     tool_calls: list[MadeCall] | None = None
 
 
 class ChatChoice(ResponseModel):
-    """A finished choice."""
-
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
@@ -89,24 +109,18 @@ class ChatChoice(ResponseModel):
     lopa: ChoiceCost
 
 
-class ChatCompletion(Envelope):
-    """A chat completion."""
-
+class ChatCompletion(WholeCompletion):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    usage: Usage
-    lopa: RequestCost
 
 
 class CalledFunctionChunk(ResponseModel):
-    """What a chunk adds to a call's function."""
-
     name: str | None = None
     arguments: str
 
 
 class CallChunk(ResponseModel):
-    """What a chunk adds to a call: id, type and name in its first."""
+    """The addition to a call: id, type and name in its first."""
 
     index: int
     id: str | None = None
@@ -115,7 +129,7 @@ class CallChunk(ResponseModel):
 
 
 class ChatDelta(ResponseModel):
-    """What a chunk adds to a message: all fields in the first, one part of it in the next ones, nothing in the last."""
+    """The addition to a message: all fields in the first chunk, one part in the next ones, nothing in the last."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -125,8 +139,6 @@ class ChatDelta(ResponseModel):
 
 
 class ChatChunkChoice(ResponseModel):
-    """What a chunk adds to a choice."""
-
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
@@ -135,13 +147,9 @@ class ChatChunkChoice(ResponseModel):
     """In the choice's last chunk."""
 
 
-class ChatChunk(Envelope):
-    """An event of a chat completion's stream."""
-
+class ChatChunk(AnyChunk):
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
-    usage: Usage | None = None
-    lopa: RequestCost | CanvasNote | None = None
 
 
 class TextLogprobs(ResponseModel):
@@ -152,11 +160,11 @@ class TextLogprobs(ResponseModel):
     top_logprobs: list[dict[str, float]]
     """The most likely tokens, and the decided one."""
     text_offset: list[int]
-    """Characters of the answer in front of the token."""
+    """Characters of the answer before the token."""
 
 
 class TextChoice(ResponseModel):
-    """A finished choice, or in a stream what a chunk adds to it."""
+    """A finished choice, or in a stream the addition of a chunk to it."""
 
     index: int
     text: str
@@ -167,19 +175,11 @@ class TextChoice(ResponseModel):
     """With the choice's end."""
 
 
-class Completion(Envelope):
-    """A text completion."""
-
+class Completion(WholeCompletion):
     object: Literal["text_completion"]
     choices: list[TextChoice]
-    usage: Usage
-    lopa: RequestCost
 
 
-class CompletionChunk(Envelope):
-    """An event of a text completion's stream."""
-
+class CompletionChunk(AnyChunk):
     object: Literal["text_completion"]
     choices: list[TextChoice]
-    usage: Usage | None = None
-    lopa: RequestCost | CanvasNote | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.openai.completion_objects import ChatCompletion, Completion
+from cluster.openai.response_model import ResponseModel
 from lopa_ray.errors import (
     ActorStartError,
     CheckpointError,
@@ -55,6 +57,23 @@ _RESPONSES: tuple[tuple[type[LopaError], int, str, str | None], ...] = (
 Messages of actors' errors name processes, nodes and files: these are for logs, not for clients."""
 
 MAX_MESSAGE_CHARS = 1500
+
+
+class ErrorDetail(ResponseModel):
+    message: str
+    """The value that was given, what is allowed, and a remedy."""
+    type: str
+    param: str | None
+    """The request's field that is wrong."""
+    code: str
+
+
+class ErrorObject(ResponseModel):
+    """An error, as a response's body or as an event of a stream."""
+
+    error: ErrorDetail
+    partial: ChatCompletion | Completion | dict[str, Any] | None = None
+    """The answer by the deadline, if `lopa.partial` asked for it; of the Responses API a ResponseObject."""
 
 
 class ApiError(Exception):

@@ -1,33 +1,46 @@
-"""What all requests for an answer have in common."""
+"""The common part of all requests for an answer."""
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints, create_model
 
-from cluster.openai.errors import invalid_value, short_repr
+from cluster.choices.messages import ChoicesRequest
+from cluster.openai.errors import invalid_value
 from cluster.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
-from cluster.openai.request_model import MAX_INT, RequestModel
-from lopa_ray.config.generation_settings import GUIDED, MAX_GIVEN_PARTS, MAX_LOGIT_BIAS
+from cluster.openai.request_model import UNUSED, ModelRequest, RequestModel
+from lopa_ray.config.generation_settings import GUIDED, MAX_GIVEN_PARTS, GenerationSettings
+from lopa_ray.config.http_field import MAX_INT, http_fields
 from lopa_ray.engine.session_factory import Prompt
 
+MAX_CHOICES, MAX_STOP = 16, 64
+"""Choices of a request, and its stop texts."""
 
-def _check_token_ids(value: Any) -> Any:
-    for token in value if isinstance(value, dict) else ():
-        if not re.fullmatch(r"[0-9]{1,10}", token):
-            raise ValueError(f"got {short_repr(token)}; allowed: token ids, as text")
-    return value
+FIELDS_OF_SETTINGS = {
+    name: field
+    for name, field in http_fields(GenerationSettings).items()
+    if field.fields is None and not field.in_lopa
+}
+"""Fields of requests that decode settings declare."""
 
 
-LogitBias: TypeAlias = Annotated[
-    dict[str, Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_LOGIT_BIAS),
-    BeforeValidator(_check_token_ids),
-]
+def _request_field(name: str) -> Any:
+    """Its type and default, as `create_model` takes them."""
+    field, setting = FIELDS_OF_SETTINGS[name], GenerationSettings.model_fields[name]
+    limits = [Field(le=MAX_INT)] if setting.annotation is int else []
+    kind = field.type or Annotated[(setting.annotation, field, *setting.metadata, *limits)]
+    off = f" Off: {', '.join(map(str, field.off))}." if field.off else ""
+    return kind | None, Field(default=None, description=f"{setting.description}{off}")
+
+
+_SettingFields: Any = create_model(
+    "_SettingFields",
+    __base__=RequestModel,
+    **{name: _request_field(name) for name in FIELDS_OF_SETTINGS},
+)
 
 
 class GivenPartObject(RequestModel):
@@ -37,7 +50,7 @@ class GivenPartObject(RequestModel):
     """Position of its first token in the answer. In place of `hole`."""
 
     hole: int | None = Field(default=None, ge=0, le=MAX_INT)
-    """Positions left to the model in front of it. Without `at` and `hole` the part follows directly on what is before
+    """Positions left to the model before it. Without `at` and `hole` the part follows directly on what is before
     it."""
 
     text: str | None = Field(default=None, min_length=1)
@@ -47,7 +60,7 @@ class GivenPartObject(RequestModel):
     """Its token ids. In place of `text`."""
 
 
-class GenerationRequest(RequestModel, ABC):
+class GenerationRequest(_SettingFields, ModelRequest, ABC):
     """A request for an answer. Limits that are settings are not checked here."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -76,46 +89,14 @@ class GenerationRequest(RequestModel, ABC):
         "vllm_xargs": ({},),
     }
 
-    model: str | None = None
-    """Which of the models that are served; /v1/models lists them. May be left out if it is the only one."""
+    prompt_field: ClassVar[str]
+    """The name of the field with the prompt."""
 
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    """0 (the default here, unlike OpenAI's) chooses the most likely token; above 0 tokens are drawn."""
+    top_logprobs_field: ClassVar[str]
+    """The field that sets how many most likely tokens are listed."""
 
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    """Draw from the most likely tokens that have this probability together."""
-
-    top_k: int | None = Field(default=None, ge=-1, le=MAX_INT)
-    """Draw from this many most likely tokens; 0 or -1: from all."""
-
-    repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
-    """Above 1, tokens of the prompt and of the answer become less likely."""
-
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    """Above 0, a token becomes less likely the more often the answer has it, before or behind the place."""
-
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    """Above 0, tokens that the answer has become less likely."""
-
-    logit_bias: LogitBias | None = None
-    """Token id, as text → what is added to the token's logit."""
-
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    """Same request, model and seed: same tokens."""
-
-    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=MAX_INT)]], Field(max_length=64)] | None = (
-        None
-    )
-    """The answer ends in front of the first of these tokens, as it does at EOS."""
-
-    min_tokens: int | None = Field(default=None, ge=0, le=MAX_INT)
-    """The answer does not end by itself before it has this many tokens."""
-
-    ignore_eos: bool | None = None
-    """The answer has all of the tokens that it may have."""
-
-    bad_words: Annotated[list[str], Field(max_length=256)] | None = None
-    """No run of whole tokens in the answer spells one of these, by itself or behind a space."""
+    raw: ClassVar[bool] = False
+    """Text goes in as it is, without the chat template."""
 
     given_parts: Annotated[list[GivenPartObject], Field(max_length=MAX_GIVEN_PARTS)] | None = None
     """Parts of the answer that are given, in order; the model fills the holes between them (infilling). They are among
@@ -127,15 +108,9 @@ class GenerationRequest(RequestModel, ABC):
     stream: bool | None = None
     """Send text as server-sent events, as soon as it can no longer change."""
 
-    user: str | None = None
-    """The user of the client. Accepted, and not used."""
-
-    prompt_cache_key: str | None = None
-    """Which requests begin alike. Accepted, and not used."""
-
-    safety_identifier: str | None = None
-    """The user of the client, under OpenAI's newer name. Accepted, and not used."""
-
+    user: str | None = UNUSED
+    prompt_cache_key: str | None = UNUSED
+    safety_identifier: str | None = UNUSED
     metadata: (
         Annotated[
             dict[
@@ -145,8 +120,7 @@ class GenerationRequest(RequestModel, ABC):
             Field(max_length=16),
         ]
         | None
-    ) = None
-    """Accepted, and not used."""
+    ) = UNUSED
 
     lopa: LopaOptions | None = None
     """Decode settings, and what OpenAI's API has no word for."""
@@ -164,19 +138,56 @@ class GenerationRequest(RequestModel, ABC):
             fields["guided_structural_tag"] = self.tools_field
         return {**fields, "prompt": self.prompt_field}
 
-    prompt_field: ClassVar[str]
-    """What has the prompt."""
-
-    top_logprobs_field: ClassVar[str]
-    """The field that sets how many most likely tokens are listed."""
-
     @property
     def tools_field(self) -> str | None:
         """The name of the field with the functions that may be called; None without functions."""
         return None
 
-    def constraint_settings(self) -> dict[str, Any]:
-        """The decode setting that constrains the answer, if any. Raises ApiError for more than one."""
+    def as_choices_request(self, request_id: str, client: str = "") -> ChoicesRequest:
+        """The request to a group. Raises ApiError (400) for fields that contradict each other, or are beyond the limits
+        of choices and stops."""
+        lopa = self.lopa or LopaOptions()
+        prompts, options = self.prompts(), self.choices_options()
+        n, stop = options.get("n", 1), options.get("stop", ())
+        if n * len(prompts) > MAX_CHOICES:
+            got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
+            raise invalid_value(
+                "n", f"got {got}; allowed: {MAX_CHOICES} choices per request; split the request"
+            )
+        if len(stop) > MAX_STOP:
+            raise invalid_value("stop", f"got {len(stop)} texts; allowed: {MAX_STOP}; leave some out")
+        if lopa.stream_canvas and not self.stream:
+            raise invalid_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
+        if lopa.partial and lopa.deadline is None:
+            raise invalid_value("lopa.partial", "got true without a deadline; add lopa.deadline")
+        return ChoicesRequest(
+            id=request_id,
+            prompts=prompts,
+            settings=self.decode_settings(),
+            client=client,
+            priority=self.priority or 0,
+            raw=self.raw,
+            logprobs=self.num_top_logprobs() is not None,
+            stream=bool(self.stream),
+            stream_canvas=bool(lopa.stream_canvas),
+            trace=bool(lopa.trace),
+            deadline_s=lopa.deadline,
+            partial=bool(lopa.partial),
+            **options,
+        )
+
+    def decode_settings(self) -> dict[str, Any]:
+        """The decode settings that are given. An empty list sets nothing. Raises ApiError for fields that do not go
+        together."""
+        given = {name: getattr(self, name) for name in FIELDS_OF_SETTINGS}
+        given |= {"max_new_tokens": self.max_new_tokens(), "top_logprobs": self.num_top_logprobs()}
+        settings = {name: value for name, value in given.items() if value is not None and value != []}
+        # Off is off also where the model's default is not.
+        off = {name: None for name, field in FIELDS_OF_SETTINGS.items() if settings.get(name) in field.off}
+        lopa = {} if self.lopa is None else self.lopa.decode_settings
+        return lopa | settings | off | self._constraint_settings() | self.giving_settings()
+
+    def _constraint_settings(self) -> dict[str, Any]:
         given = self.constraint_fields()
         if len(given) > 1:
             first, second, *_ = given
@@ -197,7 +208,7 @@ class GenerationRequest(RequestModel, ABC):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What of the request is left out although it asks for something, as text in ASCII."""
+        """The parts of the request that are left out although they ask for something, as text in ASCII."""
         return ()
 
     @property
@@ -205,22 +216,18 @@ class GenerationRequest(RequestModel, ABC):
         """The field that sets the number of tokens of the answer."""
         return "max_tokens"
 
-    @property
-    @abstractmethod
-    def raw(self) -> bool:
-        """Text goes in as it is, without the chat template."""
+    def max_new_tokens(self) -> int | None:
+        """The number of tokens of the answer. Raises ApiError for two fields that differ."""
+        limit: int | None = getattr(self, self.max_tokens_field)
+        return limit
+
+    def choices_options(self) -> dict[str, Any]:
+        """Fields of the `ChoicesRequest` that not all requests have. Raises ApiError for what contradicts itself."""
+        return {}
 
     @abstractmethod
     def prompts(self) -> tuple[Prompt, ...]:
         """The prompts that the model continues."""
-
-    @abstractmethod
-    def max_new_tokens(self) -> int | None:
-        """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
-
-    @abstractmethod
-    def choices_options(self) -> dict[str, Any]:
-        """Fields of the `ChoicesRequest` that not all requests have. Raises ApiError for what contradicts itself."""
 
     @abstractmethod
     def constraint_fields(self) -> dict[str, tuple[str, Any]]:
@@ -228,4 +235,5 @@ class GenerationRequest(RequestModel, ABC):
 
     @abstractmethod
     def num_top_logprobs(self) -> int | None:
-        """How many most likely tokens to list at each place; None: no log-probabilities at all."""
+        """How many most likely tokens to list at each place; None: no log-probabilities at all. Raises ApiError for
+        fields that do not go together."""

@@ -9,20 +9,15 @@ from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import MAX_INT, RequestModel
+from cluster.openai.request_model import RequestModel
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.http_field import MAX_INT, http_fields
 from lopa_ray.config.removed import REMOVED
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.text.client_object import unknown_field_message
 
-DIFFUSION_SETTINGS = ("decoder", "stop_at_eos", "ranking")
-"""Settings of every decoder that OpenAI's API has no word for."""
-
-OPENAI_FIELDS = {name: name for name in GenerationSettings.model_fields if name not in DIFFUSION_SETTINGS} | {
-    "max_new_tokens": "max_tokens or max_completion_tokens",
-    "top_logprobs": "logprobs and top_logprobs",
-    "guided_json": "response_format or guided_json",
-    "guided_structural_tag": "structured_outputs.structural_tag",
+OPENAI_FIELDS = {
+    name: field.fields or name for name, field in http_fields(GenerationSettings).items() if not field.in_lopa
 }
 """Decode settings that have a field of their own beside `lopa`, under their own name or another one."""
 

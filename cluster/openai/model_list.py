@@ -8,8 +8,6 @@ from cluster.openai.response_model import ResponseModel
 
 
 class ModelCard(ResponseModel):
-    """A model that is served."""
-
     id: str
     object: Literal["model"]
     created: int
@@ -17,7 +15,5 @@ class ModelCard(ResponseModel):
 
 
 class ModelList(ResponseModel):
-    """The models that are served."""
-
     object: Literal["list"]
     data: list[ModelCard]

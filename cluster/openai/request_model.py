@@ -1,16 +1,13 @@
-"""RequestModel: the base of requests, and the types of their fields."""
+"""RequestModel: the base of requests, and fields that several have."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from cluster.openai.errors import ApiError
 from lopa_ray.text.client_object import MAX_DEPTH, ClientObject, first_error, is_too_deep
-
-MAX_INT = 2**31 - 1
-"""No count, size or token id is larger."""
 
 
 def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
@@ -20,7 +17,8 @@ def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
 
 
 JsonObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_depth)]
-"""Any object."""
+
+UNUSED: Any = Field(default=None, description="Accepted, and not used.")
 
 
 class RequestModel(ClientObject):
@@ -34,3 +32,10 @@ class RequestModel(ClientObject):
         except ValidationError as error:
             wrong = first_error(error, cls)
             raise ApiError(400, wrong.message, wrong.code, param=wrong.param) from None
+
+
+class ModelRequest(RequestModel):
+    """A request to a model."""
+
+    model: str | None = None
+    """Which of the models that are served; /v1/models lists them. May be left out if it is the only one."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import RequestModel
+from cluster.openai.request_model import UNUSED, RequestModel
 
 ANY_JSON_OBJECT = '{"type": "object"}'
 """The schema for requests of any JSON object."""
@@ -35,17 +35,12 @@ GuidedChoice: TypeAlias = Annotated[list[str], Field(min_length=1)]
 class NamedSchema(RequestModel):
     """OpenAI's wrapping of a JSON schema."""
 
-    name: str | None = None
-    """Accepted, and not used."""
-
-    description: str | None = None
-    """Accepted, and not used."""
+    name: str | None = UNUSED
+    description: str | None = UNUSED
+    strict: bool | None = UNUSED
 
     definition: Annotated[JsonSchema, Field(alias="schema")] = None
-    """What the answer is valid under; left out: any JSON object."""
-
-    strict: bool | None = None
-    """Accepted, and not used: answers are always valid."""
+    """The schema of the answer; left out: any JSON object."""
 
 
 class ResponseFormat(RequestModel):
@@ -96,47 +91,3 @@ class StructuredOutputs(RequestModel):
 
     structural_tag: JsonSchema = None
     """Structures (begin, schema, end) that the answer keeps to wherever one of the triggers occurs."""
-
-
-class StructuredRequest(RequestModel):
-    """The fields for structured output. At most one may be given."""
-
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "guided_decoding_backend": (),
-        "guided_grammar": (),
-        "guided_whitespace_pattern": (),
-    }
-
-    response_format: ResponseFormat | None = None
-    """Text, any JSON object, or JSON under a schema."""
-
-    structured_outputs: StructuredOutputs | None = None
-    """A schema, a regular expression or choices, in vLLM's words."""
-
-    guided_json: JsonSchema = None
-    """The answer is JSON that is valid under this schema."""
-
-    guided_regex: str | None = None
-    """The answer is what this regular expression matches as a whole."""
-
-    guided_choice: GuidedChoice | None = None
-    """The answer is one of these."""
-
-    def constraint_fields(self) -> dict[str, tuple[str, Any]]:
-        """Each field that constrains the answer, with the decode setting that it sets and its value."""
-        outputs = self.structured_outputs or StructuredOutputs()
-        fields: dict[str, tuple[str, Any]] = {
-            "response_format": ("guided_json", self.response_format and self.response_format.schema_text),
-            "structured_outputs.json": ("guided_json", outputs.definition),
-            "structured_outputs.json_object": (
-                "guided_json",
-                ANY_JSON_OBJECT if outputs.json_object else None,
-            ),
-            "structured_outputs.regex": ("guided_regex", outputs.regex),
-            "structured_outputs.choice": ("guided_choice", outputs.choice),
-            "structured_outputs.structural_tag": ("guided_structural_tag", outputs.structural_tag),
-            "guided_json": ("guided_json", self.guided_json),
-            "guided_regex": ("guided_regex", self.guided_regex),
-            "guided_choice": ("guided_choice", self.guided_choice),
-        }
-        return {name: (setting, value) for name, (setting, value) in fields.items() if value is not None}

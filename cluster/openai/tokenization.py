@@ -9,13 +9,14 @@ from pydantic import Field
 
 from cluster.choices.messages import PromptToTokenize
 from cluster.openai.errors import ApiError, invalid_value
-from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
+from cluster.openai.request_model import JsonObject, ModelRequest
 from cluster.openai.response_model import ResponseModel
 from cluster.openai.tools import Tools, unique_tools
+from lopa_ray.config.http_field import MAX_INT
 from lopa_ray.text.chat_message import ChatMessage
 
 
-class TokenizeRequest(RequestModel):
+class TokenizeRequest(ModelRequest):
     """A text or a chat, one of the two."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -24,9 +25,6 @@ class TokenizeRequest(RequestModel):
         "media_io_kwargs": ({},),
         "mm_processor_kwargs": ({},),
     }
-
-    model: str | None = None
-    """Which of the models that are served; may be left out if it is the only one."""
 
     prompt: str | None = None
     """Text, without chat template."""
@@ -60,7 +58,7 @@ class TokenizeRequest(RequestModel):
         return "prompt" if self.messages is None else "messages"
 
     def as_prompt(self) -> PromptToTokenize:
-        """What a model would be given to continue. Raises ApiError (400) for two prompts, or for none."""
+        """The prompt for a model. Raises ApiError (400) for two prompts, or for none."""
         if self.messages is None:
             if self.prompt is None:
                 raise ApiError(
@@ -71,14 +69,11 @@ class TokenizeRequest(RequestModel):
             )
         if self.prompt is not None:
             raise invalid_value("prompt", "excludes messages; leave one of them out")
-        if self.add_special_tokens:
-            raise invalid_value(
-                "add_special_tokens", "got true with messages; a chat has those of its template: leave it out"
-            )
-        if self.parse_special:
-            raise invalid_value(
-                "parse_special", "got true with messages, whose text has no special tokens: leave it out"
-            )
+        for name in ("add_special_tokens", "parse_special"):
+            if getattr(self, name):
+                raise invalid_value(
+                    name, "got true with messages, whose special tokens are the template's: leave it out"
+                )
         variables = dict(self.chat_template_kwargs or {})
         if self.add_generation_prompt is not None:
             variables["add_generation_prompt"] = self.add_generation_prompt
@@ -89,11 +84,8 @@ class TokenizeRequest(RequestModel):
         )
 
 
-class DetokenizeRequest(RequestModel):
+class DetokenizeRequest(ModelRequest):
     """Tokens of a model."""
-
-    model: str | None = None
-    """Which of the models that are served; may be left out if it is the only one."""
 
     tokens: list[Annotated[int, Field(ge=0, le=MAX_INT)]] = Field(fail_fast=True)
     """Ids of the model's vocabulary."""

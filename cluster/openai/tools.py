@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
@@ -21,14 +20,9 @@ NAMED_TAG, ALLOWED_TAG = f"{TAG_MARK}function", f"{TAG_MARK}allowed_tools"
 AllowedMode: TypeAlias = Literal["auto", "required"]
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenFunctions:
-    """The functions that a `tool_choice` names."""
-
-    names: tuple[str, ...]
-    mode: AllowedMode | None = None
-    """Of a choice among them, which offers no other ones; None: the one that is named is to be called."""
-
+Chosen: TypeAlias = tuple[tuple[str, ...], AllowedMode | None]
+"""The functions that a `tool_choice` names, and the mode of a choice among them, which offers no other ones; None: the
+one that is named is to be called."""
 
 FunctionName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 """Nothing that could end the text around it, or be a special token."""
@@ -47,7 +41,7 @@ class Function(RequestModel):
     """Letters, digits and _.:/-"""
 
     description: str | None = None
-    """What it does, for the model."""
+    """Its purpose, for the model."""
 
     parameters: Annotated[JsonObject, BeforeValidator(_check_parameters)] | None = None
     """JSON schema of its arguments; left out: it has none."""
@@ -58,18 +52,13 @@ class Function(RequestModel):
 
 
 class Tool(RequestModel):
-    """A tool."""
-
     type: Literal["function"]
     """Only functions are known."""
 
     function: Function
-    """Which one."""
 
 
 class FunctionReference(RequestModel):
-    """One of the functions."""
-
     model_config = ConfigDict(extra="ignore")  # clients may repeat all of its definition
 
     name: str
@@ -83,52 +72,33 @@ class NamedToolChoice(RequestModel):
     """Only functions are known."""
 
     function: FunctionReference
-    """Which one."""
 
-    def chosen(self) -> ChosenFunctions:
-        """Which function."""
-        return ChosenFunctions((self.function.name,))
+    def chosen(self) -> Chosen:
+        return (self.function.name,), None
 
 
 class AllowedTools(RequestModel):
-    """Some of the functions."""
-
     mode: AllowedMode
     """As `tool_choice` would be if `tools` had these alone."""
 
     tools: list[NamedToolChoice] = Field(max_length=MAX_TOOLS)
-    """Which ones."""
 
 
 class AllowedToolChoice(RequestModel):
     """A choice among some of the functions."""
 
     type: Literal["allowed_tools"]
-    """Names the kind of choice."""
-
     allowed_tools: AllowedTools
-    """Which ones."""
 
-    def chosen(self) -> ChosenFunctions:
-        """Which functions."""
-        names = tuple(tool.function.name for tool in self.allowed_tools.tools)
-        return ChosenFunctions(names, self.allowed_tools.mode)
-
-
-def check_choice(value: Any) -> Any:
-    """The value, if a `tool_choice` can be of its type. Raises ValueError with what is allowed."""
-    if isinstance(value, dict | None) or value in ("none", "auto", "required"):
-        return value
-    raise ValueError(
-        f"got {short_repr(value)}; allowed: none, auto, required, or an object that names functions"
-    )
+    def chosen(self) -> Chosen:
+        return tuple(tool.function.name for tool in self.allowed_tools.tools), self.allowed_tools.mode
 
 
 Tools: TypeAlias = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 
 
 def choice_type(value: Any) -> str:
-    """The tag of a `tool_choice` that `check_choice` took."""
+    """The tag of a `tool_choice`."""
     if not isinstance(value, dict | RequestModel):
         return _WORD
     given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
@@ -142,19 +112,12 @@ ToolChoice: TypeAlias = Annotated[
     | Annotated[NamedToolChoice, Tag(NAMED_TAG)]
     | Annotated[AllowedToolChoice, Tag(ALLOWED_TAG)],
     Discriminator(choice_type),
-    BeforeValidator(check_choice),
 ]
 
 
 def new_call_id() -> str:
     """The id of a call, by which its result refers to it. Conversations hold many, so each is new."""
     return f"call_{uuid.uuid4().hex[:24]}"
-
-
-def reasoning_variables(effort: str | None) -> dict[str, Any]:
-    """Variables of the chat template that set the amount of reasoning."""
-    thinking = {"enable_thinking": False} if effort == "none" else {}
-    return {} if effort is None else {"reasoning_effort": effort, **thinking}
 
 
 def unique_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
@@ -167,22 +130,23 @@ def unique_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any],
 
 
 def tool_options(
-    tools: Sequence[Mapping[str, Any]], choice: str | ChosenFunctions | None
+    tools: Sequence[Mapping[str, Any]], choice: str | Chosen | None
 ) -> dict[str, tuple[Any, ...]]:
-    """Fields of a `ChoicesRequest`: the functions that the model may call, and names of those one of which it has to.
+    """Fields of a `ChoicesRequest`: the functions that the model may call, and names of functions one of which it has
+    to call.
 
     Raises ApiError for two functions of one name, for a name that no function has, and for a call without functions.
     """
     offered = {_name(tool): tool for tool in unique_tools(tools)}
-    if isinstance(choice, ChosenFunctions):
-        for name in choice.names:
+    if isinstance(choice, tuple):
+        names, choice = choice
+        for name in names:
             if name not in offered:
                 known = ", ".join(offered) or "none"
                 raise invalid_value("tool_choice", f"got the function {short_repr(name)}; tools has: {known}")
-        if choice.mode is None:
-            return {"tools": tuple(tools), "forced_tools": choice.names}
-        offered = {name: tool for name, tool in offered.items() if name in choice.names}
-        choice = choice.mode
+        if choice is None:
+            return {"tools": tuple(tools), "forced_tools": names}
+        offered = {name: tool for name, tool in offered.items() if name in names}
     if choice == "required" and not offered:
         raise invalid_value(
             "tool_choice", "got required without a function in tools; add one, or leave it out"

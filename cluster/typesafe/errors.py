@@ -47,7 +47,7 @@ def unprocessable(
 ) -> ApiError:
     """An error as clients of this protocol expect it: 422 in place of 400; others stay as they are.
 
-    `names` are those of the questions, by which paths name them in place of numbers. `fields`: other names of fields.
+    `names`: of the questions, which paths have in place of numbers. `fields`: other names of fields.
     """
     if error.status != 400 or isinstance(error, UnprocessableError):
         return error

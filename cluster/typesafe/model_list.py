@@ -6,8 +6,6 @@ from cluster.openai.response_model import ResponseModel
 
 
 class ModelMetadata(ResponseModel):
-    """A model that is served."""
-
     name: str
     description: str
     release_date: str
@@ -15,6 +13,4 @@ class ModelMetadata(ResponseModel):
 
 
 class ModelMetadataList(ResponseModel):
-    """The models that are served."""
-
     models: list[ModelMetadata]

@@ -9,10 +9,19 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
 from cluster.choices.decision_message import DecisionMessage
-from cluster.openai.decisions import DecisionOptions
+from cluster.openai.decisions.request import DecisionOptions, DecisionRequest
 from cluster.openai.errors import ApiError, short_repr
 from cluster.openai.request_model import RequestModel
 from cluster.typesafe.errors import UnprocessableError, unprocessable
+from cluster.typesafe.system_one_answers import (
+    AnswerObject,
+    ChoiceAnswerObject,
+    NoulAnswerObject,
+    ScoreAnswerObject,
+    SystemOneResponse,
+    SystemOneUsage,
+)
+from lopa_ray.decisions.answers import ChoiceAnswer, DecisionResult, PredicateAnswer, ScoreAnswer
 from lopa_ray.decisions.questions import (
     MAX_QUESTIONS,
     MAX_VALUES,
@@ -62,26 +71,32 @@ OptionalContent: TypeAlias = Annotated[
 
 
 class NoulCriteria(RequestModel):
-    """What counts as yes, and what as no."""
+    """Descriptions of yes and of no."""
 
     true: OptionalContent = None
-    """Yes."""
-
     false: OptionalContent = None
-    """No."""
 
 
-class NoulParam(RequestModel):
+class AnyQuestion(RequestModel):
+    """A question of any type."""
+
+    def as_question(self, name: str) -> Question:
+        """The same for the model; raises NotImplementedError for a type that is refused."""
+        raise NotImplementedError
+
+    def answer_object(self, answer: Any) -> AnswerObject:
+        """Its answer in the shape of this protocol; raises NotImplementedError as well."""
+        raise NotImplementedError
+
+
+class NoulParam(AnyQuestion):
     """A question that is answered by yes or no."""
 
     type: Literal["noul"]
-    """Names the type of the question."""
-
     instructions: OptionalContent = None
-    """The question or statement. May be left out where `criteria` has a description."""
+    """May be left out where `criteria` has a description."""
 
     criteria: NoulCriteria | None = None
-    """What counts as yes, and what as no."""
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:
@@ -91,60 +106,66 @@ class NoulParam(RequestModel):
         return self
 
     def as_question(self, name: str) -> Question:
-        """The same for the model."""
         criteria = self.criteria or NoulCriteria()
         return PredicateQuestion(_text(self.instructions), name, _text(criteria.true), _text(criteria.false))
 
+    def answer_object(self, answer: PredicateAnswer) -> AnswerObject:
+        return NoulAnswerObject(type="noul", noul=answer.probability)
 
-class ChoiceCriteriaParam(RequestModel):
+
+class ChoiceCriteriaParam(AnyQuestion):
     """Which one of some choices fits."""
 
     type: Literal["choice"]
-    """Names the type of the question."""
-
     instructions: OptionalContent = None
-    """What to decide."""
 
     criteria: dict[str, OptionalContent] = Field(min_length=1, max_length=MAX_VALUES)
     """Name of each choice → when it applies."""
 
     def as_question(self, name: str) -> Question:
-        """The same for the model."""
         options = [Option(choice, _text(description)) for choice, description in self.criteria.items()]
         return ChoiceQuestion(_text(self.instructions), options, name)
 
+    def answer_object(self, answer: ChoiceAnswer) -> AnswerObject:
+        return ChoiceAnswerObject(
+            type="choice",
+            choice=str(answer.choice),
+            confidence=answer.confidence,
+            probabilities={str(value): probability for value, probability in answer.probabilities.items()},
+        )
 
-class ScoreCriteriaParam(RequestModel):
+
+class ScoreCriteriaParam(AnyQuestion):
     """Which one of some ordered levels fits."""
 
     type: Literal["score"]
-    """Names the type of the question."""
-
     instructions: OptionalContent = None
-    """What to rate."""
 
     criteria: list[Content] = Field(min_length=1, max_length=MAX_VALUES)
     """Descriptions of the levels, from number 0 on."""
 
     def as_question(self, name: str) -> Question:
-        """The same for the model."""
         return ScoreQuestion(_text(self.instructions), [json_text(level) for level in self.criteria], name)
 
+    def answer_object(self, answer: ScoreAnswer) -> AnswerObject:
+        return ScoreAnswerObject(
+            type="score",
+            score=answer.score,
+            confidence=answer.confidence,
+            legend={str(level): description for level, description in enumerate(self.criteria)},
+            probabilities={str(level): value for level, value in enumerate(answer.probabilities.values())},
+        )
 
-class BoxParam(RequestModel):
+
+class BoxParam(AnyQuestion):
     """A place in an image, which no model here reads."""
 
     type: Literal["box"]
-    """Names the type of the question."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse(cls, value: Any) -> Any:
         raise PydanticCustomError("unsupported", NO_IMAGES, {"field": "type"})
-
-    def as_question(self, name: str) -> Question:
-        """Raises NotImplementedError: there are none."""
-        raise NotImplementedError(name)
 
 
 QuestionParam: TypeAlias = Annotated[
@@ -160,7 +181,7 @@ QuestionParam: TypeAlias = Annotated[
 ]
 
 
-class SystemOneRequest(RequestModel):
+class SystemOneRequest(DecisionRequest):
     """Questions about a state."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {"assets": ({},)}
@@ -169,13 +190,10 @@ class SystemOneRequest(RequestModel):
     """Which of the models that are served."""
 
     state: Content
-    """What the questions are about."""
+    """The subject of the questions."""
 
     questions: dict[str, QuestionParam] = Field(min_length=1, max_length=MAX_QUESTIONS)
-    """Name → question."""
-
     lopa: DecisionOptions | None = None
-    """Settings that this protocol does not have."""
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> Self:
@@ -189,14 +207,13 @@ class SystemOneRequest(RequestModel):
             raise UnprocessableError(location, wrong.message, wrong.code) from None
 
     def as_message(self, request_id: str, client: str) -> DecisionMessage:
-        """The request to a group. Raises UnprocessableError for what is wrong in it."""
         options = self.lopa or DecisionOptions()
         questions = tuple(question.as_question(name) for name, question in self.questions.items())
         try:
             check_questions(questions)
         except PromptError as error:
             wrong = ApiError(400, str(error), "invalid_value", param=error.setting)
-            raise self.unprocessable(wrong) from None
+            raise self.as_error(wrong) from None
         return DecisionMessage(
             request_id,
             json_text(self.state),
@@ -206,8 +223,15 @@ class SystemOneRequest(RequestModel):
             deadline_s=options.deadline,
         )
 
-    def unprocessable(self, error: ApiError) -> ApiError:
-        """An error about this request as clients expect it."""
+    def respond(self, model: str, result: DecisionResult) -> SystemOneResponse:
+        answers = {
+            name: question.answer_object(answer)  # type: ignore[arg-type]  # it is of the question's type
+            for (name, question), answer in zip(self.questions.items(), result.answers, strict=True)
+        }
+        usage = SystemOneUsage(input_tokens=result.input_tokens, output_tokens=result.output_tokens)
+        return SystemOneResponse(model=model, answers=answers, usage=usage)
+
+    def as_error(self, error: ApiError) -> ApiError:
         return unprocessable(error, list(self.questions), MODEL_FIELDS)
 
 

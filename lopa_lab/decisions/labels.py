@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.openai.decisions import DecisionsRequest
+from cluster.openai.decisions.request import DecisionsRequest
 from cluster.openai.errors import ApiError, short_repr
 from lopa_ray.decisions.questions import (
     ChoiceQuestion,

@@ -1,8 +1,8 @@
 """Settings of a request for every decoder: lengths, sampling, ends and structure of the answer.
 
-A new sampling parameter begins here. A field of the same name in `GenerationRequest` (cluster/openai) takes it over
-HTTP, one in `SamplingParams` takes it to the workers, one in `RowNumbers` takes its value to each row, and `score_rows`
-uses it. A filter is also a flag of `ScoringKind`, since greedy rows are scored without any.
+A new sampling parameter begins here: HTTP requests have a field for it, which an `HttpField` in its annotation may
+shape. A field of the same name in `SamplingParams` takes it to the workers, one in `RowNumbers` takes its value to each
+row, and `score_rows` uses it. A filter is also a flag of `ScoringKind`, since greedy rows are scored without any.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.given_part import GivenPart, parse_given_parts
+from lopa_ray.config.http_field import MAX_LOGIT_BIAS, HttpField, LogitBias, Seed, TokenIds, TopK, Words
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.structural_tag import StructuralTag
 from lopa_ray.errors import SettingName, SettingsError
 from lopa_ray.protocol.sampling_params import Ranking
-
-MAX_LOGIT_BIAS = 1024
-"""Tokens that may have a bias: every plan lists them. vLLM's limit."""
 
 MAX_BAD_WORDS_CHARS = 4096
 """Characters of all `bad_words`: each place in them is looked at with every token."""
@@ -50,10 +48,12 @@ class GenerationSettings(StrictModel):
     )
     """Settings that a checkpoint may have a default for, in its `generation_config.json`."""
 
-    decoder: str
+    decoder: Annotated[str, HttpField(in_lopa=True)]
     """Which decoder fills the canvas."""
 
-    max_new_tokens: int = Field(default=256, ge=0)
+    max_new_tokens: Annotated[int, HttpField(fields="max_tokens or max_completion_tokens")] = Field(
+        default=256, ge=0
+    )
     """Exact number of positions after the prompt; the answer may end earlier with EOS."""
 
     min_tokens: int = Field(default=0, ge=0)
@@ -63,23 +63,23 @@ class GenerationSettings(StrictModel):
     """Neither EOS nor the other end tokens that the checkpoint names end the request or stop new blocks. Without
     `stop_token_ids` all of `max_new_tokens` is decoded."""
 
-    stop_at_eos: bool = True
+    stop_at_eos: Annotated[bool, HttpField(in_lopa=True)] = True
     """End once every position before the first EOS is decided. The published decoders do not:
     they fill the rest of the canvas too, and count those steps; false reproduces that."""
 
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: Annotated[tuple[int, ...], HttpField(TokenIds)] = ()
     """Ids that end the answer like EOS, beside those that the checkpoint names; with `ignore_eos` these alone do."""
 
-    temperature: float = Field(default=0.0, ge=0.0)
+    temperature: Annotated[float, HttpField(Annotated[float, Field(ge=0, le=2)])] = Field(default=0.0, ge=0.0)
     """0 chooses the most likely token; above 0 tokens are drawn."""
 
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     """Keep the smallest set of tokens whose probability reaches this, renormalised (also at temperature 0)."""
 
-    top_k: int | None = Field(default=None, ge=1)
+    top_k: Annotated[int | None, HttpField(TopK, off=(0, -1))] = Field(default=None, ge=1)
     """Keep this many most likely tokens, renormalised, after top_p (also at temperature 0)."""
 
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    seed: Annotated[int, HttpField(Seed)] = Field(default=0, ge=0, lt=2**63)
     """Same prompt, settings and seed: same tokens, on any number of workers."""
 
     repetition_penalty: float = Field(default=1.0, ge=0.01, le=100.0)
@@ -93,40 +93,46 @@ class GenerationSettings(StrictModel):
     presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     """Subtracted once from the logits of tokens that the answer has."""
 
-    logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
-        default={}, max_length=MAX_LOGIT_BIAS
-    )
+    logit_bias: Annotated[
+        dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100.0, le=100.0)]], HttpField(LogitBias)
+    ] = Field(default={}, max_length=MAX_LOGIT_BIAS)
     """Token id → what is added to its logit, before penalties; -100 practically excludes a token, 100
     practically forces it. At most 1024 tokens."""
 
-    ranking: Ranking = "probability"
+    ranking: Annotated[Ranking, HttpField(in_lopa=True)] = "probability"
     """Score that ranks positions."""
 
-    top_logprobs: int = Field(default=0, ge=0, le=20)
+    top_logprobs: Annotated[int, HttpField(fields="logprobs and top_logprobs")] = Field(
+        default=0, ge=0, le=20
+    )
     """How many of the most likely tokens the trace lists per position."""
 
-    guided_regex: str | None = None
+    guided_regex: Annotated[str | None, HttpField(fields="guided_regex")] = None
     """The answer's text is what this regular expression (Rust's syntax) matches as a whole."""
 
-    guided_choice: tuple[str, ...] | None = Field(default=None, min_length=1)
+    guided_choice: Annotated[tuple[str, ...] | None, HttpField(fields="guided_choice")] = Field(
+        default=None, min_length=1
+    )
     """The answer's text is one of these."""
 
-    guided_json: str | None = None
+    guided_json: Annotated[str | None, HttpField(fields="response_format or guided_json")] = None
     """The answer's text is JSON that is valid under this JSON schema, given as JSON text or as a mapping."""
 
-    guided_structural_tag: str | None = None
+    guided_structural_tag: Annotated[str | None, HttpField(fields="structured_outputs.structural_tag")] = None
     """The answer's text keeps to these structures wherever one of their triggers occurs; JSON text or a mapping,
     see `lopa_ray.constraints.structural_tag`."""
 
-    bad_words: tuple[str, ...] = Field(default=(), max_length=256)
+    bad_words: Annotated[tuple[str, ...], HttpField(Words)] = Field(default=(), max_length=256)
     """No run of whole tokens in the answer spells one of these words, by itself or behind a space."""
 
-    given_parts: tuple[GivenPart, ...] = Field(default=(), max_length=MAX_GIVEN_PARTS)
+    given_parts: Annotated[tuple[GivenPart, ...], HttpField(fields="given_parts")] = Field(
+        default=(), max_length=MAX_GIVEN_PARTS
+    )
     """Parts of the answer that the request gives (infilling). They are decided before the first step, and among the
     `max_new_tokens` positions of the answer; the holes between them are what the model fills. EOS in a hole ends the
     hole alone."""
 
-    suffix: str | None = None
+    suffix: Annotated[str | None, HttpField(fields="suffix")] = None
     """Text behind the answer, which the model sees from the first step: the answer is what stands between prompt and
     suffix, and `max_new_tokens` is the most tokens that it has. Empty: none."""
 

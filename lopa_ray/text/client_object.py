@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -54,7 +55,16 @@ class ClientObject(BaseModel):
     )
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that have no effect."""
+    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that have no effect. A class has
+    those of its bases too, and none that it declares as a field."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        inherited = [base.unsupported_fields for base in cls.__bases__ if issubclass(base, ClientObject)]
+        merged = ChainMap(dict(cls.unsupported_fields), *map(dict, inherited))
+        cls.unsupported_fields = {
+            name: neutral for name, neutral in merged.items() if name not in cls.model_fields
+        }
 
     @model_validator(mode="before")
     @classmethod

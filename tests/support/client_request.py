@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from cluster.openai.generation_request import FIELDS_OF_SETTINGS
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.engine.config import Config
@@ -19,17 +20,7 @@ from lopa_ray.engine.local import LocalEngine
 PROMPTS = [problem.question for problem in held_out_problems(seed=5, count=300)]
 PROMPT = PROMPTS[0]
 
-TOP_LEVEL_FIELDS = {
-    "max_new_tokens": "max_tokens",
-    "temperature": "temperature",
-    "seed": "seed",
-    "min_tokens": "min_tokens",
-    "ignore_eos": "ignore_eos",
-    "repetition_penalty": "repetition_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "logit_bias": "logit_bias",
-}
+TOP_LEVEL_FIELDS = {"max_new_tokens": "max_tokens"} | {name: name for name in FIELDS_OF_SETTINGS}
 """Decode setting → the field of a request beside `lopa` that has it."""
 
 SLOW = {"max_new_tokens": 300, "min_tokens": 300, "confidence_threshold": 1.0}

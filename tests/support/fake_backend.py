@@ -18,24 +18,24 @@ import uvicorn
 from cluster.choices.answer_parser import AnswerDelta
 from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import (
-    BranchView,
-    CanvasSnapshot,
-    CellView,
+    CanvasBranch,
+    CanvasCell,
+    CanvasRuleStep,
+    ChoiceCanvas,
+    ChoiceCost,
     ChoiceFinished,
     ChoiceFinishReason,
     ChoicesOutput,
     ChoicesRequest,
-    ChoiceStats,
     OwnedId,
     PromptToTokenize,
     RequestAccepted,
-    RuleStepView,
     TextDelta,
     TokenizedPrompt,
     TokenLogprob,
     ToolCallDelta,
 )
-from cluster.openai.error_object import ErrorObject
+from cluster.openai.errors import ErrorObject
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.protocol.backend import Backend
@@ -236,11 +236,12 @@ class FakeBackend:
                 choice=choice,
                 text=front + "".join(part.content for part in shown),
                 finish_reason=self._finish_reason(limit),
-                stats=ChoiceStats(
+                stats=ChoiceCost(
                     steps=5,
                     forwards=20,
                     rule_steps=6,
                     tokens=len(shown),
+                    tpf=len(shown) / 5,
                     seconds=0.5,
                     queued_seconds=0.1,
                     seed=7 + choice,
@@ -291,14 +292,14 @@ def _logprobs(request: ChoicesRequest, parts: Sequence[AnswerDelta]) -> tuple[To
     return tuple(TokenLogprob(ids[text], text, text.encode(), -0.25, top, text.encode()) for text in texts)
 
 
-def _snapshot(choice: int, at: int, words: tuple[str, ...]) -> CanvasSnapshot:
+def _snapshot(choice: int, at: int, words: tuple[str, ...]) -> ChoiceCanvas:
     cells = tuple(
-        CellView(word if place <= at else "", place + 1 if place <= at else 0)
+        CanvasCell(word if place <= at else "", place + 1 if place <= at else 0)
         for place, word in enumerate(words)
     )
-    branches = (BranchView("anchor", "", float("nan")), BranchView("+1", words[at], 0.9))
-    rule_steps = (RuleStepView(1, (at,)),)
-    return CanvasSnapshot(choice, at + 1, cells, branches, winner=1, rule_steps=rule_steps, seconds=0.01 * at)
+    branches = (CanvasBranch("anchor", "", None), CanvasBranch("+1", words[at], 0.9))
+    rule_steps = (CanvasRuleStep(1, (at,)),)
+    return ChoiceCanvas(choice, at + 1, 0.01 * at, cells, branches, winner=1, rule_steps=rule_steps)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from cluster.openai.responses_objects import ResponseEvent, ResponseObject
+from cluster.openai.responses.objects import ResponseEvent, ResponseObject
 from support.fake_backend import MODEL, RESPONSES
 
 ADD = {

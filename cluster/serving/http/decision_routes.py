@@ -7,12 +7,11 @@ from contextlib import contextmanager
 
 from fastapi import APIRouter, Request, Response
 
-from cluster.choices.decision_message import DecisionMessage
 from cluster.choices.messages import OwnedId
-from cluster.openai.decision_objects import DecisionObject, decision_object
-from cluster.openai.decisions import DecisionsRequest
+from cluster.openai.decisions.objects import DecisionObject
+from cluster.openai.decisions.request import DecisionRequest, DecisionsRequest
 from cluster.openai.errors import ApiError, decision_error
-from cluster.openai.response_model import ResponseModel, dumps
+from cluster.openai.response_model import dumps
 from cluster.serving.http.access_log import log_record_of
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import choose_model, client_of
@@ -23,7 +22,7 @@ from cluster.serving.protocol.backend import Backend
 from cluster.serving.protocol.group import Group
 from cluster.typesafe.errors import UnprocessableError, UnprocessableObject, unprocessable
 from cluster.typesafe.system_one import NO_IMAGES, REQUEST_ID_HEADER, SystemOneRequest
-from cluster.typesafe.system_one_answers import SystemOneResponse, system_one_response
+from cluster.typesafe.system_one_answers import SystemOneResponse
 from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.errors import RequestError
 
@@ -37,14 +36,11 @@ def decision_routes(
     router = APIRouter(prefix="/v1")
 
     async def decide(
-        http_request: Request,
-        asked_model: str | None,
-        message: DecisionMessage,
-        as_error: Callable[[ApiError], ApiError] = lambda error: error,
-    ) -> tuple[str, DecisionResult]:
-        """The model and its result. `as_error`: what the protocol makes of an error about the request."""
+        http_request: Request, request: DecisionRequest, headers: Mapping[str, str] | None = None
+    ) -> Response:
         record = log_record_of(http_request.scope)
-        model = record.model = choose_model(asked_model, backend().models)
+        model = record.model = choose_model(request.model, backend().models)
+        message = request.as_message(record.id, client_of(http_request.scope))
 
         async def result() -> DecisionResult:
             running = running_request(backend(), model, Group.decide, message, running_ids)
@@ -55,9 +51,10 @@ def decision_routes(
         try:
             decided = await run_until_disconnect(http_request.receive, result())
         except RequestError as error:
-            raise as_error(decision_error(error)) from None
+            raise request.as_error(decision_error(error)) from None
         record.prompt_tokens, record.completion_tokens = decided.input_tokens, decided.output_tokens
-        return model, decided
+        body = dumps(request.respond(model, decided).to_dict())
+        return Response(body, media_type="application/json", headers=headers)
 
     @router.post(
         "/decisions",
@@ -67,10 +64,8 @@ def decision_routes(
         openapi_extra=request_body(DecisionsRequest),
     )
     async def decisions(http_request: Request) -> Response:
-        record, client = log_record_of(http_request.scope), client_of(http_request.scope)
         request = DecisionsRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
-        message = request.as_message(record.id, client)
-        return _json(decision_object(*await decide(http_request, request.model, message)))
+        return await decide(http_request, request)
 
     @router.post(
         "/systemone",
@@ -84,20 +79,13 @@ def decision_routes(
         openapi_extra=request_body(SystemOneRequest),
     )
     async def systemone(http_request: Request) -> Response:
-        record, client = log_record_of(http_request.scope), client_of(http_request.scope)
         with _unprocessable():
             if http_request.headers.get("content-type", "").startswith("multipart/"):
                 raise UnprocessableError(["assets"], f"assets {NO_IMAGES}", "unsupported_parameter")
             request = SystemOneRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
-        message = request.as_message(record.id, client)
-        model, result = await decide(http_request, request.model, message, request.unprocessable)
-        return _json(system_one_response(model, request, result), {REQUEST_ID_HEADER: record.id})
+        return await decide(http_request, request, {REQUEST_ID_HEADER: log_record_of(http_request.scope).id})
 
     return router
-
-
-def _json(response: ResponseModel, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(dumps(response.to_dict()), media_type="application/json", headers=headers)
 
 
 @contextmanager

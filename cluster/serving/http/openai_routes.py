@@ -10,15 +10,19 @@ from fastapi import APIRouter, Request, Response
 
 from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.openai.answer_builder import AnswerBuilder
-from cluster.openai.chat import ChatBuilder, ChatRequest
-from cluster.openai.choices_request import make_choices_request
-from cluster.openai.completion_objects import ChatChunk, ChatCompletion, Completion, CompletionChunk
-from cluster.openai.completions import CompletionBuilder, CompletionRequest
+from cluster.openai.completion_objects import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+)
+from cluster.openai.completions.chat import ChatBuilder, ChatRequest
+from cluster.openai.completions.text import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import ApiError, short_repr
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.model_list import ModelCard, ModelList
-from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_builder import ResponsesBuilder
+from cluster.openai.responses.builder import ResponsesBuilder
+from cluster.openai.responses.request import ResponsesRequest
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, choose_model, client_of
@@ -56,7 +60,7 @@ def openai_routes(
         body = await read_json_object(http_request, settings.max_body_bytes)
         logger.debug("request %s has the fields %s", record.id, sorted(body))
         request = request_model.parse(body)
-        choices_request = make_choices_request(record.id, request, client=client_of(http_request.scope))
+        choices_request = request.as_choices_request(record.id, client_of(http_request.scope))
         record.model = choose_model(request.model, backend().models)
         builder = new_builder(record.model, request, choices_request)
         return Responder(backend(), builder, request.setting_fields(), request.warnings, record, running_ids)

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cluster.openai.error_object import ErrorObject
-from cluster.openai.responses_objects import ResponseEvent, ResponseObject
+from cluster.openai.errors import ErrorObject
+from cluster.openai.responses.objects import ResponseEvent, ResponseObject
 from cluster.serving.http.responder import WARNING_HEADER
 
 _REFERRED: dict[str, type[BaseModel]] = {}

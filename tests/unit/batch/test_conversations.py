@@ -10,7 +10,7 @@ import pytest
 
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import FailedLine, parse_record
-from cluster.openai.chat import ChatRequest
+from cluster.openai.completions.chat import ChatRequest
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import PromptError

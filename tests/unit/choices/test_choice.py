@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from cluster.choices.choice_factory import ChoiceFactory
-from cluster.choices.messages import CanvasSnapshot, ChoiceFinished, ChoicesRequest
+from cluster.choices.messages import ChoiceCanvas, ChoiceFinished, ChoicesRequest
 from lopa_ray.decoding.result import trace_step
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
@@ -22,7 +22,7 @@ TIMING = StepTiming(plan=0.1, scatter=0.1, commit=0.1, forward=0.1, gather=0.1, 
 
 
 @pytest.fixture(scope="module")
-def decode() -> tuple[list[RequestStep], list[CanvasSnapshot], ChoiceFinished]:
+def decode() -> tuple[list[RequestStep], list[ChoiceCanvas], ChoiceFinished]:
     """The steps of one choice with verified lookahead, its snapshots, and its end."""
     request = ChoicesRequest("id", (PROBLEM,), VERIFIED.given(), stream=True, stream_canvas=True, trace=True)
     engine = LocalEngine.from_pretrained("demo")
@@ -36,7 +36,7 @@ def decode() -> tuple[list[RequestStep], list[CanvasSnapshot], ChoiceFinished]:
 
     list(engine.run([choice.session], on_event=on_event))
     (finished,) = [output for output in outputs if isinstance(output, ChoiceFinished)]
-    return steps, [output for output in outputs if isinstance(output, CanvasSnapshot)], finished
+    return steps, [output for output in outputs if isinstance(output, ChoiceCanvas)], finished
 
 
 @pytest.mark.parametrize("piece", ["\u2581w{}", "w{}", "\u2581\u2581w{}", "<0x{:02X}>", "w\u2581{}"])
@@ -62,7 +62,7 @@ def test_places_of_tokens_are_those_of_a_text_without_its_first_space(piece: str
     assert len(in_text.decode(errors="replace")) == len(finished.text)
 
 
-Decode = tuple[list[RequestStep], list[CanvasSnapshot], ChoiceFinished]
+Decode = tuple[list[RequestStep], list[ChoiceCanvas], ChoiceFinished]
 
 
 def test_snapshots_tell_which_drafts_were_accepted_and_what_each_report_filled(decode: Decode) -> None:
@@ -76,7 +76,7 @@ def test_snapshots_tell_which_drafts_were_accepted_and_what_each_report_filled(d
         ]
         filled = [position for step in snapshot.rule_steps for position in step.positions]
         # Each position that this step decided was filled in one step of the rule.
-        newest = {at for at, cell in enumerate(snapshot.cells) if cell.step == snapshot.step}
+        newest = {at for at, cell in enumerate(snapshot.cells) if cell.s == snapshot.step}
         assert sorted(filled) == sorted(newest) and decided.isdisjoint(newest)
         decided |= newest
         names = [branch.name for branch in snapshot.branches]

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.choices.choice import ChoiceState
 from cluster.choices.choice_factory import ChoiceFactory
-from cluster.choices.messages import CanvasSnapshot, ChoiceFinished, ChoicesOutput, ChoicesRequest, TextDelta
+from cluster.choices.messages import ChoiceCanvas, ChoiceFinished, ChoicesOutput, ChoicesRequest, TextDelta
 from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
@@ -105,9 +105,9 @@ def test_text_leaves_at_the_end_of_its_block_and_is_that_of_the_answer(whole: De
 def test_a_snapshot_shows_the_step_that_edited_a_position(whole: Decode) -> None:
     prompt = len(whole.choice.session.prompt)
     for event, outputs in whole.steps:
-        (snapshot,) = [output for output in outputs if isinstance(output, CanvasSnapshot)]
+        (snapshot,) = [output for output in outputs if isinstance(output, ChoiceCanvas)]
         for decision in event.outcome.filled:
-            assert snapshot.cells[decision.position - prompt].step == event.outcome.step
+            assert snapshot.cells[decision.position - prompt].s == event.outcome.step
 
 
 def test_a_stop_text_that_is_edited_away_ends_nothing(whole: Decode) -> None:

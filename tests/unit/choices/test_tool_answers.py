@@ -126,7 +126,8 @@ def check_stream(outputs: Sequence[ChoicesOutput]) -> ChoiceFinished:
 
 
 def comparable(finished: ChoiceFinished) -> ChoiceFinished:
-    stats = dataclasses.replace(finished.stats, seconds=0.0, queued_seconds=0.0, phases_seconds={})
+    changed = {"seconds": 0.0, "queued_seconds": 0.0, "phases_seconds": {}}
+    stats = finished.stats.model_copy(update=changed)
     return dataclasses.replace(finished, stats=stats)
 
 

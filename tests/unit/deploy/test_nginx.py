@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cluster.openai.error_object import ErrorObject
+from cluster.openai.errors import ErrorObject
 from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.launch import ServeLauncher
 from support.fake_backend import CHAT, MODEL, Server, serving

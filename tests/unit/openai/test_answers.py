@@ -12,8 +12,8 @@ import pytest
 
 from cluster.choices.messages import ChoicesOutput, ChoicesRequest, RequestAccepted, TextDelta, TokenLogprob
 from cluster.openai.completion_objects import ChatChunk, ChatCompletion, Completion, CompletionChunk
-from cluster.openai.completions import CompletionBuilder, CompletionRequest
-from cluster.openai.error_object import ErrorObject
+from cluster.openai.completions.text import CompletionBuilder, CompletionRequest
+from cluster.openai.errors import ErrorObject
 from lopa_ray.errors import (
     CheckpointError,
     ClusterError,

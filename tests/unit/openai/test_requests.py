@@ -8,7 +8,9 @@ import httpx
 import pytest
 
 from cluster.choices.messages import ChoicesRequest
-from cluster.openai.chat import ChatRequest
+from cluster.openai.completions.chat import ChatRequest
+from cluster.openai.generation_request import FIELDS_OF_SETTINGS
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.text import tolerant_object
 from lopa_ray.text.tolerant_object import MAX_LOGGED
 from support.fake_backend import (
@@ -63,9 +65,6 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
         "min_tokens": 2,
         "ignore_eos": True,
         "stop_token_ids": [7, 8],
-        "repetition_penalty": 1.5,
-        "frequency_penalty": -1,
-        "presence_penalty": 0,
         "logit_bias": {"17": -100, "4": 0.5},
         "user": "me",
         "metadata": {"a": "b"},
@@ -98,9 +97,6 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
             "min_tokens": 2,
             "ignore_eos": True,
             "stop_token_ids": [7, 8],
-            "repetition_penalty": 1.5,
-            "frequency_penalty": -1.0,
-            "presence_penalty": 0.0,
             "logit_bias": {"17": -100.0, "4": 0.5},
             "top_logprobs": 5,
             "num_branches": "auto",
@@ -112,6 +108,40 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
         trace=True,
         deadline_s=9.0,
     )
+
+
+BODIES = {CHAT: {"messages": HI}, TEXT: {"prompt": "hi"}, RESPONSES: {"input": "hi"}}
+NUMBERS = {
+    name: schema
+    for name in FIELDS_OF_SETTINGS
+    for schema in ChatRequest.model_json_schema()["properties"][name].get("anyOf", [])
+    if schema.get("type") in ("number", "integer")
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("name", FIELDS_OF_SETTINGS)
+def test_every_setting_with_a_field_reaches_the_group(server: Server, path: str, name: str) -> None:
+    """One whose field has another form is among those above."""
+    default = GenerationSettings.model_fields[name].default
+    value = (not default) if isinstance(default, bool) else NUMBERS.get(name, {}).get("maximum", 2)
+    if isinstance(default, dict | tuple):
+        value = {"7": 1.0} if isinstance(default, dict) else []
+    httpx.post(server.url + path, json={"model": MODEL, **BODIES[path], name: value}).raise_for_status()
+    settings = server.backend.requests[-1][1].settings
+    assert settings == ({} if value == [] else {name: value})
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_out_of_bounds_is_named(server: Server, path: str, name: str) -> None:
+    schema = NUMBERS[name]
+    wrong = [schema[bound] + by for bound, by in (("minimum", -1), ("maximum", 1)) if bound in schema]
+    assert wrong or "exclusiveMaximum" in schema
+    for value in (*wrong, "1", True):
+        response = httpx.post(server.url + path, json={"model": MODEL, **BODIES[path], name: value})
+        error = error_of(response, 400)
+        assert (error.param, error.code) == (name, "invalid_value")
 
 
 def test_what_is_not_given_is_left_to_the_group(server: Server, client: httpx.Client) -> None:
@@ -139,27 +169,16 @@ def test_prompts_are_text_or_ids(server: Server, client: httpx.Client, prompt: A
 
 
 NEUTRAL = {
+    **{name: values[0] if values else None for name, values in ChatRequest.unsupported_fields.items()},
     "tools": [],
     "tool_choice": "none",
     "response_format": {"type": "text"},
     "best_of": 1,
-    "store": False,
-    "service_tier": "auto",
     "parallel_tool_calls": True,
-    "modalities": ["text"],
-    "min_p": 0,
     "stop_token_ids": [],
     "guided_regex": None,
-    "chat_template": None,
     "max_tokens": None,
     "stream_options": None,
-    "cache_salt": None,
-    "kv_transfer_params": {},
-    "vllm_xargs": {},
-    "mm_processor_kwargs": {},
-    "media_io_kwargs": {},
-    "request_id": None,
-    "add_special_tokens": False,
 }
 
 

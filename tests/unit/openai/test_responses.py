@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from cluster.openai.error_object import ErrorObject
-from cluster.openai.responses_objects import ResponseObject
+from cluster.openai.errors import ErrorObject
+from cluster.openai.responses.objects import ResponseObject
 from lopa_ray.errors import OverloadedError, WorkerLostError
 from support.fake_backend import MODEL, RESPONSES, TOOL_PARTS, WORDS, FakeBackend, error_of
 from support.responses_api import TOOLS, anonymous, body, events, whole

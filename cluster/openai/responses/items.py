@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from cluster.choices.messages import TextDelta
 from cluster.openai.completion_objects import ChatLogprob
-from cluster.openai.responses_objects import (
+from cluster.openai.responses.objects import (
     ItemStatus,
     OutputFunctionCall,
     OutputItem,
@@ -25,6 +25,13 @@ EventFields: TypeAlias = tuple[str, dict[str, Any]]
 """The type of an event, and its fields but for the sequence number."""
 
 _ID_PREFIX: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+
+_TEXT: dict[Kind, str] = {
+    "reasoning": "reasoning_text",
+    "message": "output_text",
+    "function_call": "function_call_arguments",
+}
+"""The middle of the types of events about an item's text."""
 
 
 class _OpenItem:
@@ -69,48 +76,39 @@ class _OpenItem:
         item = self.output("in_progress").to_dict()
         yield "response.output_item.added", {"output_index": self._where["output_index"], "item": item}
         if self.kind == "message":
-            yield "response.content_part.added", self._part_fields(part=self._part().to_dict())
+            yield "response.content_part.added", self._fields(part=self._part().to_dict())
 
-    def add(self, text: str, logprobs: Sequence[ChatLogprob]) -> Iterator[EventFields]:
-        """Add text; returns its events."""
+    def add(self, text: str, logprobs: Sequence[ChatLogprob]) -> EventFields:
+        """Add text; returns its event."""
         self._text += text
         self._logprobs += logprobs
-        match self.kind:
-            case "reasoning":
-                yield "response.reasoning_text.delta", self._part_fields(delta=text)
-            case "message":
-                added = [logprob.to_dict() for logprob in logprobs]
-                yield "response.output_text.delta", self._part_fields(delta=text, logprobs=added)
-            case "function_call":
-                yield "response.function_call_arguments.delta", {**self._where, "delta": text}
+        added = {"logprobs": [logprob.to_dict() for logprob in logprobs]} if self.kind == "message" else {}
+        return f"response.{_TEXT[self.kind]}.delta", self._fields(delta=text, **added)
 
     def end(self, item: OutputItem) -> Iterator[EventFields]:
         """The events of its end; `item` is what it has become."""
+        done, part = f"response.{_TEXT[self.kind]}.done", self._part().to_dict()
         match self.kind:
             case "reasoning":
-                yield "response.reasoning_text.done", self._part_fields(text=self._text)
+                yield done, self._fields(text=self._text)
             case "message":
-                part = self._part().to_dict()
-                yield (
-                    "response.output_text.done",
-                    self._part_fields(text=self._text, logprobs=part["logprobs"]),
-                )
-                yield "response.content_part.done", self._part_fields(part=part)
+                yield done, self._fields(text=self._text, logprobs=part["logprobs"])
+                yield "response.content_part.done", self._fields(part=part)
             case "function_call":
-                fields = {**self._where, "name": self._name, "arguments": self._text}
-                yield "response.function_call_arguments.done", fields
+                yield done, self._fields(name=self._name, arguments=self._text)
         fields = {"output_index": self._where["output_index"], "item": item.to_dict()}
         yield "response.output_item.done", fields
 
     def _part(self) -> OutputText:
         return OutputText(type="output_text", text=self._text, annotations=[], logprobs=self._logprobs)
 
-    def _part_fields(self, **fields: Any) -> dict[str, Any]:
-        return {**self._where, "content_index": 0, **fields}
+    def _fields(self, **fields: Any) -> dict[str, Any]:
+        part = {} if self.kind == "function_call" else {"content_index": 0}
+        return {**self._where, **part, **fields}
 
 
 class ResponsesItems:
-    """Turns the deltas of a choice into items, one behind the other, and their events."""
+    """Turns the deltas of a choice into successive items, and their events."""
 
     def __init__(self) -> None:
         self.finished: list[OutputItem] = []
@@ -144,7 +142,7 @@ class ResponsesItems:
             yield from self._end("completed")
             self._open = _OpenItem(kind, len(self.finished), call_index, name)
             yield from self._open.begin()
-        yield from self._open.add(text, logprobs)
+        yield self._open.add(text, logprobs)
 
     def _end(self, status: ItemStatus) -> Iterator[EventFields]:
         if self._open is not None:

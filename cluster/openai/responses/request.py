@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from cluster.openai.errors import short_repr
-from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
-from cluster.openai.responses_input import Items, template_messages
-from cluster.openai.responses_tools import ResponseTool, ResponseToolChoice, ResponseTools
+from cluster.openai.request_model import UNUSED, JsonObject, RequestModel
+from cluster.openai.responses.input import Items, template_messages
+from cluster.openai.responses.tools import OtherTool, ResponseTool, ResponseToolChoice, ResponseTools
 from cluster.openai.structured_output import ANY_JSON_OBJECT
-from cluster.openai.tools import reasoning_variables, tool_options
+from cluster.openai.tool_request import ToolRequest
+from lopa_ray.config.http_field import MAX_INT
 from lopa_ray.engine.session_factory import Prompt
 
 LOGPROBS = "message.output_text.logprobs"
@@ -26,17 +26,12 @@ class TextFormat(RequestModel):
     type: Literal["text", "json_object", "json_schema"]
     """Any text, any JSON object, or JSON under a schema."""
 
-    name: str | None = None
-    """Accepted, and not used."""
-
-    description: str | None = None
-    """Accepted, and not used."""
+    name: str | None = UNUSED
+    description: str | None = UNUSED
+    strict: bool | None = UNUSED
 
     definition: Annotated[JsonObject | None, Field(alias="schema")] = None
-    """What the answer is valid under. Only with type json_schema."""
-
-    strict: bool | None = None
-    """Accepted, and not used: answers are always valid."""
+    """The schema of the answer. Only with type json_schema."""
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:
@@ -46,17 +41,12 @@ class TextFormat(RequestModel):
 
 
 class TextConfig(RequestModel):
-    """How the answer's text is to be."""
-
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {"verbosity": ("medium",)}
 
     format: TextFormat | None = None
-    """Its form."""
 
 
 class Reasoning(RequestModel):
-    """How much the model is to reason."""
-
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "context": ("auto",),
         "generate_summary": ("auto", "concise", "detailed"),
@@ -69,18 +59,11 @@ class Reasoning(RequestModel):
 
 
 class ResponseStreamOptions(RequestModel):
-    """How a stream looks."""
-
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {"include_obfuscation": (False,)}
 
 
-class ResponsesRequest(GenerationRequest):
-    """A response."""
-
+class ResponsesRequest(ToolRequest):
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **{
-            name: neutral for name, neutral in GenerationRequest.unsupported_fields.items() if name != "store"
-        },
         "background": (False,),
         "context_management": ([],),
         "conversation": (),
@@ -110,20 +93,11 @@ class ResponsesRequest(GenerationRequest):
     """none: no calls; auto (the default with `tools`): as the model likes; required: a call of one of the functions; or
     a function to call; or some of the functions, for auto or required."""
 
-    parallel_tool_calls: bool | None = None
-    """False: at most one call. An answer that has to call a function (`tool_choice`) always has one."""
-
     max_tool_calls: int | None = Field(default=None, ge=1, le=MAX_INT)
     """Accepted, and not used: it bounds OpenAI's own tools."""
 
     text: TextConfig | None = None
-    """The form of the answer's text."""
-
     reasoning: Reasoning | None = None
-    """How much the model is to reason."""
-
-    chat_template_kwargs: JsonObject | None = None
-    """Variables for the chat template, such as enable_thinking."""
 
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     """The log-probability of every token. Reasoning is never encrypted."""
@@ -131,8 +105,7 @@ class ResponsesRequest(GenerationRequest):
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     """Add this many most likely tokens at each place."""
 
-    client_metadata: JsonObject | None = None
-    """Accepted, and not used."""
+    client_metadata: JsonObject | None = UNUSED
 
     store: bool | None = None
     """Only false: nothing is stored."""
@@ -155,39 +128,28 @@ class ResponsesRequest(GenerationRequest):
 
     @property
     def max_tokens_field(self) -> str:
-        """The field that sets the number of tokens of the answer."""
         return "max_output_tokens"
 
     @property
-    def functions(self) -> list[ResponseTool]:
-        """The tools that are functions."""
-        return [tool for tool in self.tools or () if isinstance(tool, ResponseTool)]
-
-    @property
     def warnings(self) -> tuple[str, ...]:
-        others = sorted({tool.type for tool in self.tools or () if not isinstance(tool, ResponseTool)})
+        others = sorted({tool.type for tool in self.tools or () if isinstance(tool, OtherTool)})
         return (f"tools: left out {', '.join(others)}; only functions can be called",) if others else ()
 
-    @property
-    def tools_field(self) -> str | None:
-        """`tools`, if it has functions."""
-        return "tools" if self.functions else None
+    def own_functions(self) -> list[dict[str, Any]]:
+        """The tools that are functions, in the shape of this API."""
+        tools = [tool for tool in self.tools or () if isinstance(tool, ResponseTool)]
+        return [tool.model_dump(exclude_none=True) for tool in tools]
 
-    @property
-    def raw(self) -> bool:
-        """Input goes through the chat template."""
-        return False
+    def functions(self) -> list[dict[str, Any]]:
+        return [{"type": function.pop("type"), "function": function} for function in self.own_functions()]
+
+    def effort(self) -> str | None:
+        return None if self.reasoning is None else self.reasoning.effort
 
     def prompts(self) -> tuple[Prompt, ...]:
-        """One chat, in the roles of chat templates."""
         return (template_messages(self.input, self.instructions),)
 
-    def max_new_tokens(self) -> int | None:
-        """`max_output_tokens`."""
-        return self.max_output_tokens
-
     def num_top_logprobs(self) -> int | None:
-        """How many most likely tokens to list at each place; None: no log-probabilities at all."""
         asked = self.top_logprobs is not None or LOGPROBS in (self.include or ())
         return (self.top_logprobs or 0) if asked else None
 
@@ -199,16 +161,3 @@ class ResponsesRequest(GenerationRequest):
             ANY_JSON_OBJECT if form.definition is None else json.dumps(form.definition, ensure_ascii=False)
         )
         return {"text.format": ("guided_json", schema)}
-
-    def choices_options(self) -> dict[str, Any]:
-        tools = [
-            {"type": "function", "function": tool.model_dump(exclude_none=True, exclude={"type"})}
-            for tool in self.functions
-        ]
-        choice = self.tool_choice if isinstance(self.tool_choice, str | None) else self.tool_choice.chosen()
-        effort = None if self.reasoning is None else self.reasoning.effort
-        return {
-            **tool_options(tools, choice),
-            "parallel_tool_calls": self.parallel_tool_calls is not False,
-            "template_variables": reasoning_variables(effort) | (self.chat_template_kwargs or {}),
-        }

@@ -1,22 +1,17 @@
-"""What a decision is about, in OpenAI's shape: texts and JSON, and the messages and calls that have them."""
+"""The input of a decision, in OpenAI's shape: texts and JSON, and the messages and calls that have them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from cluster.openai.conversation_items import Call, FunctionCall, Item, Message, as_parts, item_type
 from cluster.openai.errors import invalid_value, short_repr
-from lopa_ray.text.chat_message import (
-    REFUSAL_TAG,
-    EarlierCall,
-    EarlierFunction,
-    RefusalPart,
-    check_content,
-    or_refusal,
-)
+from cluster.openai.request_model import UNUSED
+from lopa_ray.text.chat_message import REFUSAL_TAG, RefusalPart, or_refusal
 from lopa_ray.text.client_object import TAG_MARK, type_tag
 from lopa_ray.text.json_content import check_json, json_text
 from lopa_ray.text.tolerant_object import TolerantObject
@@ -34,23 +29,18 @@ def _check_data(value: Any) -> Any:
 
 
 class DecisionText(TolerantObject):
-    """A piece of text."""
-
     type: Literal["input_text", "output_text"]
-    """Names the kind of part."""
 
     text: str
     """Parts are joined with nothing between them; JSON gets lines of its own."""
 
-    prompt_cache_breakpoint: Any = None
-    """Accepted, and not used."""
+    prompt_cache_breakpoint: Any = UNUSED
 
 
 class DecisionJson(TolerantObject):
     """JSON, which the model reads as text."""
 
     type: Literal["input_json"]
-    """Names the kind of part."""
 
     data: Annotated[
         Any, BeforeValidator(_check_data, json_schema_input_type=dict[str, Any] | list[dict[str, Any]])
@@ -62,7 +52,6 @@ class DecisionImage(TolerantObject):
     """An image, which no model here reads."""
 
     type: Literal["input_image"]
-    """Names the kind of part."""
 
     @model_validator(mode="before")
     @classmethod
@@ -84,91 +73,34 @@ DecisionPart: TypeAlias = Annotated[
 ]
 
 
-def _as_parts(value: Any) -> Any:
-    if not isinstance(value, str | list):
-        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of parts")
-    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
-
-
 Content: TypeAlias = Annotated[
-    list[DecisionPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[DecisionPart])
+    list[DecisionPart], BeforeValidator(as_parts, json_schema_input_type=str | list[DecisionPart])
 ]
 
 
-class DecisionItem(TolerantObject):
-    """What all items may have."""
-
-    id: str | None = None
-    """Accepted, and not used."""
-
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-    """Accepted, and not used."""
-
-    namespace: str | None = None
-    """Accepted, and not used."""
-
-    phase: Literal["commentary", "final_answer"] | None = None
-    """Accepted, and not used."""
+class DecisionItem(Item):
+    namespace: str | None = UNUSED
+    phase: Literal["commentary", "final_answer"] | None = UNUSED
 
 
-class DecisionMessageItem(DecisionItem):
-    """A message."""
-
-    type: Literal["message"] = "message"
-    """May be left out."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    """developer is another word for system."""
-
+class DecisionMessageItem(Message, DecisionItem):
     content: Content | None = None
     """Text, or parts. A message of the assistant may have none."""
 
-    refusal: str | None = None
-    """The text of a message of the assistant that has no other."""
 
-    @model_validator(mode="after")
-    def _check_content(self) -> Self:
-        check_content(self.role, self.content)
-        return self
-
-
-class DecisionCall(DecisionItem):
+class DecisionCall(FunctionCall, DecisionItem):
     """A call of a function."""
 
-    type: Literal["function_call"]
-    """Names the kind of item."""
 
-    call_id: str
-    """By which its output refers to it."""
-
-    name: str
-    """The function's name."""
-
-    arguments: str
-    """JSON text."""
-
-
-class DecisionCustomCall(DecisionItem):
-    """A call of a custom tool."""
-
+class DecisionCustomCall(Call, DecisionItem):
     type: Literal["custom_tool_call"]
-    """Names the kind of item."""
-
-    call_id: str
-    """By which its output refers to it."""
-
-    name: str
-    """The tool's name."""
-
     input: str
-    """What it was given."""
 
 
 class DecisionOutput(DecisionItem):
-    """What a function or a custom tool returned."""
+    """The output of a function or a custom tool."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
-    """Names the kind of item."""
 
     call_id: str
     """The call, which stands before it."""
@@ -177,18 +109,14 @@ class DecisionOutput(DecisionItem):
     """Text, or parts; nothing where the function returned none."""
 
 
-def _item_type(value: Any) -> str:
-    return type_tag(value, "message")
-
-
-Item: TypeAlias = Annotated[
+AnyDecisionItem: TypeAlias = Annotated[
     Annotated[DecisionMessageItem, Tag(f"{TAG_MARK}message")]
     | Annotated[DecisionCall, Tag(f"{TAG_MARK}function_call")]
     | Annotated[DecisionCustomCall, Tag(f"{TAG_MARK}custom_tool_call")]
     | Annotated[DecisionOutput, Tag(f"{TAG_MARK}function_call_output")]
     | Annotated[DecisionOutput, Tag(f"{TAG_MARK}custom_tool_call_output")],
     Discriminator(
-        _item_type,
+        item_type,
         custom_error_type="unknown_item",
         custom_error_message="items of the types message, function_call, function_call_output, custom_tool_call and "
         "custom_tool_call_output",
@@ -196,14 +124,10 @@ Item: TypeAlias = Annotated[
 ]
 
 
-def _input_type(value: Any) -> str:
-    return f"{TAG_MARK}text" if isinstance(value, str) else f"{TAG_MARK}items"
-
-
 DecisionInputParam: TypeAlias = Annotated[
     Annotated[str, Tag(f"{TAG_MARK}text")]
-    | Annotated[list[Item], Field(min_length=1), Tag(f"{TAG_MARK}items")],
-    Discriminator(_input_type),
+    | Annotated[list[AnyDecisionItem], Field(min_length=1), Tag(f"{TAG_MARK}items")],
+    Discriminator(lambda value: f"{TAG_MARK}{'text' if isinstance(value, str) else 'items'}"),
 ]
 """A text, or items."""
 
@@ -222,17 +146,17 @@ def _part_text(part: DecisionPart) -> str:
     return json_text(part.data) if isinstance(part, DecisionJson) else getattr(part, "text", "")
 
 
-def decision_input(given: str | Sequence[Item]) -> str | tuple[dict[str, Any], ...]:
+def decision_input(given: str | Sequence[AnyDecisionItem]) -> str | tuple[dict[str, Any], ...]:
     """A text, or what the chat template gets. Raises ApiError (400) for an output without its call before it."""
     return given if isinstance(given, str) else tuple(_messages(given))
 
 
-def _messages(items: Sequence[Item]) -> Iterator[dict[str, Any]]:
+def _messages(items: Sequence[AnyDecisionItem]) -> Iterator[dict[str, Any]]:
     calls: set[str] = set()
     for index, item in enumerate(items):
         if isinstance(item, DecisionMessageItem):
-            role = "system" if item.role == "developer" else item.role
-            yield {"role": role, "content": or_refusal(content_text(item.content), role, item.refusal)}
+            text = or_refusal(content_text(item.content), item.role, item.refusal)
+            yield {"role": item.template_role, "content": text}
         elif isinstance(item, DecisionOutput):
             if item.call_id not in calls:
                 raise invalid_value(
@@ -243,5 +167,4 @@ def _messages(items: Sequence[Item]) -> Iterator[dict[str, Any]]:
         else:
             calls.add(item.call_id)
             arguments = item.arguments if isinstance(item, DecisionCall) else item.input
-            call = EarlierCall(id=item.call_id, function=EarlierFunction(name=item.name, arguments=arguments))
-            yield {"role": "assistant", "content": "", "tool_calls": [call.template_call()]}
+            yield {"role": "assistant", "content": "", "tool_calls": [item.template_call(arguments)]}

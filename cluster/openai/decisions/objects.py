@@ -9,8 +9,6 @@ from lopa_ray.decisions.answers import Answer, ChoiceAnswer, DecisionResult, Pre
 
 
 class PredicateObject(ResponseModel):
-    """The answer to a predicate."""
-
     type: Literal["predicate"]
     name: str | None
     probability: float
@@ -18,15 +16,11 @@ class PredicateObject(ResponseModel):
 
 
 class ChoiceProbability(ResponseModel):
-    """A choice with its probability."""
-
     value: str | bool
     probability: float
 
 
 class ChoiceObject(ResponseModel):
-    """The answer to a choice."""
-
     type: Literal["choice"]
     name: str | None
     choice: str | bool
@@ -38,8 +32,6 @@ class ChoiceObject(ResponseModel):
 
 
 class ScoreProbability(ResponseModel):
-    """A level with its probability."""
-
     label: str
     value: int
     """Its number, from 0 on."""
@@ -47,8 +39,6 @@ class ScoreProbability(ResponseModel):
 
 
 class ScoreObject(ResponseModel):
-    """The answer to a score."""
-
     type: Literal["score"]
     name: str | None
     score: float
@@ -60,8 +50,6 @@ class ScoreObject(ResponseModel):
 
 
 class DecisionInputDetails(ResponseModel):
-    """What the cache had of the input."""
-
     cached_tokens: int
     cache_write_tokens: int
 
@@ -73,8 +61,6 @@ class DecisionOutputDetails(ResponseModel):
 
 
 class DecisionUsage(ResponseModel):
-    """Tokens of a request."""
-
     input_tokens: int
     """Of the input, once, and of all questions."""
     input_tokens_details: DecisionInputDetails
@@ -85,8 +71,6 @@ class DecisionUsage(ResponseModel):
 
 
 class DecisionStats(ResponseModel):
-    """What a request cost."""
-
     steps: int
     forwards: int
     """Branch evaluations, over all steps."""

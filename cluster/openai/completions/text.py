@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
@@ -12,11 +13,10 @@ from pydantic import BeforeValidator, Field
 from cluster.choices.messages import ChoiceFinished, TextDelta, TokenLogprob
 from cluster.openai.answer_builder import clamp_logprob
 from cluster.openai.completion_objects import Completion, CompletionChunk, TextChoice, TextLogprobs
+from cluster.openai.completions.builder import MultiChoiceBuilder
+from cluster.openai.completions.request import MultiChoiceRequest
 from cluster.openai.errors import invalid_value, short_repr
-from cluster.openai.lopa_models import ChoiceCost
-from cluster.openai.multi_choice_builder import MultiChoiceBuilder
-from cluster.openai.multi_choice_request import MultiChoiceRequest
-from cluster.openai.request_model import MAX_INT
+from lopa_ray.config.http_field import MAX_INT
 from lopa_ray.engine.session_factory import Prompt
 
 
@@ -47,12 +47,12 @@ class CompletionRequest(MultiChoiceRequest):
     """A text completion: no chat template is applied."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **MultiChoiceRequest.unsupported_fields,
         "add_special_tokens": (True,),  # vLLM's
     }
 
     prompt_field: ClassVar[str] = "prompt"
     top_logprobs_field: ClassVar[str] = "logprobs"
+    raw: ClassVar[bool] = True
 
     prompt: Annotated[
         list[str | list[int]],
@@ -64,7 +64,7 @@ class CompletionRequest(MultiChoiceRequest):
     """Text, token ids, or several of either."""
 
     suffix: str | None = None
-    """Text behind the answer: the model fills in what stands between prompt and suffix, `max_tokens` at most. The
+    """Text after the answer: the model fills in what stands between prompt and suffix, `max_tokens` at most. The
     response has that alone."""
 
     parse_special: bool | None = None
@@ -77,13 +77,8 @@ class CompletionRequest(MultiChoiceRequest):
     """Add log-probabilities, and this many most likely tokens at each place."""
 
     echo: bool | None = None
-    """Put the prompt's text in front of the answer. Not with `logprobs`: a prompt's tokens have no log-probabilities
+    """Put the prompt's text before the answer. Not with `logprobs`: a prompt's tokens have no log-probabilities
     here, and `lopa eval` computes the log-likelihood of a text."""
-
-    @property
-    def raw(self) -> bool:
-        """Text goes in as it is, without the chat template."""
-        return True
 
     def choices_options(self) -> dict[str, Any]:
         return super().choices_options() | {
@@ -102,18 +97,9 @@ class CompletionRequest(MultiChoiceRequest):
         return {"suffix": self.suffix}
 
     def prompts(self) -> tuple[Prompt, ...]:
-        """The prompts; each is a text or token ids."""
         return tuple(prompt if isinstance(prompt, str) else tuple(prompt) for prompt in self.prompt)
 
-    def max_new_tokens(self) -> int | None:
-        """`max_tokens`."""
-        return self.max_tokens
-
     def num_top_logprobs(self) -> int | None:
-        """How many most likely tokens to list at each place; None: no log-probabilities at all.
-
-        Raises ApiError (400) for fields that do not go together.
-        """
         if self.echo and self.logprobs is not None:
             raise invalid_value(
                 "echo",
@@ -127,36 +113,31 @@ class CompletionBuilder(MultiChoiceBuilder):
     """Builds the responses to a text completion request."""
 
     id_prefix = "cmpl"
+    new_completion = partial(Completion, object="text_completion")
+    new_chunk = partial(CompletionChunk, object="text_completion")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._offsets: defaultdict[int, _TextOffsets] = defaultdict(_TextOffsets)
 
-    def start_chunk_choice(self, index: int) -> None:
-        """Nothing comes before the text."""
-
     def delta_chunk_choice(self, delta: TextDelta) -> TextChoice:
         logprobs = self._logprobs(delta.logprobs, self._offsets[delta.choice])
         return TextChoice(index=delta.choice, text=delta.text, logprobs=logprobs, finish_reason=None)
 
-    def finish_chunk_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> TextChoice:
+    def finish_chunk_choice(self, finished: ChoiceFinished) -> TextChoice:
         reason = finished.finish_reason
-        return TextChoice(index=finished.choice, text="", logprobs=None, finish_reason=reason, lopa=cost)
+        return TextChoice(
+            index=finished.choice, text="", logprobs=None, finish_reason=reason, lopa=finished.stats
+        )
 
-    def completion_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> TextChoice:
+    def completion_choice(self, finished: ChoiceFinished) -> TextChoice:
         return TextChoice(
             index=finished.choice,
             text=finished.text,
             logprobs=self._logprobs(finished.logprobs, _TextOffsets()),
             finish_reason=finished.finish_reason,
-            lopa=cost,
+            lopa=finished.stats,
         )
-
-    def chunk_object(self, **fields: Any) -> CompletionChunk:
-        return CompletionChunk(object="text_completion", **fields)
-
-    def completion_object(self, **fields: Any) -> Completion:
-        return Completion(object="text_completion", **fields)
 
     def _logprobs(self, tokens: Sequence[TokenLogprob], offsets: _TextOffsets) -> TextLogprobs | None:
         if not self.request.logprobs:

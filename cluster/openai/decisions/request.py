@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
 from cluster.choices.decision_message import DecisionMessage
-from cluster.openai.decision_content import Content, DecisionInputParam, content_text, decision_input
+from cluster.openai.decisions.content import Content, DecisionInputParam, content_text, decision_input
+from cluster.openai.decisions.objects import DecisionObject, decision_object
 from cluster.openai.errors import ApiError
-from cluster.openai.request_model import MAX_INT, RequestModel
+from cluster.openai.request_model import UNUSED, ModelRequest, RequestModel
+from cluster.openai.response_model import ResponseModel
 from lopa_ray.config.decision_settings import Prefix
+from lopa_ray.config.http_field import MAX_INT
+from lopa_ray.decisions.answers import DecisionResult
 from lopa_ray.decisions.questions import (
     MAX_QUESTIONS,
     MAX_VALUES,
@@ -26,8 +31,6 @@ from lopa_ray.text.client_object import TAG_MARK, type_tag
 
 
 class DecisionChoice(RequestModel):
-    """A choice."""
-
     value: str | bool
     """Unique among the choices; a text and a boolean are two values."""
 
@@ -45,61 +48,44 @@ class DecisionLevel(RequestModel):
     """When it applies."""
 
 
-class PredicateParam(RequestModel):
+class QuestionBase(RequestModel):
+    instructions: Content
+    """The statement, the question, or what to decide or rate: text, or parts."""
+
+    name: str | None = None
+    """The answer has it; it need not be unique."""
+
+
+class PredicateParam(QuestionBase):
     """How likely it is that a statement about the input is true."""
 
     type: Literal["predicate"]
-    """Names the type of the question."""
-
-    instructions: Content
-    """The statement or question: text, or parts."""
-
-    name: str | None = None
-    """The answer has it; it need not be unique."""
 
     def as_question(self) -> Question:
-        """The same for the model."""
         return PredicateQuestion(content_text(self.instructions), self.name)
 
 
-class ChoiceParam(RequestModel):
+class ChoiceParam(QuestionBase):
     """Which one of some choices fits."""
 
     type: Literal["choice"]
-    """Names the type of the question."""
-
-    instructions: Content
-    """What to decide: text, or parts."""
 
     choices: list[DecisionChoice] = Field(min_length=2, max_length=MAX_VALUES)
-    """The choices."""
-
-    name: str | None = None
-    """The answer has it; it need not be unique."""
 
     def as_question(self) -> Question:
-        """The same for the model."""
         options = [Option(choice.value, choice.description) for choice in self.choices]
         return ChoiceQuestion(content_text(self.instructions), options, self.name)
 
 
-class ScoreParam(RequestModel):
+class ScoreParam(QuestionBase):
     """Which one of some ordered levels fits."""
 
     type: Literal["score"]
-    """Names the type of the question."""
-
-    instructions: Content
-    """What to rate: text, or parts."""
 
     levels: list[DecisionLevel] = Field(min_length=1, max_length=MAX_VALUES)
     """The levels, from number 0 on."""
 
-    name: str | None = None
-    """The answer has it; it need not be unique."""
-
     def as_question(self) -> Question:
-        """The same for the model."""
         options = [Option(level.label, level.description) for level in self.levels]
         return ScoreQuestion(content_text(self.instructions), options, self.name)
 
@@ -133,14 +119,29 @@ class DecisionOptions(RequestModel):
         return self.model_dump(include={"prefix", "rotations"}, exclude_none=True)
 
 
-class DecisionsRequest(RequestModel):
+class DecisionRequest(RequestModel, ABC):
+    """Questions, in the shape of any protocol."""
+
+    model: str | None
+
+    @abstractmethod
+    def as_message(self, request_id: str, client: str) -> DecisionMessage:
+        """The request to a group. Raises ApiError for what is wrong in it."""
+
+    @abstractmethod
+    def respond(self, model: str, result: DecisionResult) -> ResponseModel:
+        """The answers."""
+
+    def as_error(self, error: ApiError) -> ApiError:
+        """An error about this request as clients expect it."""
+        return error
+
+
+class DecisionsRequest(ModelRequest, DecisionRequest):
     """Questions about an input."""
 
-    model: str | None = None
-    """Which of the models that are served; may be left out if it is the only one."""
-
     input: DecisionInputParam
-    """What the questions are about: text, or messages, calls and their outputs."""
+    """The subject of the questions: text, or messages, calls and their outputs."""
 
     questions: list[QuestionParam] = Field(min_length=1, max_length=MAX_QUESTIONS)
     """The questions, whose answers come in the same order."""
@@ -148,20 +149,12 @@ class DecisionsRequest(RequestModel):
     priority: int | None = Field(default=None, ge=-MAX_INT, le=MAX_INT)
     """Of the requests of one client, those with a lower value are decoded earlier; 0 is the default."""
 
-    prompt_cache_key: str | None = None
-    """Which requests begin alike. Accepted, and not used."""
-
-    prompt_cache_options: dict[str, Any] | None = None
-    """Accepted, and not used."""
-
-    safety_identifier: str | None = None
-    """The user of the client. Accepted, and not used."""
-
+    prompt_cache_key: str | None = UNUSED
+    prompt_cache_options: dict[str, Any] | None = UNUSED
+    safety_identifier: str | None = UNUSED
     lopa: DecisionOptions | None = None
-    """Settings that OpenAI's API does not have."""
 
     def as_message(self, request_id: str, client: str) -> DecisionMessage:
-        """The request to a group. Raises ApiError (400) for what is wrong in it."""
         options = self.lopa or DecisionOptions()
         questions = tuple(question.as_question() for question in self.questions)
         try:
@@ -177,3 +170,6 @@ class DecisionsRequest(RequestModel):
             self.priority or 0,
             options.deadline,
         )
+
+    def respond(self, model: str, result: DecisionResult) -> DecisionObject:
+        return decision_object(model, result)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from cluster.openai.conversation_items import FunctionCall, Item, Message, as_parts, item_type
 from cluster.openai.errors import short_repr
-from lopa_ray.text.chat_message import (
-    REFUSAL_TAG,
-    TEXT_TAG,
-    EarlierCall,
-    EarlierFunction,
-    RefusalPart,
-    check_content,
-    or_refusal,
-    part_tag,
-)
-from lopa_ray.text.client_object import TAG_MARK, type_tag
+from cluster.openai.request_model import UNUSED
+from lopa_ray.text.chat_message import REFUSAL_TAG, TEXT_TAG, RefusalPart, or_refusal, part_tag
+from lopa_ray.text.client_object import TAG_MARK
 from lopa_ray.text.tolerant_object import TolerantObject
 
 
@@ -31,20 +24,10 @@ class InputText(TolerantObject):
     text: str
     """Pieces are joined with nothing between them."""
 
-    annotations: list[Any] | None = None
-    """Accepted, and not used."""
-
-    logprobs: list[Any] | None = None
-    """Accepted, and not used: an answer has them if they were asked for."""
-
-    parsed: Any = None
-    """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
-
-
-def _as_parts(value: Any) -> Any:
-    if not isinstance(value, str | list):
-        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of text parts")
-    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
+    annotations: list[Any] | None = UNUSED
+    logprobs: list[Any] | None = UNUSED
+    parsed: Any = UNUSED
+    """OpenAI's client adds it to what it has parsed."""
 
 
 InputPart: TypeAlias = Annotated[
@@ -52,17 +35,15 @@ InputPart: TypeAlias = Annotated[
 ]
 
 MessageParts: TypeAlias = Annotated[
-    list[InputPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[InputPart])
+    list[InputPart], BeforeValidator(as_parts, json_schema_input_type=str | list[InputPart])
 ]
 
 TextParts: TypeAlias = Annotated[
-    list[InputText], BeforeValidator(_as_parts, json_schema_input_type=str | list[InputText])
+    list[InputText], BeforeValidator(as_parts, json_schema_input_type=str | list[InputText])
 ]
 
 
-class InputItem(TolerantObject):
-    """What all items may have: clients hand outputs back with all their fields."""
-
+class InputItem(Item):
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "async": (False,),
         "async_": (False,),
@@ -71,93 +52,41 @@ class InputItem(TolerantObject):
         "phase": ("commentary", "final_answer"),
     }
 
-    id: str | None = None
-    """Accepted, and not used."""
 
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-    """Accepted, and not used."""
-
-
-class MessageItem(InputItem):
-    """A message."""
-
-    type: Literal["message"] = "message"
-    """May be left out."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    """developer is another word for system."""
-
+class MessageItem(Message, InputItem):
     content: MessageParts | None = None
     """Text, or parts that are text. A message of the assistant may have none."""
 
-    refusal: str | None = None
-    """The text of a message of the assistant that has no other."""
 
-    @model_validator(mode="after")
-    def _check_content(self) -> Self:
-        check_content(self.role, self.content)
-        return self
-
-
-class FunctionCallItem(InputItem):
-    """A call that an answer made."""
-
-    type: Literal["function_call"]
-    """Names the kind of item."""
-
-    call_id: str
-    """By which its output refers to it."""
-
-    name: str
-    """The function's name."""
-
-    arguments: str
-    """JSON text."""
-
-    parsed_arguments: Any = None
-    """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
+class FunctionCallItem(FunctionCall, InputItem):
+    parsed_arguments: Any = UNUSED
+    """OpenAI's client adds it to what it has parsed."""
 
 
 class FunctionOutputItem(InputItem):
-    """What a function returned."""
-
     type: Literal["function_call_output"]
-    """Names the kind of item."""
-
     call_id: str
-    """The call."""
-
     output: TextParts | None = None
     """Text, or parts that are text; nothing where the function returned none."""
 
 
 class ReasoningItem(InputItem):
-    """An answer's reasoning."""
-
     type: Literal["reasoning"]
-    """Names the kind of item."""
 
     summary: list[InputText] | None = None
     """Stands for the content where there is none."""
 
     content: list[InputText] | None = None
-    """The reasoning."""
-
-    encrypted_content: str | None = None
-    """Accepted, and not used."""
+    encrypted_content: str | None = UNUSED
 
 
-def _item_type(value: Any) -> str:
-    return type_tag(value, "message")
-
-
-Item: TypeAlias = Annotated[
+ResponsesItem: TypeAlias = Annotated[
     Annotated[MessageItem, Tag(f"{TAG_MARK}message")]
     | Annotated[FunctionCallItem, Tag(f"{TAG_MARK}function_call")]
     | Annotated[FunctionOutputItem, Tag(f"{TAG_MARK}function_call_output")]
     | Annotated[ReasoningItem, Tag(f"{TAG_MARK}reasoning")],
     Discriminator(
-        _item_type,
+        item_type,
         custom_error_type="unknown_item",
         custom_error_message="items of the types message, function_call, function_call_output and reasoning; nothing "
         "is stored here that another one could refer to",
@@ -172,14 +101,14 @@ def _as_items(value: Any) -> Any:
 
 
 Items: TypeAlias = Annotated[
-    list[Item],
-    BeforeValidator(_as_items, json_schema_input_type=str | list[Item]),
+    list[ResponsesItem],
+    BeforeValidator(_as_items, json_schema_input_type=str | list[ResponsesItem]),
     Field(min_length=1),
 ]
 
 
-def template_messages(items: Sequence[Item], instructions: str | None) -> tuple[dict[str, Any], ...]:
-    """What the template gets; see `lopa_ray.text.chat_template.Message`.
+def template_messages(items: Sequence[ResponsesItem], instructions: str | None) -> tuple[dict[str, Any], ...]:
+    """The messages for the chat template; see `lopa_ray.text.chat_template.Message`.
 
     Reasoning, text and calls that follow each other are one message of the assistant.
     """
@@ -190,15 +119,14 @@ def template_messages(items: Sequence[Item], instructions: str | None) -> tuple[
         if isinstance(item, FunctionOutputItem):
             messages.append({"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id})
         elif isinstance(item, MessageItem) and item.role != "assistant":
-            role = "system" if item.role == "developer" else item.role
-            messages.append({"role": role, "content": _text(item.content)})
+            messages.append({"role": item.template_role, "content": _text(item.content)})
         else:
             _add_to_answer(messages, item)
     return tuple(messages)
 
 
-def _add_to_answer(messages: list[dict[str, Any]], item: Item) -> None:
-    """Add an assistant's item to its last message, or as a new one where the last already goes on behind it."""
+def _add_to_answer(messages: list[dict[str, Any]], item: ResponsesItem) -> None:
+    """Add an assistant's item to its last message, or as a new one where the last is complete already."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     begins = isinstance(item, ReasoningItem) or (
         isinstance(item, MessageItem) and last is not None and (last["content"] or "tool_calls" in last)
@@ -209,9 +137,7 @@ def _add_to_answer(messages: list[dict[str, Any]], item: Item) -> None:
     if isinstance(item, MessageItem):
         last["content"] = or_refusal(_text(item.content), item.role, item.refusal)
     elif isinstance(item, FunctionCallItem):
-        function = EarlierFunction(name=item.name, arguments=item.arguments)
-        call = EarlierCall(id=item.call_id, function=function)
-        last.setdefault("tool_calls", []).append(call.template_call())
+        last.setdefault("tool_calls", []).append(item.template_call(item.arguments))
     elif isinstance(item, ReasoningItem):
         last["reasoning_content"] = _text(item.content or item.summary)
 

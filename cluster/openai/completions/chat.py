@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -30,27 +31,20 @@ from cluster.openai.completion_objects import (
     MadeCall,
     TopLogprob,
 )
+from cluster.openai.completions.builder import MultiChoiceBuilder
+from cluster.openai.completions.request import MultiChoiceRequest
 from cluster.openai.errors import invalid_value
-from cluster.openai.lopa_models import ChoiceCost
-from cluster.openai.multi_choice_builder import MultiChoiceBuilder
-from cluster.openai.multi_choice_request import MultiChoiceRequest
-from cluster.openai.request_model import MAX_INT, JsonObject
-from cluster.openai.tools import (
-    ToolChoice,
-    Tools,
-    new_call_id,
-    reasoning_variables,
-    tool_options,
-)
+from cluster.openai.tool_request import ToolRequest
+from cluster.openai.tools import ToolChoice, Tools, new_call_id
+from lopa_ray.config.http_field import MAX_INT
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.chat_message import ChatMessage
 
 
-class ChatRequest(MultiChoiceRequest):
+class ChatRequest(ToolRequest, MultiChoiceRequest):
     """A chat completion."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **MultiChoiceRequest.unsupported_fields,
         # OpenAI's
         "audio": (),
         "function_call": ("none",),
@@ -84,14 +78,8 @@ class ChatRequest(MultiChoiceRequest):
     """none: no calls; auto (the default with `tools`): as the model likes; required: a call of one of the functions; or
     a function to call; or some of the functions, for auto or required."""
 
-    parallel_tool_calls: bool | None = None
-    """False: at most one call. An answer that has to call a function (`tool_choice`) always has one."""
-
     reasoning_effort: str | None = Field(default=None, max_length=32)
     """For templates that use it; none: also `enable_thinking` is false."""
-
-    chat_template_kwargs: JsonObject | None = None
-    """Variables for the chat template, such as enable_thinking."""
 
     include_reasoning: bool | None = None
     """False: leave the reasoning out of the response."""
@@ -110,47 +98,26 @@ class ChatRequest(MultiChoiceRequest):
 
     @property
     def max_tokens_field(self) -> str:
-        """Whichever of the two names was used."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
-    @property
-    def raw(self) -> bool:
-        """Chats go through the chat template."""
-        return False
-
-    def prompts(self) -> tuple[Prompt, ...]:
-        """One chat, in the roles of chat templates."""
-        return (tuple(message.template_message() for message in self.messages),)
-
-    @property
-    def tools_field(self) -> str | None:
-        """`tools`, if it has any."""
-        return "tools" if self.tools else None
-
-    def choices_options(self) -> dict[str, Any]:
-        tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
-        choice = self.tool_choice if isinstance(self.tool_choice, str | None) else self.tool_choice.chosen()
-        return super().choices_options() | {
-            **tool_options(tools, choice),
-            "parallel_tool_calls": self.parallel_tool_calls is not False,
-            "template_variables": reasoning_variables(self.reasoning_effort)
-            | (self.chat_template_kwargs or {}),
-        }
-
     def max_new_tokens(self) -> int | None:
-        """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
             raise invalid_value(
                 "max_tokens", f"got {old}, and max_completion_tokens {new}; they mean the same: give one"
             )
-        return new if old is None else old
+        return super().max_new_tokens()
+
+    def prompts(self) -> tuple[Prompt, ...]:
+        return (tuple(message.template_message() for message in self.messages),)
+
+    def functions(self) -> list[dict[str, Any]]:
+        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+
+    def effort(self) -> str | None:
+        return self.reasoning_effort
 
     def num_top_logprobs(self) -> int | None:
-        """How many most likely tokens to list at each place; None: no log-probabilities at all.
-
-        Raises ApiError (400) for fields that do not go together.
-        """
         if self.top_logprobs and not self.logprobs:
             raise invalid_value(
                 "top_logprobs", f"got {self.top_logprobs} without logprobs; give logprobs: true as well"
@@ -162,6 +129,8 @@ class ChatBuilder(MultiChoiceBuilder):
     """Builds the responses to a chat request."""
 
     id_prefix = "chatcmpl"
+    new_completion = partial(ChatCompletion, object="chat.completion")
+    new_chunk = partial(ChatChunk, object="chat.completion.chunk")
 
     def __init__(self, model: str, http_request: ChatRequest, request: ChoicesRequest) -> None:
         super().__init__(model, http_request, request)
@@ -189,16 +158,16 @@ class ChatBuilder(MultiChoiceBuilder):
             finish_reason=None,
         )
 
-    def finish_chunk_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ChatChunkChoice:
+    def finish_chunk_choice(self, finished: ChoiceFinished) -> ChatChunkChoice:
         return ChatChunkChoice(
             index=finished.choice,
             delta=ChatDelta(),
             logprobs=None,
             finish_reason=finished.finish_reason,
-            lopa=cost,
+            lopa=finished.stats,
         )
 
-    def completion_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ChatChoice:
+    def completion_choice(self, finished: ChoiceFinished) -> ChatChoice:
         optional: dict[str, Any] = {}
         if finished.reasoning and self._include_reasoning:
             optional["reasoning_content"] = finished.reasoning
@@ -218,14 +187,8 @@ class ChatBuilder(MultiChoiceBuilder):
             message=AssistantMessage(role="assistant", content=content, refusal=None, **optional),
             logprobs=self._logprobs(finished.logprobs),
             finish_reason=finished.finish_reason,
-            lopa=cost,
+            lopa=finished.stats,
         )
-
-    def chunk_object(self, **fields: Any) -> ChatChunk:
-        return ChatChunk(object="chat.completion.chunk", **fields)
-
-    def completion_object(self, **fields: Any) -> ChatCompletion:
-        return ChatCompletion(object="chat.completion", **fields)
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> ChatLogprobs | None:
         return ChatLogprobs(content=chat_logprobs(tokens), refusal=None) if self.request.logprobs else None

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from cluster.choices.messages import (
-    CanvasSnapshot,
+    ChoiceCanvas,
     ChoiceFinished,
     ChoicesOutput,
     ChoicesRequest,
     RequestAccepted,
     TextDelta,
 )
-from cluster.openai.answer_builder import AnswerBuilder, choice_cost
-from cluster.openai.completion_objects import Usage
+from cluster.openai.answer_builder import AnswerBuilder
+from cluster.openai.completion_objects import CanvasNote, Usage
+from cluster.openai.completions.request import MultiChoiceRequest
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.lopa_models import (
-    CanvasBranch,
-    CanvasCell,
-    CanvasNote,
-    CanvasRuleStep,
-    ChoiceCanvas,
-    ChoiceCost,
-)
-from cluster.openai.multi_choice_request import MultiChoiceRequest
 from cluster.openai.response_model import ResponseModel
 from lopa_ray import __version__
 
@@ -39,7 +30,8 @@ class MultiChoiceBuilder(AnswerBuilder):
     end_of_stream: ClassVar[ServerSentEvent] = ServerSentEvent("[DONE]")
 
     id_prefix: ClassVar[str]
-    """Prefix of completion ids."""
+    new_completion: ClassVar[Callable[..., ResponseModel]]
+    new_chunk: ClassVar[Callable[..., ResponseModel]]
 
     def __init__(self, model: str, http_request: MultiChoiceRequest, request: ChoicesRequest) -> None:
         super().__init__(model, request)
@@ -62,10 +54,10 @@ class MultiChoiceBuilder(AnswerBuilder):
                 yield from self._choice_chunks(self.start_chunk_choice(index))
         elif isinstance(output, TextDelta):
             yield from self._choice_chunks(self.delta_chunk_choice(output))
-        elif isinstance(output, CanvasSnapshot):
-            yield self._chunk([], lopa=CanvasNote(canvas=canvas_object(output)))
+        elif isinstance(output, ChoiceCanvas):
+            yield self._chunk([], lopa=CanvasNote(canvas=output))
         elif output.finish_reason is not None:
-            yield from self._choice_chunks(self.finish_chunk_choice(output, choice_cost(output.stats)))
+            yield from self._choice_chunks(self.finish_chunk_choice(output))
 
     def last_events(self) -> Iterator[ServerSentEvent]:
         self._check_finished()
@@ -76,36 +68,25 @@ class MultiChoiceBuilder(AnswerBuilder):
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
         yield ServerSentEvent(error.body)
 
-    @abstractmethod
     def start_chunk_choice(self, index: int) -> ResponseModel | None:
         """A choice's first entry in a chunk, if it has one before its text."""
+        return None
 
     @abstractmethod
     def delta_chunk_choice(self, delta: TextDelta) -> ResponseModel | None:
         """A choice's entry in a chunk that adds something, if that is sent."""
 
     @abstractmethod
-    def finish_chunk_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ResponseModel:
+    def finish_chunk_choice(self, finished: ChoiceFinished) -> ResponseModel:
         """A choice's last entry in a chunk."""
 
     @abstractmethod
-    def completion_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ResponseModel:
+    def completion_choice(self, finished: ChoiceFinished) -> ResponseModel:
         """A whole choice, as a completion has it."""
 
-    @abstractmethod
-    def chunk_object(self, **fields: Any) -> ResponseModel:
-        """A chunk with these fields."""
-
-    @abstractmethod
-    def completion_object(self, **fields: Any) -> ResponseModel:
-        """A completion with these fields."""
-
     def _completion(self) -> dict[str, Any]:
-        choices = [
-            self.completion_choice(finished, choice_cost(finished.stats))
-            for _, finished in sorted(self._finished.items())
-        ]
-        return self.completion_object(
+        choices = [self.completion_choice(finished) for _, finished in sorted(self._finished.items())]
+        return self.new_completion(
             **self._envelope, choices=choices, usage=self._usage(), lopa=self._request_cost()
         ).to_dict()
 
@@ -118,32 +99,9 @@ class MultiChoiceBuilder(AnswerBuilder):
         if self._include_usage:
             usage = {"usage": self._usage() if choices and self._continuous_usage else None}
         return ServerSentEvent(
-            self.chunk_object(**{**self._envelope, "choices": choices, **usage, **fields}).to_dict()
+            self.new_chunk(**{**self._envelope, "choices": choices, **usage, **fields}).to_dict()
         )
 
     def _usage(self) -> Usage:
         prompt, completion = self.prompt_tokens, self.completion_tokens
         return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-
-
-def canvas_object(snapshot: CanvasSnapshot) -> ChoiceCanvas:
-    """The canvas as it is sent."""
-    return ChoiceCanvas(
-        choice=snapshot.choice,
-        step=snapshot.step,
-        seconds=snapshot.seconds,
-        cells=[CanvasCell(t=cell.text, s=cell.step) for cell in snapshot.cells],
-        branches=[
-            CanvasBranch(
-                name=branch.name,
-                tried=branch.tried,
-                confidence=branch.confidence if math.isfinite(branch.confidence) else None,
-            )
-            for branch in snapshot.branches
-        ],
-        winner=snapshot.winner,
-        rule_steps=[
-            CanvasRuleStep(branch=rule_step.branch, positions=list(rule_step.positions))
-            for rule_step in snapshot.rule_steps
-        ],
-    )

@@ -6,16 +6,13 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import ConfigDict
 
-from cluster.openai.completion_objects import ChatLogprob
-from cluster.openai.lopa_models import RequestCost
+from cluster.openai.completion_objects import ChatLogprob, RequestCost
 from cluster.openai.response_model import ResponseModel
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
 
 class OutputText(ResponseModel):
-    """Text of an answer."""
-
     type: Literal["output_text"]
     text: str
     annotations: list[Any]
@@ -25,8 +22,6 @@ class OutputText(ResponseModel):
 
 
 class OutputMessage(ResponseModel):
-    """An answer's text as an item."""
-
     type: Literal["message"]
     id: str
     role: Literal["assistant"]
@@ -35,8 +30,6 @@ class OutputMessage(ResponseModel):
 
 
 class OutputFunctionCall(ResponseModel):
-    """A call of a function as an item."""
-
     type: Literal["function_call"]
     id: str
     call_id: str
@@ -48,15 +41,11 @@ class OutputFunctionCall(ResponseModel):
 
 
 class ReasoningText(ResponseModel):
-    """Text of an answer's reasoning."""
-
     type: Literal["reasoning_text"]
     text: str
 
 
 class OutputReasoning(ResponseModel):
-    """An answer's reasoning as an item."""
-
     type: Literal["reasoning"]
     id: str
     summary: list[Any]
@@ -83,8 +72,6 @@ class OutputTokensDetails(ResponseModel):
 
 
 class ResponseUsage(ResponseModel):
-    """Tokens of a request."""
-
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
@@ -15,18 +15,15 @@ from cluster.openai.tools import (
     MAX_TOOLS,
     NAMED_TAG,
     AllowedMode,
-    ChosenFunctions,
+    Chosen,
     Function,
     ToolChoiceWord,
-    check_choice,
     choice_type,
 )
 from lopa_ray.text.client_object import TAG_MARK
 
 
 class ResponseTool(Function):
-    """A function that may be called."""
-
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "defer_loading": (False,),
         "allowed_callers": (["direct"],),
@@ -34,7 +31,6 @@ class ResponseTool(Function):
     }
 
     type: Literal["function"]
-    """Names the kind of tool."""
 
     @model_validator(mode="before")
     @classmethod
@@ -74,7 +70,6 @@ class OtherTool(RequestModel):
     model_config = ConfigDict(extra="ignore")
 
     type: OtherToolType
-    """Names the kind of tool."""
 
 
 _FUNCTION, _OTHER = f"{TAG_MARK}function", f"{TAG_MARK}other"
@@ -107,17 +102,14 @@ class NamedTool(RequestModel):
     name: str
     """Its name in `tools`."""
 
-    def chosen(self) -> ChosenFunctions:
-        """Which function."""
-        return ChosenFunctions((self.name,))
+    def chosen(self) -> Chosen:
+        return (self.name,), None
 
 
 class AllowedToolsChoice(RequestModel):
     """A choice among some of the tools."""
 
     type: Literal["allowed_tools"]
-    """Names the kind of choice."""
-
     mode: AllowedMode
     """As `tool_choice` would be if `tools` had these alone."""
 
@@ -129,14 +121,11 @@ class AllowedToolsChoice(RequestModel):
     ] = Field(max_length=MAX_TOOLS)
     """Which ones. Those of other types are left out, as in `tools` of the request."""
 
-    def chosen(self) -> ChosenFunctions:
-        """Which functions."""
-        names = tuple(tool.name for tool in self.tools if isinstance(tool, NamedTool))
-        return ChosenFunctions(names, self.mode)
+    def chosen(self) -> Chosen:
+        return tuple(tool.name for tool in self.tools if isinstance(tool, NamedTool)), self.mode
 
 
 ResponseToolChoice: TypeAlias = Annotated[
     ToolChoiceWord | Annotated[NamedTool, Tag(NAMED_TAG)] | Annotated[AllowedToolsChoice, Tag(ALLOWED_TAG)],
     Discriminator(choice_type),
-    BeforeValidator(check_choice),
 ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from cluster.choices.messages import (
-    CanvasSnapshot,
+    ChoiceCanvas,
     ChoiceFinished,
     ChoicesOutput,
     ChoicesRequest,
@@ -17,13 +18,11 @@ from cluster.choices.messages import (
     ToolCallDelta,
 )
 from cluster.openai.answer_builder import AnswerBuilder
-from cluster.openai.chat import chat_logprobs
+from cluster.openai.completions.chat import chat_logprobs
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.multi_choice_builder import canvas_object
-from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_items import EventFields, ResponsesItems
-from cluster.openai.responses_objects import (
+from cluster.openai.responses.items import EventFields, ResponsesItems
+from cluster.openai.responses.objects import (
     IncompleteDetails,
     InputTokensDetails,
     OutputTokensDetails,
@@ -31,6 +30,18 @@ from cluster.openai.responses_objects import (
     ResponseObject,
     ResponseUsage,
 )
+from cluster.openai.responses.request import ResponsesRequest
+
+REPEATED = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "safety_identifier",
+    "temperature",
+    "top_p",
+    "user",
+)
+"""Fields of the request that the response has as they are."""
 
 
 class ResponsesBuilder(AnswerBuilder):
@@ -44,7 +55,7 @@ class ResponsesBuilder(AnswerBuilder):
         self._num_events = 0
 
     def add(self, output: ChoicesOutput) -> None:
-        """See `AnswerBuilder`. Without a stream all items come from the end of the choice."""
+        """Without a stream all items come from the end of the choice."""
         super().add(output)
         if isinstance(output, ChoiceFinished) and not self.request.stream:
             for delta in _whole_answer(output):
@@ -57,8 +68,8 @@ class ResponsesBuilder(AnswerBuilder):
                 yield self._event(name, {"response": self._response("in_progress")})
         elif isinstance(output, TextDelta):
             yield from self._named(self._items.add(output, chat_logprobs(output.logprobs)))
-        elif isinstance(output, CanvasSnapshot):
-            yield self._event("response.lopa.canvas", {"canvas": canvas_object(output).to_dict()})
+        elif isinstance(output, ChoiceCanvas):
+            yield self._event("response.lopa.canvas", {"canvas": asdict(output)})
         else:
             yield from self._named(self._items.close(complete=_is_complete(output)))
 
@@ -68,7 +79,6 @@ class ResponsesBuilder(AnswerBuilder):
         yield self._event(f"response.{response['status']}", {"response": response})
 
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
-        """See `AnswerBuilder`: an event with the error, and the failed response."""
         yield self._event("error", {"code": error.code, "message": error.message, "param": error.param})
         failure = ResponseFailure(code=error.code, message=error.message)
         yield self._event("response.failed", {"response": self._response("failed", error=failure)})
@@ -95,6 +105,7 @@ class ResponsesBuilder(AnswerBuilder):
         asked = self._http_request
         finished = bool(self._finished)
         fields: dict[str, Any] = {
+            **asked.model_dump(include={*REPEATED}),
             "id": f"resp_{self.request.id}",
             "object": "response",
             "created_at": self._created,
@@ -103,29 +114,22 @@ class ResponsesBuilder(AnswerBuilder):
             "background": False,
             "error": None,
             "incomplete_details": None,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
-            "max_tool_calls": asked.max_tool_calls,
             "metadata": asked.metadata or {},
             "model": self.model,
             "output": self._items.finished,
             "parallel_tool_calls": asked.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": asked.reasoning and asked.reasoning.effort, "summary": None},
-            "safety_identifier": asked.safety_identifier,
+            "reasoning": {"effort": asked.effort(), "summary": None},
             "service_tier": "default",
             "store": False,
-            "temperature": asked.temperature,
             "text": asked.text.model_dump(by_alias=True, exclude_none=True)
             if asked.text and asked.text.format
             else {"format": {"type": "text"}},
             "tool_choice": asked.model_dump(include={"tool_choice"})["tool_choice"] or "auto",
-            "tools": [tool.model_dump(exclude_none=True) for tool in asked.functions],
+            "tools": asked.own_functions(),
             "top_logprobs": asked.top_logprobs or 0,
-            "top_p": asked.top_p,
             "truncation": "disabled",
             "usage": self._usage() if finished else None,
-            "user": asked.user,
         }
         if finished:
             fields["lopa"] = self._request_cost()

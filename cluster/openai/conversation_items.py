@@ -1,0 +1,75 @@
+"""The items of a conversation, as the Responses API and decisions both take them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from cluster.openai.errors import short_repr
+from cluster.openai.request_model import UNUSED
+from lopa_ray.text.chat_message import EarlierCall, EarlierFunction, check_content
+from lopa_ray.text.client_object import type_tag
+from lopa_ray.text.tolerant_object import TolerantObject
+
+
+class Item(TolerantObject):
+    """Clients hand outputs back with all their fields."""
+
+    id: str | None = UNUSED
+    status: Literal["in_progress", "completed", "incomplete"] | None = UNUSED
+
+
+class Message(Item):
+    type: Literal["message"] = "message"
+    """May be left out."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    """developer is another word for system."""
+
+    content: list[Any] | None = None
+    """Text, or parts. A message of the assistant may have none."""
+
+    refusal: str | None = None
+    """The text of a message of the assistant that has no other."""
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        check_content(self.role, self.content)
+        return self
+
+    @property
+    def template_role(self) -> str:
+        """The role for the chat template."""
+        return "system" if self.role == "developer" else self.role
+
+
+class Call(Item):
+    call_id: str
+    """By which its output refers to it."""
+
+    name: str
+
+    def template_call(self, arguments: str) -> dict[str, Any]:
+        """The call for the chat template."""
+        function = EarlierFunction(name=self.name, arguments=arguments)
+        return EarlierCall(id=self.call_id, function=function).template_call()
+
+
+class FunctionCall(Call):
+    type: Literal["function_call"]
+
+    arguments: str
+    """JSON text."""
+
+
+def item_type(value: Any) -> str:
+    """The tag of an item."""
+    return type_tag(value, "message")
+
+
+def as_parts(value: Any) -> Any:
+    """A text as the only part of a list. Raises ValueError for neither text nor list."""
+    if not isinstance(value, str | list):
+        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of parts")
+    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""Typed questions about an input, in OpenAI's shape."""
