@@ -11,7 +11,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
 from lopa_ray.execution.attention import SDPA_ATTENTION, AttentionBackend, LaneAttention, PackedAttention
 from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial, branches_of_a_step
-from lopa_ray.execution.canvas_attention import CanvasAttention
+from lopa_ray.execution.canvas_attention import default_attention
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from lopa_ray.kernels.operators import triton_failure
@@ -47,7 +47,7 @@ def select_backend(
     if isinstance(config, CanvasConfig):
         if name not in ("auto", "sdpa"):
             raise config.refusal("model.attention", repr(name), "auto or sdpa; use auto")
-        return CanvasAttention(config.layers)
+        return default_attention(config)
     if name == "auto":
         name = resolve_attention(device, config, dtype, capacity)
     backend = _first_that_works(name, device, config, dtype, capacity)

@@ -72,21 +72,21 @@ class Device:
     """The name of the Ray resource that a worker requests."""
     attention_backends: tuple[str, ...]
     """Attention backends for the device, in the order in which `auto` tries them."""
-    timed_attention: tuple[str, ...]
+    timed_attention: tuple[str, ...] = ()
     """Attention backends of which `auto` selects the fastest. It selects no other one: the others compute branch by
     branch, which takes many launches per layer. If there are none, it selects the first of all that works."""
-    compiles_kernels: bool
+    compiles_kernels: bool = False
     """Whether its attention or operators are kernels that must be compiled."""
-    captures_graphs: bool
+    captures_graphs: bool = False
     """Whether steps can be captured as CUDA graphs."""
-    multiplies_fp8: bool
+    multiplies_fp8: bool = False
     """Whether there are such devices that multiply fp8. On others the weights of an fp8 checkpoint are unfolded when
     they are read, unless `model.quantization` is fp8."""
-    unavailable_reason: Callable[[], str | None]
+    unavailable_reason: Callable[[], str | None] = lambda: None
     """Returns why the device cannot be used in this process, or None if it can."""
-    prepare: Callable[[], None]
+    prepare: Callable[[], None] = lambda: None
     """Sets process-wide options for the device."""
-    tested: bool
+    tested: bool = False
     """Whether the repository has a record of a run of this project on such a device."""
 
     def count(self) -> int:
@@ -121,11 +121,6 @@ DEVICES = {
         "gloo",
         "CPU",
         ("sdpa", "reference"),
-        timed_attention=(),
-        compiles_kernels=False,
-        captures_graphs=False,
-        multiplies_fp8=False,
-        unavailable_reason=lambda: None,
         prepare=keep_freed_memory,
         tested=True,
     ),
@@ -143,7 +138,6 @@ DEVICES = {
         multiplies_fp8=True,
         unavailable_reason=_cuda_unavailable_reason,
         prepare=_prepare_cuda,
-        tested=False,
     ),
     "npu": Device(
         "npu",
@@ -152,12 +146,6 @@ DEVICES = {
         "hccl",
         "NPU",
         ("npu", "sdpa", "reference"),
-        timed_attention=(),
-        compiles_kernels=False,
-        captures_graphs=False,
-        multiplies_fp8=False,
         unavailable_reason=npu.unavailable_reason,
-        prepare=lambda: None,
-        tested=False,
     ),
 }

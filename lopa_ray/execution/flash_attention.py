@@ -108,15 +108,13 @@ class FlashAttention:
         return self._bind(cache, max(packing.longest_lane, packing.rows_bucket - packing.num_rows), columns)
 
     def fits(self, packing: Packing) -> bool:
-        """See `GraphAttention.fits`: whether every row sees its whole lane and no position after it."""
+        """Whether every row sees its whole lane and no position after it."""
         return all(run == (len(lane.canvas), lane.stop) for lane in packing.lanes for run in lane.runs())
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `GraphAttention.bind_rows`. A lane has as many rows as the bucket at most."""
         return self._bind(cache, rows, columns)
 
     def _bind(self, cache: KVCache, longest: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """The attention function of lanes of up to `longest` rows."""
         flash = VERSIONS[self.version]
         table = columns.lanes.to(torch.int32).t().contiguous()
         starts = table[1, :-1]

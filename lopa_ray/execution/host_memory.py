@@ -16,11 +16,8 @@ MAPPED_BYTES = 2**25
 
 
 def keep_freed_memory() -> None:
-    """Configure this process to keep freed memory for the next step. Without glibc nothing changes.
-
-    By default glibc returns the memory of activations to the system after every step. The system then has to map and
-    clear all pages again in the next step.
-    """
+    """By default glibc returns the memory of activations to the system after every step, which then has to map and
+    clear all pages again. Without glibc nothing changes."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

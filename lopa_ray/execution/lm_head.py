@@ -69,15 +69,10 @@ class LMHead:
             banned_tokens[config.unpadded_vocab_size :] = True
         self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden rows [N, D] → logits [N, V], both in the model's dtype. N includes padding (see `padded_rows`)."""
-        logits: Tensor = self._lm_head(hidden)
-        return logits
-
     def full_logits(self, hidden: Tensor) -> Tensor:
         """Any number of hidden rows [N, D] → fp32 logits [N, whole vocabulary], gathered from all shards."""
         padding = hidden.new_zeros(padded_rows(len(hidden)) - len(hidden), hidden.shape[1])
-        logits = self.logits(torch.cat((hidden, padding)))[: len(hidden)]
+        logits: Tensor = self._lm_head(torch.cat((hidden, padding)))[: len(hidden)]
         return self._vocab_ops.gather_vocab(logits.float())
 
     def score(
@@ -101,7 +96,7 @@ class LMHead:
             most = self.max_rows if group.kind.is_fused else self._rows_of_kernels
             for first in range(group.rows.start, group.rows.stop, most):
                 chunk = slice(first, min(first + most, group.rows.stop))
-                logits = self.logits(rows.index_select(0, columns.score_rows[chunk]))
+                logits: Tensor = self._lm_head(rows.index_select(0, columns.score_rows[chunk]))
                 if on_logits is not None:
                     on_logits(logits, columns.score_numbers[chunk])
                 if group.kind.is_fused:

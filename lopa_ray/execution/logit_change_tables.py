@@ -58,9 +58,9 @@ class LogitChangeTables:
         penalties = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in self._plans]
         self._penalties = np.array(penalties, np.float64)
         self.of_canvases = self._canvas_changes()
-        """fp64 [C, E, 4]: the changes by canvas."""
+        """fp64 [C, E, 4]"""
         self.of_fills = self._fill_changes(lanes)
-        """fp64 [L, F, 4]: the changes by the fill set of each lane."""
+        """fp64 [L, F, 4]"""
 
     def rows(self, lane_of_row: Ints) -> Ints:
         """The canvas and the lane of each row, int64 [rows, 2], from `lane_of_row` int64 [rows].

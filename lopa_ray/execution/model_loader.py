@@ -40,7 +40,6 @@ EXPECTED_BRANCHES = 8
 """Branches of each request in the largest step that is expected on an accelerator."""
 
 EXPECTED_BRANCH_ROWS = 64
-"""Rows of each of these branches."""
 
 
 def load_weights(
@@ -178,7 +177,7 @@ def far_step(runner: BranchRunner) -> StepPlan:
 
 
 def largest_step(runner: BranchRunner) -> StepPlan:
-    """A prompt that fills the first slot, and `EXPECTED_BRANCHES` branches in every other slot."""
+    """A prompt that fills the first slot, and branches in every other slot."""
     capacity, token = runner.cache.capacity, _open_token(runner)
     encodes = runner.vocabulary.canvas_length > 0
     requests = []

@@ -34,9 +34,8 @@ class ModelSpec:
     """Everything that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
     config: ExecutionConfig
-    """The model and the group, with pinned names (see `pin_model`) and the dtype that auto stands for."""
+    """With pinned names (see `pin_model`) and the dtype that auto stands for."""
     model: ModelConfig
-    """The architecture of the model that `config` names."""
 
     @classmethod
     def read(cls, config: ExecutionConfig) -> Self:
@@ -83,13 +82,11 @@ class ModelSpec:
 
     @property
     def has_auto_attention(self) -> bool:
-        """Whether `model.attention` is still auto and has to be measured."""
         model = self.config.model
         return model.attention == "auto" and bool(DEVICES[model.device].timed_attention)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of weights and K/V."""
         import torch
 
         dtype: torch.dtype = getattr(torch, self.config.model.dtype)
@@ -97,7 +94,6 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights of all shards."""
         from lopa_ray.model.implementation import weight_bytes
 
         return weight_bytes(self.model, self.dtype)
@@ -111,5 +107,4 @@ class ModelSpec:
 
     @property
     def needs_warm_up(self) -> bool:
-        """Whether kernels are compiled; workers do that when they load the model, by `warm_up`."""
         return DEVICES[self.config.model.device].compiles_kernels

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def unavailable_reason() -> str | None:
-    """Why no NPU can be used in this process, or None."""
     try:
         import torch_npu
     except ImportError as error:

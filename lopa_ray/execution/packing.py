@@ -12,14 +12,19 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CapacityError
-from lopa_ray.execution.attention_parts import NO_PARTS, num_parts, parts_of_tiles
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.self_conditioning import signal_rows, stage_signals
-from lopa_ray.execution.staging import PendingCommit
+from lopa_ray.execution.staging import StagedCommit
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.padding import bucket_rows
-from lopa_ray.kernels.slot_attention import PART_KEYS, TILE_COLUMNS, TILE_ROWS
+from lopa_ray.kernels.slot_attention import (
+    MAX_SPLIT_ROWS,
+    PART_COLUMNS,
+    PART_KEYS,
+    TILE_COLUMNS,
+    TILE_ROWS,
+)
 
 MIN_LANE_ROWS = 4
 """A bucket of rows has tiles for lanes of this many rows each. Steps with more lanes get more tiles, in larger buckets
@@ -35,13 +40,13 @@ NOTHING = np.zeros(0, np.int64)
 
 NO_WEIGHTS = np.zeros(0)
 
+NO_PARTS = np.zeros((0, PART_COLUMNS), np.int64)
+
 NO_RUN = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PackingOptions:
-    """The options of packing that are the same in all steps."""
-
     capacity: int
     """Positions of a slot."""
     heads_per_kv_head: int
@@ -53,7 +58,6 @@ class PackingOptions:
     fuse_greedy: bool
     """Whether `row_scores` scores greedy rows. It needs logits over the whole vocabulary."""
     bucket: Callable[[int], int]
-    """A function from a number of rows to the padded number of rows of the forward."""
     has_draft_adapter: bool = False
     canvas_length: int = 0
     """See `Vocabulary.canvas_length`."""
@@ -68,7 +72,7 @@ class Packing:
     """The packed lanes of a step."""
 
     def __init__(
-        self, lanes: Sequence[Lane], commits: Sequence[PendingCommit], options: PackingOptions
+        self, lanes: Sequence[Lane], commits: Sequence[StagedCommit], options: PackingOptions
     ) -> None:
         """Pack `lanes`, and the rows to commit before the forward. Raises CapacityError for positions beyond a slot."""
         self.lanes, self.commits = lanes, commits
@@ -83,7 +87,8 @@ class Packing:
             for lane in lanes
         ]
         self._table = np.array([*table, (0,) * len(LANE_COLUMNS)], np.int64)
-        self.first_rows: list[int] = self._set_rows().tolist()
+        self._table[:, FIRST] = np.cumsum(self._table[:, ROWS]) - self._table[:, ROWS]
+        self.first_rows: list[int] = self._table[:, FIRST].tolist()
         """The first row of each lane, then the end of the last lane."""
         self.num_rows = self.first_rows[-1]
         self.longest_lane = max((len(lane.canvas) for lane in lanes), default=0)
@@ -149,29 +154,21 @@ class Packing:
         )
 
     def to_device(self, device: torch.device) -> StepColumns[Tensor]:
-        """The columns on the device. See `copy_to_device`."""
+        """See `copy_to_device`."""
         return copy_to_device(self.columns, device)
 
     @property
     def has_staged_rows(self) -> bool:
-        """Whether any lane stages K/V."""
         return len(self.columns.stage_boundaries) > 0
 
     @cached_property
     def stage_ranges(self) -> list[range]:
-        """For each lane that stages K/V, in order, the range of its rows among the staged rows."""
+        """The staged rows of each staging lane, in order."""
         counts = [len(self._fresh(lane)) for lane in self.lanes if lane.to_stage]
         ends = np.cumsum(counts).tolist()
         return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
     # Rows
-
-    def _set_rows(self) -> npt.NDArray[np.int64]:
-        """Set the first row of each lane in the table, and return these rows."""
-        rows = self._table[:, ROWS]
-        first = np.cumsum(rows) - rows
-        self._table[:, FIRST] = first
-        return first
 
     def _pad(self, column: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         padded = np.zeros(self.rows_bucket, np.int64)
@@ -179,7 +176,6 @@ class Packing:
         return padded
 
     def _input_weights(self) -> npt.NDArray[np.float64]:
-        """See `StepColumns.input_weights`."""
         if not any(lane.has_soft_inputs for lane in self.lanes):
             return NO_WEIGHTS
         weights = np.ones(self.rows_bucket)
@@ -189,7 +185,6 @@ class Packing:
         return weights
 
     def _draft_rows(self) -> npt.NDArray[np.float64]:
-        """See `StepColumns.draft_rows`."""
         if not self._options.has_draft_adapter or not any(lane.draft_rows for lane in self.lanes):
             return NO_WEIGHTS
         draft_rows = np.zeros(self.rows_bucket)
@@ -226,16 +221,21 @@ class Packing:
             return tiles, NO_PARTS
         seen = np.zeros(len(self._table), np.int64)
         np.maximum.at(seen, lane_of_row, stops)
-        parts_of = num_parts(self._table[:, ROWS], seen)[lane]
+        is_short = self._table[:, ROWS] <= MAX_SPLIT_ROWS
+        parts_of = np.where(is_short, np.maximum(-(-seen // PART_KEYS), 1), 1)[lane]
         split = np.flatnonzero(parts_of > 1)
         if not len(split):
             return tiles, NO_PARTS
-        parts = parts_of_tiles(tiles[split], parts_of[split])
+        of_split, count = parts_of[split], int(parts_of[split].sum())
+        first = np.cumsum(of_split) - of_split
+        parts = np.zeros((bucket_rows(count), PART_COLUMNS), np.int64)
+        parts[:count, :TILE_COLUMNS] = np.repeat(tiles[split], of_split, axis=0)
+        parts[:count, TILE_COLUMNS] = np.arange(count) - np.repeat(first, of_split)
+        parts[:count, TILE_COLUMNS + 1] = np.repeat(of_split, of_split)
         tiles[split] = 0  # no tile; the other tiles stay where they are
         return tiles, parts
 
     def _lane_table(self, most: int) -> npt.NDArray[np.int64]:
-        """See `StepColumns.lanes`."""
         with_rows = self._table[self._table[:, ROWS] > 0]  # no more lanes than tiles
         lanes = np.zeros((most + 1, FIRST + 1), np.int64)
         lanes[: len(with_rows)] = with_rows[:, : FIRST + 1]
@@ -246,12 +246,11 @@ class Packing:
 
     @staticmethod
     def _fresh(lane: Lane) -> npt.NDArray[np.int64]:
-        """The positions that a lane both computes and stages. Staged positions before the lane are in the slot."""
+        """The positions that a lane both computes and stages. Those before the lane are in the slot."""
         spans = [np.arange(max(span.start, lane.start), span.stop) for span in lane.to_stage]
         return np.concatenate([NOTHING, *spans])
 
     def _staged_rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """See `StepColumns.stage_rows` and `stage_boundaries`."""
         rows, boundaries = [NOTHING], []
         if not any(lane.to_stage for lane in self.lanes):
             return NOTHING, NOTHING
@@ -263,7 +262,6 @@ class Packing:
         return np.concatenate(rows), np.array(boundaries, np.int64)
 
     def _committed_rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """See `StepColumns.commit_rows` and `commit_boundaries`."""
         tables, boundaries = [NOTHING.reshape(0, 3)], []
         if not self.commits:
             return tables[0], NOTHING.reshape(0, 2)

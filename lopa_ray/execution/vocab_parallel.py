@@ -158,7 +158,7 @@ class VocabParallelOps(VocabOps):
         return values[:, :k], ids[:, :k]
 
     def sample(self, weights: Tensor, uniform: Tensor) -> Tensor:
-        """See `VocabOps.sample`. The token comes from the shard whose part of the cumulative sum contains the draw."""
+        # The token comes from the shard whose part of the cumulative sum contains the draw.
         cumulative = weights.cumsum(-1)
         weight_sums = self._tp_group.all_gather(cumulative[:, -1])
         reached = F.pad(weight_sums.cumsum(0), (0, 0, 1, 0))
@@ -172,7 +172,7 @@ class VocabParallelOps(VocabOps):
         return torch.where(drawn_ids >= 0, drawn_ids, heaviest)
 
     def outside_nucleus(self, logits: Tensor, top_p: Tensor) -> Tensor:
-        """See `VocabOps.outside_nucleus`. The host waits for the device to find out whether whole rows are needed."""
+        # The host waits for the device to find out whether whole rows are needed.
         largest, sum_exp = self._max_and_sum_exp(logits)
         value, last, certain = self._nucleus_end(logits, largest, sum_exp, top_p, NUCLEUS_CANDIDATES)
         self._tp_group.wait()
@@ -246,7 +246,6 @@ class VocabParallelOps(VocabOps):
 
 
 def vocab_ops(vocab_size: int, tp_group: TensorParallelGroup) -> VocabOps:
-    """The operations for the logits of a model or of one of its shards."""
     return VocabOps(vocab_size) if tp_group.size == 1 else VocabParallelOps(vocab_size, tp_group)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from lopa_ray.kernels.fp8 import unfold
 from lopa_ray.kernels.int8_matmul import int8_matmul
 from lopa_ray.kernels.invariant_linear import invariant_linear
-from lopa_ray.kernels.operators import define
+from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.padding import padded_rows
 
 GROUPED_MM_BYTES = 16
@@ -42,14 +42,11 @@ def grouped_matmul(
     inputs, and are unfolded in fp32 before they are converted. With `batch_invariant` the bits of a row depend neither
     on the other rows nor on their number.
     """
-    if torch.is_grad_enabled():  # training: torch has to see the reference
-        return _reference(x, weight, ends, group_scale, width)
-    if batch_invariant and x.is_cpu:
-        return _reference(x, weight, ends, group_scale, width, _invariant_matmul)
-    if x.is_cuda and not batch_invariant and _has_grouped_mm(x, weight):
+    if batch_invariant and x.is_cpu and not torch.is_grad_enabled():
+        return _by_expert(x, weight, ends, group_scale, width, _invariant_matmul)
+    if x.is_cuda and not batch_invariant and not torch.is_grad_enabled() and _has_grouped_mm(x, weight):
         return F.grouped_mm(x, weight.mT, offs=ends)
-    out: Tensor = _grouped_matmul(x, weight, ends, group_scale, width)
-    return out
+    return _grouped_matmul(x, weight, ends, group_scale, width)
 
 
 def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
@@ -62,13 +59,20 @@ def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
     return torch.cuda.get_device_properties(x.device).major in GROUPED_MM_MAJORS
 
 
-def _reference(
+@operator(lambda x, weight, *_: x.new_empty(len(x), weight.shape[1], dtype=_dtype_of_sums(x)), launches=1)
+def _grouped_matmul(
+    x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int
+) -> Tensor:
+    return _by_expert(x, weight, ends, group_scale, width, _matmul)
+
+
+def _by_expert(
     x: Tensor,
     weight: Tensor,
     ends: Tensor,
     group_scale: Tensor | None,
     width: int,
-    matmul: Callable[[Tensor, Tensor], Tensor] | None = None,
+    matmul: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     stops = ends.tolist()
 
@@ -77,12 +81,12 @@ def _reference(
         return own if group_scale is None else unfold(own, group_scale[expert], width)
 
     pieces = [
-        (matmul or _matmul)(x[start:stop], of_expert(expert))
+        matmul(x[start:stop], of_expert(expert))
         for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
         if stop > start
     ]
     if stops[-1] < len(x):
-        pieces.append(_fake(x[stops[-1] :], weight, ends, group_scale, width).zero_())
+        pieces.append(x.new_zeros(len(x) - stops[-1], weight.shape[1], dtype=_dtype_of_sums(x)))
     return torch.cat(pieces)
 
 
@@ -101,14 +105,5 @@ def _invariant_matmul(x: Tensor, weight: Tensor) -> Tensor:
     return invariant_linear(x.clone(), weight.to(x.dtype))
 
 
-def _fake(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int) -> Tensor:
-    dtype = torch.int32 if x.dtype == torch.int8 else x.dtype
-    return x.new_empty(x.shape[0], weight.shape[1], dtype=dtype)
-
-
-_grouped_matmul = define(
-    "grouped_matmul(Tensor x, Tensor weight, Tensor ends, Tensor? group_scale, int width) -> Tensor",
-    _reference,
-    _fake,
-    launches=1,
-)
+def _dtype_of_sums(x: Tensor) -> torch.dtype:
+    return torch.int32 if x.dtype == torch.int8 else x.dtype

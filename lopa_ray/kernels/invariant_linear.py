@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define
+from lopa_ray.kernels.operators import operator
 
 CHUNK_ROWS = 32
 """Rows of each product on CPU.
@@ -24,24 +24,16 @@ not (torch 2.13, AMX). A row of a chunk of contiguous rows begins at a multiple 
 """
 
 
+@operator(lambda x, weight, *_: x.new_empty(len(x), len(weight)), launches=1)
 def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [R, I] times the transpose of weight [O, I], plus a bias [O] → [R, O], all of one floating dtype.
 
     On CUDA sums are in fp32, and the bias is added before they are rounded.
     """
-    out: Tensor = _invariant_linear(x, weight, bias)
-    return out
-
-
-def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.shape[0]
     x = F.pad(x, (0, 0, 0, -rows % CHUNK_ROWS)).contiguous()
     chunks = [F.linear(chunk, weight, bias) for chunk in x.split(CHUNK_ROWS)]
     return (torch.cat(chunks) if len(chunks) > 1 else chunks[0])[:rows]
-
-
-def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
 
 
 TRIAL_OUTPUTS = 1024
@@ -64,12 +56,3 @@ def place_matters(device: str, dtype: torch.dtype, out_features: int, in_feature
         not torch.equal(invariant_linear(x.roll(places, 0), weight), whole.roll(places, 0))
         for places in (1, 5, CHUNK_ROWS // 2)
     )
-
-
-_invariant_linear = define(
-    "invariant_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-    _reference,
-    _fake,
-    launches=1,
-    on_cpu=_reference,
-)

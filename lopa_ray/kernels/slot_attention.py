@@ -24,7 +24,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define
+from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.sdpa import sdpa
 
 TILE_ROWS = 64
@@ -59,15 +59,13 @@ def slot_attention(
     of the others (see `PART_COLUMNS`), those of a tile one after another. Together they cover all rows. `stops` int64
     [R] is the end (exclusive) of the positions that each row sees. The result of a row that sees no position is 0.
     """
-    out: Tensor
     if parts.shape[0]:
-        out = _split_attention(q, k, v, slots, layer, tiles, stops, parts)
-    else:
-        out = _slot_attention(q, k, v, slots, layer, tiles, stops)
-    return out
+        return _split_attention(q, k, v, slots, layer, tiles, stops, parts)
+    return _slot_attention(q, k, v, slots, layer, tiles, stops)
 
 
-def _reference(
+@operator(lambda q, *_: q.new_empty(q.shape), launches=1)
+def _slot_attention(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
 ) -> Tensor:
     """One call of torch's kernel per lane and run of rows with the same stop."""
@@ -92,36 +90,10 @@ def _reference(
     return out
 
 
-def _fake(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor) -> Tensor:
-    return q.new_empty(q.shape)
-
-
-_slot_attention = define(
-    "slot_attention(Tensor q, Tensor k, Tensor v, Tensor slots, int layer, Tensor tiles, Tensor stops) -> Tensor",
-    _reference,
-    _fake,
-    launches=1,
-)
-
-
-def _split_reference(
+@operator(lambda q, *_: q.new_empty(q.shape), launches=3)
+def _split_attention(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
 ) -> Tensor:
     """The same, without splitting anything."""
     tiles_of_parts = parts[parts[:, TILE_COLUMNS] == 0, :TILE_COLUMNS]
-    return _reference(q, k, v, slots, layer, torch.cat((tiles, tiles_of_parts)), stops)
-
-
-def _split_fake(
-    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
-) -> Tensor:
-    return q.new_empty(q.shape)
-
-
-_split_attention = define(
-    "split_attention(Tensor q, Tensor k, Tensor v, Tensor slots, int layer, Tensor tiles, Tensor stops, Tensor parts)"
-    " -> Tensor",
-    _split_reference,
-    _split_fake,
-    launches=3,
-)
+    return _slot_attention(q, k, v, slots, layer, torch.cat((tiles, tiles_of_parts)), stops)

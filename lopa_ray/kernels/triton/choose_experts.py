@@ -91,7 +91,6 @@ def launch(
 def constants(
     experts: int, per_token: int, groups: int, kept_groups: int, *, has_bias: bool
 ) -> dict[str, float]:
-    """The compile-time constants of the kernel."""
     size = experts // groups
     return {
         "MIN_TOTAL": MIN_TOTAL,

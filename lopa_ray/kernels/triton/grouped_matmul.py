@@ -88,7 +88,6 @@ ANY_WIDTH = 2**30
 
 
 def constants(experts: int, *, exact: bool, width: int = 0) -> dict[str, int]:
-    """The constants that the kernel is compiled with, for so many experts. `width`: inputs per scale; 0: no scales."""
     return {
         "EXPERT_BLOCK": triton.next_power_of_2(experts),
         "ROW_BLOCK": WHOLE_ROW_BLOCK if experts == 1 else ROW_BLOCK,

@@ -49,6 +49,5 @@ def launch(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def constants(width: int) -> dict[str, float]:
-    """The compile-time constants of the kernel, for groups of so many inputs."""
     block = min(BLOCK, triton.next_power_of_2(width))
     return {"TINY": torch.finfo(torch.float32).tiny, "LIMIT": FP8_MAX, "BLOCK": block}

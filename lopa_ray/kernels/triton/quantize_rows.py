@@ -46,5 +46,4 @@ def launch(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def constants() -> dict[str, float]:
-    """The compile-time constants of the kernel."""
     return {"TINY": torch.finfo(torch.float32).tiny, "LIMIT": float(INT8_MAX), "BLOCK": BLOCK}

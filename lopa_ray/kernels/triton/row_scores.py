@@ -195,12 +195,10 @@ def launch(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) 
 
 
 def constants() -> dict[str, float]:
-    """The compile-time constants of the kernel that reads logits."""
     return {"LOWEST": LOWEST, "PARTIALS": PARTIALS, "PART": PART, "BLOCK": BLOCK}
 
 
 def combining_constants(vocab_size: int) -> dict[str, float]:
-    """The compile-time constants of the kernel that combines the parts of a row."""
     return {
         "LOWEST": LOWEST,
         "MARGIN": RANKINGS.index("margin"),

@@ -161,7 +161,6 @@ def partials_size(parts: int, kv_heads: int, dim: int) -> int:
 
 
 def constants(group: int, kv_heads: int, dim: int, *, of_parts: bool) -> dict[str, int]:
-    """The compile-time constants of the kernel, except `options`."""
     return {
         "GROUP": group,
         "KV_HEADS": kv_heads,

@@ -62,5 +62,4 @@ def launch(chosen: Tensor, first: int, own: int, count: int) -> tuple[Tensor, Te
 
 
 def constants(count: int, per_token: int) -> dict[str, int]:
-    """The compile-time constants of the kernel."""
     return {"COUNT": count, "PER_TOKEN": per_token, "BLOCK": BLOCK}

@@ -95,7 +95,6 @@ def launch(
 
 
 def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
-    """The compile-time constants of the kernel that merges."""
     return {
         "GROUP": group,
         "KV_HEADS": kv_heads,

@@ -37,7 +37,7 @@ def _weighted_sum(
     tl.store(out + row * size + columns, total.to(out.dtype.element_ty), mask=inside)
 
 
-def launch(results: Tensor, places: Tensor, weights: Tensor, ends: Tensor | None) -> Tensor:
+def launch(results: Tensor, places: Tensor, weights: Tensor, ends: Tensor | None = None) -> Tensor:
     """See `lopa_ray.kernels.weighted_sum`."""
     results, places, weights = results.contiguous(), places.contiguous(), weights.contiguous()
     (rows, per_token), size = places.shape, results.shape[1]
@@ -52,5 +52,4 @@ def launch(results: Tensor, places: Tensor, weights: Tensor, ends: Tensor | None
 
 
 def constants(per_token: int, *, is_part: bool) -> dict[str, int]:
-    """The compile-time constants of the kernel."""
     return {"IS_PART": is_part, "PER_TOKEN": per_token, "BLOCK": BLOCK}
