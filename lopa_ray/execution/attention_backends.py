@@ -18,10 +18,9 @@ from lopa_ray.kernels.operators import triton_failure
 from lopa_ray.model.config import CanvasConfig, ModelConfig
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-"""Maximum absolute difference of a backend's result from attention in fp32, on normally distributed input, by dtype."""
+"""Maximum difference of a backend's result from attention in fp32, on normally distributed input."""
 
 TIMED_CALLS = 20
-"""Number of calls over which a backend's time is averaged."""
 
 _log = logging.getLogger("lopa.attention")
 
@@ -60,10 +59,10 @@ def select_backend(
 
 
 def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int) -> str:
-    """The name of the backend that auto selects for a device.
+    """The backend that auto selects: the fastest of `Device.timed_attention`, or, if that is empty, the first that
+    works.
 
-    It is the fastest of `Device.timed_attention`, or, if that is empty, the first backend that works. Raises
-    SettingsError if none works, and where the device computes with Triton's kernels and Triton does not work.
+    Raises SettingsError if none works, and where the device computes with Triton's kernels and Triton does not work.
     """
     slower = [name for name in device.attention_backends if name not in device.timed_attention]
     if device.compiles_kernels and (failure := triton_failure()) is not None:
@@ -102,7 +101,7 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
 def _first_that_works(
     name: str, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
 ) -> AttentionBackend | str:
-    """The first backend of that name that works in a trial, or the reason why none can be used."""
+    """The first backend of that name that works in a trial, or why none does."""
     if name not in device.attention_backends:
         return f"{name} is not for {device.name}"
     reasons = []

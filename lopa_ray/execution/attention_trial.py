@@ -13,6 +13,7 @@ from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 SMALL_STEP = (
     Lane(0, 21, np.zeros(5, np.int64), ((26, 26),)),
@@ -51,10 +52,7 @@ class AttentionTrial:
         options = PackingOptions(
             capacity=capacity,
             heads_per_kv_head=config.num_heads // config.num_kv_heads,
-            vocab_size=1,
-            mask_token_id=-1,
-            eos_token_id=0,
-            shift=0,
+            vocabulary=Vocabulary(1, mask_token_id=-1, eos_token_id=0),
             fuse_greedy=True,
             bucket=backend.bucket,
         )

@@ -27,9 +27,8 @@ class CanvasAttention:
     """torch's scaled_dot_product_attention, unscaled, run by run of each lane.
 
     A row of the encoder sees itself and what is before it, in a layer with a window no more than that many positions.
-    Each run of such a lane is one call, over the positions that its rows see. All rows of a canvas see the same: the
-    whole canvas, and before it all cached positions, or of these the last window - 1. The result of a row depends on
-    its own run alone, so on CPU in fp32 it has the same bits in every batch.
+    All rows of a canvas see the whole canvas, and before it all cached positions, or the last window - 1. The result of
+    a row depends on its own run alone, so on CPU in fp32 it has the same bits in every batch.
     """
 
     layers: tuple[LayerShape, ...]

@@ -5,8 +5,10 @@ Torch is imported where a device is used: engines and masters on Ray read a devi
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -15,12 +17,20 @@ from typing import TYPE_CHECKING
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
-from lopa_ray.execution.host_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import torch
 
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt."""
+
+KEPT_BYTES = 2**30
+"""Maximum bytes of freed memory that the process keeps."""
+
+MAPPED_BYTES = 2**25
+"""Blocks from this size on are mapped separately and unmapped when freed. It is glibc's documented maximum."""
 
 _log = logging.getLogger("lopa.device")
 
@@ -50,6 +60,15 @@ def _prepare_cuda() -> None:
 
     # cuDNN's attention builds a plan for every new shape, and the shapes change in almost every step.
     torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def _keep_freed_memory() -> None:
+    """By default glibc returns the memory of activations to the system after every step, which then has to map and
+    clear all pages again. Without glibc nothing changes."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 @cache
@@ -115,14 +134,7 @@ class Device:
 
 DEVICES = {
     "cpu": Device(
-        "cpu",
-        "cpu",
-        "float32",
-        "gloo",
-        "CPU",
-        ("sdpa", "reference"),
-        prepare=keep_freed_memory,
-        tested=True,
+        "cpu", "cpu", "float32", "gloo", "CPU", ("sdpa", "reference"), prepare=_keep_freed_memory, tested=True
     ),
     # A test checks that `tested` of this device agrees with tests/gpu/LAST_RUN.md.
     "cuda": Device(

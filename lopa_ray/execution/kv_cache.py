@@ -3,19 +3,16 @@
 Contract:
 - `committed[slot]` lists the spans whose K/V all later forwards may read. Only commits (`write_payload`,
   `write_staged`) add spans, and only `retain` and `reset` remove them.
-- Rows that are not committed are scratch memory. `LaneAttention` writes a lane's K/V there (`layer_views`), so that it
-  reads prefix and window as one view without a copy.
+- Rows that are not committed are scratch memory, where `LaneAttention` writes a lane's K/V (`layer_views`).
 - A commit is applied once per request and step, however often a step is repeated.
 - Cached K/V depend on the content of the window when they were computed. They cannot be recomputed from the decided
   tokens alone.
-- `checksum` hashes a slot's committed K/V and boundary row. On an idle group all workers must have the same.
+- On an idle group the `checksum` of a slot is the same on all workers.
 - `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted logits it decides the position
-  after that span. The hidden row is kept rather than its scores, so every later step can sample from it with its own
-  parameters. For models that denoise canvases of A positions it is [D + A * D]: behind that row is the
-  self-conditioning of the canvas, from the step of the last commit.
+  after that span, in every later step with its own parameters. For models that denoise canvases of A positions it is
+  [D + A * D], with the self-conditioning of the canvas from the step of the last commit.
 
-Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden size, P positions of the given
-spans.
+Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden size, P positions of spans.
 """
 
 from __future__ import annotations

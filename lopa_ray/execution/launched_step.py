@@ -28,11 +28,11 @@ def has_events(device: torch.device) -> bool:
 
 
 class StepTimes:
-    """The times of one step, between boundaries: by events on an accelerator, by the host's clock elsewhere.
+    """The times of one step, between boundaries: by the host's clock, or on an accelerator, whose work the host only
+    enqueues, by events.
 
-    The host only enqueues what an accelerator computes, so its own clock would show the time of enqueueing. An
-    accelerator reaches the first boundary when it has finished the step before, which may still be under way when the
-    host begins this one. Events are read after the one wait of a step, for its scores, and cost no wait of their own.
+    An accelerator reaches the first boundary when it has finished the step before, which may still be under way when
+    the host begins this one. Events are read after the one wait of a step, and cost no wait of their own.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -45,7 +45,6 @@ class StepTimes:
         self.mark()
 
     def mark(self) -> None:
-        """The next boundary."""
         if self._events:
             self._events[len(self._times)].record()
         self._times.append(time.perf_counter())

@@ -28,20 +28,15 @@ MAX_HEAD_ROWS = 512
 """Maximum number of rows per LM head call."""
 
 MAX_LOGITS_BYTES = 160 * 2**20
-"""Maximum bytes of the fp32 logits of an LM head call. Nucleus sampling or a constraint needs several times as much.
-
-The limit leaves 256 rows for vocabularies of 152k to 157k tokens (Dream, SDAR, LLaDA2.0).
-"""
+"""Maximum bytes of the fp32 logits of an LM head call: 256 rows of 152k to 157k tokens (Dream, SDAR, LLaDA2.0). Nucleus
+sampling or a constraint needs several times as much."""
 
 TILE_ROWS = 128
 """Rows of a tile of matmuls on GPUs. A GPU computes whole tiles, also for a call with fewer rows."""
 
 
 def head_rows(vocab_size: int) -> int:
-    """Rows per LM head call for that many tokens: as many as both limits allow, in whole tiles.
-
-    If not even one tile is within the limits, it is a multiple of `ROW_MULTIPLE`.
-    """
+    """Rows per LM head call for that many tokens: as many as both limits allow, in whole tiles if one fits."""
     rows = min(MAX_HEAD_ROWS, MAX_LOGITS_BYTES // (4 * vocab_size))
     multiple = TILE_ROWS if rows >= TILE_ROWS else ROW_MULTIPLE
     return max(rows // multiple, 1) * multiple
@@ -121,7 +116,7 @@ class LMHead:
         allowed_tokens: Tensor,
         changes: tuple[DeviceChanges, ...],
     ) -> SamplerOutput:
-        """Score the logits of some rows of a group. `chunk` is their range among the N rows."""
+        """`chunk`: the rows of these logits among the N."""
         numbers = columns.score_numbers[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers, self._vocab_ops)

@@ -1,7 +1,6 @@
-"""ModelSpec: what a worker has to know to load its model.
+"""ModelSpec: all that a worker needs to load its model. Engines make one, and masters pass it on.
 
-Engines make one, and masters pass it on. Torch takes seconds to import and only workers compute with it, so it is
-imported where a size in bytes is asked for.
+Torch takes seconds to import and only workers compute with it, so it is imported where sizes in bytes are asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def resolve_dtype(settings: ModelSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Everything that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
+    """All that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
     config: ExecutionConfig
     """With pinned names (see `pin_model`) and the dtype that auto stands for."""

@@ -15,16 +15,11 @@ from lopa_ray.errors import CapacityError
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.self_conditioning import signal_rows, stage_signals
-from lopa_ray.execution.staging import StagedCommit
+from lopa_ray.execution.staging import StagedCommit, fresh_positions
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.padding import bucket_rows
-from lopa_ray.kernels.slot_attention import (
-    MAX_SPLIT_ROWS,
-    PART_COLUMNS,
-    PART_KEYS,
-    TILE_COLUMNS,
-    TILE_ROWS,
-)
+from lopa_ray.kernels.slot_attention import MAX_SPLIT_ROWS, PART_COLUMNS, PART_KEYS, TILE_COLUMNS, TILE_ROWS
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 MIN_LANE_ROWS = 4
 """A bucket of rows has tiles for lanes of this many rows each. Steps with more lanes get more tiles, in larger buckets
@@ -50,17 +45,11 @@ class PackingOptions:
     capacity: int
     """Positions of a slot."""
     heads_per_kv_head: int
-    vocab_size: int
-    mask_token_id: int
-    eos_token_id: int
-    shift: int
-    """1: row p - 1 of the logits decides position p. 0: row p decides position p."""
+    vocabulary: Vocabulary
     fuse_greedy: bool
     """Whether `row_scores` scores greedy rows. It needs logits over the whole vocabulary."""
     bucket: Callable[[int], int]
     has_draft_adapter: bool = False
-    canvas_length: int = 0
-    """See `Vocabulary.canvas_length`."""
 
 
 SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO, SCORES_DECIDED, CAUSAL_STOP = LANE_COLUMNS = range(8)
@@ -105,24 +94,18 @@ class Packing:
         self._check_capacity(positions, stops)
         tiles, parts = self._tiles(lane_of_row, stops)
 
-        open_rows = np.flatnonzero((ids == options.mask_token_id) | (scores_decided[lane_of_row] > 0))
+        open_rows = np.flatnonzero(
+            (ids == options.vocabulary.mask_token_id) | (scores_decided[lane_of_row] > 0)
+        )
         lanes_of_open, open_positions = lane_of_row[open_rows], positions[open_rows]
         scored = open_rows[
             (scored_from[lanes_of_open] <= open_positions) & (open_positions < scored_to[lanes_of_open])
         ]
         scoring_lanes = lane_of_row[scored]
-        self.rows_to_score = RowsToScore(
-            lanes,
-            scoring_lanes,
-            positions[scored],
-            vocab_size=options.vocab_size,
-            eos_token_id=options.eos_token_id,
-            fuse_greedy=options.fuse_greedy,
-            bucket=options.bucket,
-        )
+        self.rows_to_score = RowsToScore(lanes, scoring_lanes, positions[scored], options)
         # Where the row before a position decides it, that of a lane's first one is the boundary row of the slot.
         is_causal = positions[scored] <= causal_stop[scoring_lanes]
-        deciding = scored - np.where(is_causal, 1, options.shift)
+        deciding = scored - np.where(is_causal, 1, options.vocabulary.shifted)
         deciding = np.where(
             deciding >= first[scoring_lanes], deciding, self.rows_bucket + slot[scoring_lanes]
         )
@@ -131,7 +114,9 @@ class Packing:
         self.columns: StepColumns[npt.NDArray[np.generic]] = StepColumns(
             ids=self._pad(ids),
             input_weights=self._input_weights(),
-            signal_rows=signal_rows(lanes, self.first_rows, self.rows_bucket, options.canvas_length),
+            signal_rows=signal_rows(
+                lanes, self.first_rows, self.rows_bucket, options.vocabulary.canvas_length
+            ),
             draft_rows=self._draft_rows(),
             positions=self._pad(positions),
             stops=self._pad(stops),
@@ -142,15 +127,9 @@ class Packing:
             commit_boundaries=commit_boundaries,
             stage_rows=stage_rows,
             stage_boundaries=stage_boundaries,
-            stage_signals=stage_signals(lanes, self.rows_to_score, options.canvas_length),
+            stage_signals=stage_signals(lanes, self.rows_to_score, options.vocabulary.canvas_length),
             score_rows=self.rows_to_score.padded(deciding),
-            score_numbers=self.rows_to_score.numbers,
-            ending_ids=self.rows_to_score.ending_ids,
-            candidates=self.rows_to_score.candidates,
-            bitmasks=self.rows_to_score.bitmasks,
-            change_rows=self.rows_to_score.change_rows,
-            canvas_changes=self.rows_to_score.canvas_changes,
-            fill_changes=self.rows_to_score.fill_changes,
+            **self.rows_to_score.columns,
         )
 
     def to_device(self, device: torch.device) -> StepColumns[Tensor]:
@@ -164,7 +143,7 @@ class Packing:
     @cached_property
     def stage_ranges(self) -> list[range]:
         """The staged rows of each staging lane, in order."""
-        counts = [len(self._fresh(lane)) for lane in self.lanes if lane.to_stage]
+        counts = [len(fresh_positions(lane.to_stage, lane.start)) for lane in self.lanes if lane.to_stage]
         ends = np.cumsum(counts).tolist()
         return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
@@ -244,19 +223,13 @@ class Packing:
 
     # K/V
 
-    @staticmethod
-    def _fresh(lane: Lane) -> npt.NDArray[np.int64]:
-        """The positions that a lane both computes and stages. Those before the lane are in the slot."""
-        spans = [np.arange(max(span.start, lane.start), span.stop) for span in lane.to_stage]
-        return np.concatenate([NOTHING, *spans])
-
     def _staged_rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         rows, boundaries = [NOTHING], []
         if not any(lane.to_stage for lane in self.lanes):
             return NOTHING, NOTHING
         for lane, first in zip(self.lanes, self.first_rows, strict=False):
             if lane.to_stage:
-                rows.append(self._fresh(lane) + (first - lane.start))
+                rows.append(fresh_positions(lane.to_stage, lane.start) + (first - lane.start))
                 at = lane.to_stage[0].stop - 1 - lane.start
                 boundaries.append(first + at if at >= 0 else self.rows_bucket + lane.slot)
         return np.concatenate(rows), np.array(boundaries, np.int64)
@@ -266,7 +239,7 @@ class Packing:
         if not self.commits:
             return tables[0], NOTHING.reshape(0, 2)
         for commit in self.commits:
-            positions = commit.positions()
+            positions = fresh_positions(commit.spans, commit.staged.start)
             slots = np.full(len(positions), commit.slot)
             rows = np.arange(commit.staged.rows.start, commit.staged.rows.stop)
             tables.append(np.stack([rows, slots, positions], axis=1))

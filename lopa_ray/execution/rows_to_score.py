@@ -5,31 +5,23 @@ Shape suffixes: N rows to score, including the padding of groups; M top tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import decompress_bitmask
 from lopa_ray.execution.lane import Lane
-from lopa_ray.execution.logit_change_tables import (
-    NO_CHANGES,
-    NO_CHANGING_ROWS,
-    LogitChangeTables,
-    logit_changes_of_lane,
-)
-from lopa_ray.execution.scoring_kind import (
-    COLUMN,
-    GREEDY,
-    TARGETS,
-    ScoringKind,
-    candidates_kind,
-    row_numbers,
-)
+from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
+from lopa_ray.execution.scoring_kind import COLUMN, GREEDY, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
+
+if TYPE_CHECKING:
+    from lopa_ray.execution.packing import PackingOptions
 
 NOT_SCORED = SamplingParams()
 """The parameters of lanes without a request."""
@@ -37,8 +29,6 @@ NOT_SCORED = SamplingParams()
 
 @dataclass(frozen=True, slots=True)
 class ScoringGroup:
-    """Rows of one kind."""
-
     kind: ScoringKind
     rows: range
     """The rows of the group among the N, including padding."""
@@ -54,20 +44,11 @@ class RowsToScore:
         lanes: Sequence[Lane],
         lane_of_row: npt.NDArray[np.int64],
         positions: npt.NDArray[np.int64],
-        *,
-        vocab_size: int,
-        eos_token_id: int,
-        fuse_greedy: bool,
-        bucket: Callable[[int], int],
+        options: PackingOptions,
     ) -> None:
-        """`lane_of_row` and `positions` int64 [rows] are the lane and the position of each row.
-
-        With `fuse_greedy`, greedy rows are of the kind `GREEDY`.
-        """
-        self._lanes = lanes
+        """`lane_of_row` and `positions`, int64 [rows], are of the rows."""
+        self._lanes, self._options = lanes, options
         self._lane_of_row, self.positions = lane_of_row, positions
-        self._vocab_size, self._eos_token_id = vocab_size, eos_token_id
-        self._fuse_greedy = fuse_greedy
         self._branches = [
             (at, lane.request.plan, lane.branch)
             for at, lane in enumerate(lanes)
@@ -83,7 +64,7 @@ class RowsToScore:
             self._num_candidates[lane] = len(branch.candidates)
         self._logit_changes: LogitChangeTables | None = None
         if any(logit_changes_of_lane(lane) is not None for lane in lanes):
-            self._logit_changes = LogitChangeTables(lanes, bucket)
+            self._logit_changes = LogitChangeTables(lanes, options.bucket)
         group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
         self._index = np.arange(len(positions))
@@ -98,20 +79,19 @@ class RowsToScore:
             if kind.has_top_k:
                 indices = np.unique(self._params_of_lane[lane_of_row[of_group]]).tolist()
                 top_k = max(self._params[index].top_k or 0 for index in indices)
-            padded = bucket(len(of_group))
+            padded = options.bucket(len(of_group))
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
         self.size = at
         """The number N of rows, including padding."""
-        self.numbers = self._numbers()
-        self.ending_ids = self._ending_ids()
-        self.candidates = self._candidates()
-        self.change_rows, self.canvas_changes, self.fill_changes = NO_CHANGING_ROWS, NO_CHANGES, NO_CHANGES
-        if self._logit_changes is not None:
-            self.change_rows = np.zeros((self.size, 2), np.int64)
-            self.change_rows[self._index] = self._logit_changes.rows(lane_of_row)
-            self.canvas_changes = self._logit_changes.of_canvases
-            self.fill_changes = self._logit_changes.of_fills
+        self.columns: dict[str, npt.NDArray[Any]] = {
+            "score_numbers": self._numbers(),
+            "ending_ids": self._ending_ids(),
+            "candidates": self._candidates(),
+            "bitmasks": self._bitmasks,
+            **(NO_CHANGES if self._logit_changes is None else self._change_columns(self._logit_changes)),
+        }
+        """The columns of `StepColumns` that are about these rows."""
 
     def rows_of_lane(self, lane: int) -> npt.NDArray[np.int64]:
         """The rows of a lane among the N, in order of their positions, int64 [rows of the lane]."""
@@ -125,8 +105,6 @@ class RowsToScore:
         padded = np.zeros(self.size, np.int64)
         padded[self._index] = of_rows
         return padded
-
-    # Properties by which rows are grouped
 
     def _distinguish_params(self) -> None:
         """Give every distinct set of parameters an index, and set the index of each lane."""
@@ -151,12 +129,12 @@ class RowsToScore:
                 packed = plan.token_bitmask(branch, int(self.positions[row]))
                 if packed is not None:
                     set_of_row[row] = index_of.setdefault(packed, len(index_of) + 1)
-        width = -(-self._vocab_size // 64) * 8
-        self.bitmasks = np.zeros((len(index_of) + 1 if index_of else 0, width), np.uint8)
-        self.bitmasks[:1] = 255
+        width = -(-self._options.vocabulary.size // 64) * 8
+        self._bitmasks = np.zeros((len(index_of) + 1 if index_of else 0, width), np.uint8)
+        self._bitmasks[:1] = 255
         for packed, index in index_of.items():
             bits = decompress_bitmask(packed)
-            self.bitmasks[index, : len(bits)] = bits
+            self._bitmasks[index, : len(bits)] = bits
         return set_of_row
 
     def _targets_of_rows(self) -> npt.NDArray[np.int64]:
@@ -175,9 +153,12 @@ class RowsToScore:
 
         def index(params: SamplingParams, is_constrained: bool, has_logit_changes: bool) -> int:
             kind = ScoringKind.of(
-                params, self._vocab_size, is_constrained=is_constrained, has_logit_changes=has_logit_changes
+                params,
+                self._options.vocabulary.size,
+                is_constrained=is_constrained,
+                has_logit_changes=has_logit_changes,
             )
-            if self._fuse_greedy and kind.is_greedy:
+            if self._options.fuse_greedy and kind.is_greedy:
                 kind = GREEDY
             return index_of.setdefault(kind, len(index_of))
 
@@ -188,7 +169,7 @@ class RowsToScore:
 
         def with_constraint(has_logit_changes: bool) -> npt.NDArray[np.int64]:
             free = kinds(False, has_logit_changes)
-            if not len(self.bitmasks):
+            if not len(self._bitmasks):
                 return free
             return np.where(self._set_of_row > 0, kinds(True, has_logit_changes), free)
 
@@ -206,8 +187,6 @@ class RowsToScore:
             kind_of_row = np.where(has_candidates, index_of.setdefault(kind, len(index_of)), kind_of_row)
         self._kinds = list(index_of)
         return kind_of_row
-
-    # Numbers of single rows
 
     def _numbers(self) -> npt.NDArray[np.float64]:
         table = np.array([row_numbers(params) for params in self._params], np.float64)
@@ -229,10 +208,15 @@ class RowsToScore:
                     rows = self._rows_of(lane)
                     draws = np.array(branch.draws)[self.positions[rows] - branch.scored.start]
                     numbers[self._index[rows], COLUMN.uniform] = draws
-        if len(self.bitmasks):
+        if len(self._bitmasks):
             numbers[self._index, COLUMN.bitmask] = self._set_of_row
         numbers[self._index, COLUMN.target] = self._target_of_row.clip(0)
         return numbers
+
+    def _change_columns(self, changes: LogitChangeTables) -> dict[str, npt.NDArray[Any]]:
+        rows = np.zeros((self.size, 2), np.int64)
+        rows[self._index] = changes.rows(self._lane_of_row)
+        return {"change_rows": rows, "canvas_changes": changes.of_canvases, "fill_changes": changes.of_fills}
 
     def _ending_ids(self) -> npt.NDArray[np.int64]:
         none = np.zeros((self.size, 0), np.int64)
@@ -242,7 +226,9 @@ class RowsToScore:
         early = self.positions < before[self._params_of_row]
         if not early.any():
             return none
-        of_params = [{self._eos_token_id, *params.stop_token_ids} for params in self._params]
+        of_params = [
+            {self._options.vocabulary.eos_token_id, *params.stop_token_ids} for params in self._params
+        ]
         table = np.full((len(of_params), max(map(len, of_params))), -1, np.int64)
         for at, of_answer in enumerate(of_params):
             table[at, : len(of_answer)] = sorted(of_answer)
@@ -261,14 +247,9 @@ class RowsToScore:
         candidates[self._index, : of_lane.shape[1]] = of_lane[self._lane_of_row]
         return candidates
 
-    # Reports
-
     def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
-        """The branches of a `StepReport`, int64 [branches, 5], and its rows.
-
-        `flat` fp64 is the result of `LMHead.score`: the scores [N, columns] of `row_scores`, then ids and
-        log-probabilities of top tokens, [2, rows, M] of each group.
-        """
+        """The branches of a `StepReport`, int64 [branches, 5], and its rows, from what `LMHead.score` returned,
+        fp64."""
         count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
         width = np.zeros(len(self._lanes), np.int64)
         table = []
@@ -294,7 +275,6 @@ class RowsToScore:
     def _tops(
         self, flat: npt.NDArray[np.float64], width: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Top tokens and their log-probabilities of all rows, flat and in order of the rows."""
         total = int(width.sum())
         tokens, logprobs = np.zeros(total, np.int32), np.zeros(total, np.float32)
         first = np.cumsum(width) - width

@@ -75,14 +75,10 @@ class BranchRunner:
         self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
-            vocab_size=config.vocab_size,
-            mask_token_id=config.mask_token_id,
-            eos_token_id=config.eos_token_id,
-            shift=int(config.shifted),
+            vocabulary=self.vocabulary,
             fuse_greedy=model.tp_group.size == 1,
             bucket=self.attention.bucket,
             has_draft_adapter=isinstance(config, NativeConfig) and config.draft_rank > 0,
-            canvas_length=config.canvas_length,
         )
         self._probe = torch.zeros(1, device=self.device)  # there before memory can be short
         self.slots = Slots(self.cache)
@@ -106,12 +102,10 @@ class BranchRunner:
     def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> LaunchedStep:
         """Carry out all commits, and begin to evaluate this worker's branches.
 
-        An accelerator computes after this returns. Further steps may be launched before the report of this one, if they
-        have no request of it: the device computes them in order.
-
-        Commits that bring K/V from another worker are carried out together, after all of the K/V have arrived. A commit
-        is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError if the
-        cache or the staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
+        An accelerator computes after this returns, and further steps without a request of this one may be launched
+        before its report. Commits with K/V from other workers are carried out together, after all have arrived. A
+        commit is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError
+        if cache or staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
         """
         times = StepTimes(self.device)
         self.slots.assign(plan)
@@ -139,7 +133,11 @@ class BranchRunner:
                 raise
             scores = None
         if scores is None:  # the error is gone by now, and with it the tensors of the first attempt
-            self._return_free_memory()
+            logger.warning(
+                "a step lacks memory on its device; torch's cache is emptied, and the step is tried once more"
+            )
+            if self.device.type != "cpu":  # what torch keeps can be in larger pieces again
+                torch.accelerator.empty_cache()
             scores = self._evaluate(packing, columns, graph)
         # A copy that is enqueued later would wait for the steps that are launched meanwhile.
         scores = scores.to("cpu", non_blocking=times.has_events)
@@ -161,13 +159,6 @@ class BranchRunner:
         """The staged rows of a forward, gathered from `rows` [R + S, D] and `kv` [L, 2, R, K, E] in the model's dtype.
         One operation gathers all layers."""
         return StagedStep(kv.index_select(2, columns.stage_rows), self._inputs.boundaries(columns, rows))
-
-    def _return_free_memory(self) -> None:
-        logger.warning(
-            "a step lacks memory on its device; torch's cache is emptied, and the step is tried once more"
-        )
-        if self.device.type != "cpu":
-            torch.accelerator.empty_cache()
 
     def export_payload(self, requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.uint8]:
         """See `Slots.payload`; as raw bytes, uint8 [bytes]."""
@@ -258,11 +249,8 @@ class BranchRunner:
         return self.cache.data[0, :, :, :, 0].numel() * self.cache.data.element_size()
 
     def check_device(self) -> None:
-        """Compute something on the device and wait for it.
-
-        Raises what torch raises if the device computes no more: after an illegal memory access every later use of a
-        CUDA context fails.
-        """
+        """Raises what torch raises if the device computes no more: after an illegal memory access every later use of a
+        CUDA context fails."""
         self._probe.add_(1).item()
 
     def checksums(self) -> list[SlotChecksum]:

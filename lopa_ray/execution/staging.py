@@ -45,10 +45,11 @@ class StagedCommit:
     slot: int
     spans: Spans
 
-    def positions(self) -> npt.NDArray[np.int64]:
-        """Those of the staged rows, int64 [positions]."""
-        start = self.staged.start
-        return np.concatenate([np.arange(max(span.start, start), span.stop) for span in self.spans])
+
+def fresh_positions(spans: Spans, start: int) -> npt.NDArray[np.int64]:
+    """The positions of `spans` from `start` on, int64 [positions]: those that a lane computes."""
+    parts = [np.arange(max(span.start, start), span.stop) for span in spans]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 class StagingBuffer:

@@ -162,7 +162,7 @@ def example_step(rows: int, options: PackingOptions) -> Packing:
     """A step of that many rows, for warm-ups and captures: lanes of masks in the first slot, with nothing cached."""
     lengths = [min(options.capacity, rows - first) for first in range(0, rows, options.capacity)]
     lanes = [
-        Lane(0, 0, np.full(length, options.mask_token_id, np.int64), ((length, length),))
+        Lane(0, 0, np.full(length, options.vocabulary.mask_token_id, np.int64), ((length, length),))
         for length in lengths
     ]
     return Packing(lanes, (), options)

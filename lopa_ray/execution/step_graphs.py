@@ -109,11 +109,9 @@ class StepGraphs:
         return graph
 
     def capture(self, capture: CudaCapture) -> None:
-        """Capture the steps of all buckets, the largest first: all share one pool, so the smaller ones take no more.
-
-        A bucket that takes more than `MEMORY_SHARE` of the free memory gets no graph. Raises what torch raises if a
-        step does what a graph cannot have.
-        """
+        """Capture the steps of all buckets, the largest first: the smaller ones share its memory. One that takes more
+        than `MEMORY_SHARE` of the free memory gets no graph. Raises what torch raises for a step that no graph can
+        have."""
         began, budget = time.perf_counter(), int(MEMORY_SHARE * capture.free_bytes())
         for at, rows in enumerate(self._buckets):
             if at % 8 == 0:

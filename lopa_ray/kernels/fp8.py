@@ -101,10 +101,8 @@ def _scaled_matmul(a: Tensor, a_scale: Tensor, weight: Tensor, weight_scale: Ten
 
 @cache
 def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int) -> bool:
-    """Whether torch's product of fp8 runs on that kind of device for weights [O, I] with scales of `width` inputs.
-
-    Tried once per shape: which sizes and recipes there are depends on the device and on the version of CUDA.
-    """
+    """Whether torch's product of fp8 runs there for weights [O, I] with scales of `width` inputs. Tried once per shape:
+    sizes and recipes depend on the device and on the version of CUDA."""
     if width != in_features and (width != KERNEL_GROUP or in_features % width):
         return False
     try:

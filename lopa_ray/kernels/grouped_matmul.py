@@ -1,11 +1,9 @@
-"""A product per expert over rows that are sorted by expert, in a number of launches that does not depend on theirs.
+"""A product per expert over rows that are sorted by expert.
 
 Shape suffixes: S sorted rows, N experts, I inputs, O outputs, G groups of inputs.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +41,7 @@ def grouped_matmul(
     on the other rows nor on their number.
     """
     if batch_invariant and x.is_cpu and not torch.is_grad_enabled():
-        return _by_expert(x, weight, ends, group_scale, width, _invariant_matmul)
+        return _by_expert(x, weight, ends, group_scale, width, batch_invariant=True)
     if x.is_cuda and not batch_invariant and not torch.is_grad_enabled() and _has_grouped_mm(x, weight):
         return F.grouped_mm(x, weight.mT, offs=ends)
     return _grouped_matmul(x, weight, ends, group_scale, width)
@@ -63,7 +61,7 @@ def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
 def _grouped_matmul(
     x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int
 ) -> Tensor:
-    return _by_expert(x, weight, ends, group_scale, width, _matmul)
+    return _by_expert(x, weight, ends, group_scale, width, batch_invariant=False)
 
 
 def _by_expert(
@@ -72,7 +70,7 @@ def _by_expert(
     ends: Tensor,
     group_scale: Tensor | None,
     width: int,
-    matmul: Callable[[Tensor, Tensor], Tensor],
+    batch_invariant: bool,
 ) -> Tensor:
     stops = ends.tolist()
 
@@ -81,7 +79,7 @@ def _by_expert(
         return own if group_scale is None else unfold(own, group_scale[expert], width)
 
     pieces = [
-        matmul(x[start:stop], of_expert(expert))
+        _matmul(x[start:stop], of_expert(expert), batch_invariant)
         for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
         if stop > start
     ]
@@ -90,19 +88,14 @@ def _by_expert(
     return torch.cat(pieces)
 
 
-def _matmul(x: Tensor, weight: Tensor) -> Tensor:
+def _matmul(x: Tensor, weight: Tensor, batch_invariant: bool) -> Tensor:
     if x.dtype == torch.int8:
         return int8_matmul(x, weight)
+    # Rows in memory of their own: CPU kernels may round by alignment.
+    if batch_invariant:
+        return invariant_linear(x.clone(), weight.to(x.dtype))
     padded = F.pad(x, (0, 0, 0, padded_rows(x.shape[0]) - x.shape[0]))
-    # Rows in memory of their own: CPU kernels may round by alignment.
     return F.linear(padded.clone() if padded is x else padded, weight.to(x.dtype))[: x.shape[0]]
-
-
-def _invariant_matmul(x: Tensor, weight: Tensor) -> Tensor:
-    if x.dtype == torch.int8:
-        return int8_matmul(x, weight)
-    # Rows in memory of their own: CPU kernels may round by alignment.
-    return invariant_linear(x.clone(), weight.to(x.dtype))
 
 
 def _dtype_of_sums(x: Tensor) -> torch.dtype:

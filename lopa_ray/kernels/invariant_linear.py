@@ -1,7 +1,7 @@
 """A linear layer in which the bits of a row do not depend on the other rows, nor on their number.
 
-Libraries choose the order in which a product is summed by its number of rows. On CPU torch's product is therefore
-called with `CHUNK_ROWS` rows each time. On CUDA a Triton kernel sums all inputs of an output in one order.
+Libraries order the sums of a product by its number of rows. So on CPU torch's product is called with `CHUNK_ROWS` rows
+each time, and on CUDA a Triton kernel sums all inputs of an output in one order.
 
 Shape suffixes: R rows, I inputs, O outputs.
 """
@@ -17,11 +17,8 @@ from torch import Tensor
 from lopa_ray.kernels.operators import operator
 
 CHUNK_ROWS = 32
-"""Rows of each product on CPU.
-
-In bfloat16 oneDNN sums products of this many rows in the same order on 1 to 4 threads, and with 64 or 128 rows it does
-not (torch 2.13, AMX). A row of a chunk of contiguous rows begins at a multiple of 64 bytes where the chunk does.
-"""
+"""Rows of each product on CPU. In bfloat16 oneDNN sums products of so many rows in the same order on 1 to 4 threads,
+and with 64 or 128 rows it does not (torch 2.13, AMX)."""
 
 
 @operator(lambda x, weight, *_: x.new_empty(len(x), len(weight)), launches=1)

@@ -1,17 +1,15 @@
 """Attention of all lanes of a step in one call, over the cached positions of their slots and over their fresh rows.
 
-A lane is a run of packed rows at consecutive positions: a branch of a request. The keys and values of a position come
-from the lane itself if the lane has that position, and from the lane's slot otherwise. A row sees the positions below
-its stop.
+A lane is a run of packed rows at consecutive positions: a branch of a request. Keys and values come from the lane
+itself where it has a position, and from its slot otherwise. A row sees the positions below its stop.
 
-Lanes are divided into tiles. A tile is `TILE_ROWS` pairs of row and query head. Each program of the kernel computes one
-tile for one KV head. Tiles begin at the lane's first row, and blocks of keys begin at the first key of the slot and at
-the first key of the lane. So the results of a lane do not depend on the other lanes of the step.
+A program of the kernel computes a tile, `TILE_ROWS` pairs of row and query head of a lane, for one KV head. Tiles begin
+at the lane's first row, and blocks of keys at the first key of the slot and of the lane. So the results of a lane do
+not depend on the other lanes of the step.
 
-Tiles of lanes that see many positions are split into parts, as in Flash-Decoding (https://pytorch.org/blog/flash-decoding).
-A part is `PART_KEYS` positions of the tile. A program computes it alone, and a second kernel merges the parts of each
-tile in their order. How a lane is split depends on its own rows and stops, so its results still do not depend on other
-lanes. Merging a single part would change no bit of it, so a tile with one part is computed without the second kernel.
+Tiles of lanes that see many positions are split into parts of `PART_KEYS` positions, as in Flash-Decoding
+(https://pytorch.org/blog/flash-decoding), and a second kernel merges the parts of each tile in their order. How a lane
+is split depends on its own rows and stops alone. Merging a single part would change no bit, so it is left out.
 
 Shape suffixes: R packed rows, H query heads, K KV heads, E head dim, T tiles, P parts, S slots, L layers, C rows of a
 slot.
@@ -28,23 +26,17 @@ from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.sdpa import sdpa
 
 TILE_ROWS = 64
-"""Number of pairs of row and query head, of one KV head, in a tile."""
+"""Pairs of row and query head, of one KV head, in a tile."""
 
 TILE_COLUMNS = 5
-"""Number of columns that describe a tile.
-
-They are the slot, the position of the lane's first row, the index of that row, the number of the lane's rows (0: no
-tile), and the index of the tile's first pair among the pairs of the lane.
-"""
+"""Columns of a tile: slot, position and index of the lane's first row, the number of the lane's rows (0: no tile), and
+the index of the tile's first pair among the pairs of the lane."""
 
 PART_KEYS = 1024
-"""Number of positions of a part."""
+"""Positions of a part."""
 
 PART_COLUMNS = TILE_COLUMNS + 2
-"""Number of columns that describe a part.
-
-They are those of its tile, the index of the part among the parts of the tile, and the number of these parts.
-"""
+"""Columns of a part: those of its tile, its index among the parts of the tile, and their number."""
 
 MAX_SPLIT_ROWS = 256
 """Lanes of more rows are not split: their tiles are already about as many programs as a GPU has multiprocessors."""

@@ -66,7 +66,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "top_logprobs": np.float32,
 }
 
-_ROW_COLUMNS = tuple(_COLUMNS)[:5]
+_ROW_COLUMNS, _TOP_COLUMNS = tuple(_COLUMNS)[:5], tuple(_COLUMNS)[5:]
 
 BRANCH_COLUMNS = 5
 
@@ -103,14 +103,9 @@ class StepReport:
         rows = self.rows
         for request_id, step, branch, count, width in self.branches.tolist():
             of_rows, of_tops = slice(row, row + count), slice(top, top + count * width)
-            report = BranchReport(
-                *(getattr(rows, name)[of_rows] for name in _ROW_COLUMNS),
-                rows.top_tokens[of_tops].reshape(count, width),
-                rows.top_logprobs[of_tops].reshape(count, width),
-                step,
-                branch,
-            )
-            reports.append((request_id, report))
+            columns = {name: getattr(rows, name)[of_rows] for name in _ROW_COLUMNS}
+            tops = {name: getattr(rows, name)[of_tops].reshape(count, width) for name in _TOP_COLUMNS}
+            reports.append((request_id, BranchReport(**columns, **tops, step=step, branch=branch)))
             row, top = of_rows.stop, of_tops.stop
         return reports
 
@@ -136,7 +131,7 @@ def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:
     columns = {}
     for name in _BY_SIZE:
         dtype = np.dtype(_COLUMNS[name])
-        columns[name] = np.frombuffer(buffer, dtype, tops if name.startswith("top_") else rows, at)
+        columns[name] = np.frombuffer(buffer, dtype, tops if name in _TOP_COLUMNS else rows, at)
         at += columns[name].nbytes
     return StepReport(epoch, step, branches, ScoredRows(**columns), commit_s, forward_s)
 
