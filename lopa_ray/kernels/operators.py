@@ -44,7 +44,8 @@ def operator(
         name = reference.__name__.removeprefix("_")
 
         def on_cuda(*arguments: Any) -> Any:
-            return (_launcher(name) if triton_works() else reference)(*arguments)
+            launch: Callable[..., Any] = _launcher(name) if triton_works() else reference
+            return launch(*arguments)
 
         _library.define(infer_schema(reference, op_name=name, mutates_args=mutates))
         _library.impl(name, reference, "CompositeExplicitAutograd")
