@@ -20,11 +20,11 @@ SMALL_STEP = (
     Lane(1, 0, np.zeros(7, np.int64), ((7, 7),)),
     Lane(0, 21, np.zeros(9, np.int64), ((30, 30),)),
 )
-"""Three lanes: two of them follow a cached prefix, one has no prefix."""
+"""Two lanes after a cached prefix, and one without."""
 
 
 def branches_of_a_step(capacity: int) -> tuple[Lane, ...]:
-    """Eight lanes of 64 rows behind a prefix of 512 positions, or of fewer if slots have only `capacity` positions."""
+    """Eight lanes of 64 rows after a prefix of 512 positions, or of fewer if slots have only `capacity` positions."""
     start = max(0, min(512, capacity - 64))
     return tuple(Lane(0, start, np.zeros(64, np.int64), ((start + 64, start + 64),)) for _ in range(8))
 

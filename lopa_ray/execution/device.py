@@ -84,7 +84,7 @@ class Device:
     torch_name: str
     """The name of the torch device in a worker. Ray shows a worker its own devices only, so its device is the first."""
     auto_dtype: str
-    """What `model.dtype` auto stands for."""
+    """The dtype of `model.dtype` auto."""
     collective_backend: str
     """The torch.distributed backend that moves tensors between such devices."""
     ray_resource: str

@@ -1,7 +1,7 @@
 """CudaCapture: captures functions as CUDA graphs.
 
-The rules are those of https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs: warm-ups on a side stream, the
-capture on the same one, and one pool of memory for graphs that are never replayed at the same time.
+As https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs asks: warm-ups and capture on one side stream, and one
+pool of memory for graphs that are never replayed at the same time.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from lopa_ray.model.transformer import AttentionFn
 
 
 class ModelInputs(Protocol):
-    """What a model takes besides ids and positions, from a step's columns and from what earlier steps have staged."""
+    """The inputs of a model, from a step's columns and from what earlier steps have staged."""
 
     def forward(self, columns: StepColumns[Tensor], attention: AttentionFn, kv: Tensor | None) -> Tensor:
         """The hidden rows [R, D] of a step, in the model's dtype; `kv` as in `MaskPredictor.__call__`."""
@@ -29,8 +29,8 @@ class ModelInputs(Protocol):
         ...
 
     def boundaries(self, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
-        """The boundary row of each staging lane, [Q, width of `KVCache.boundary`] in the model's dtype, of `rows`
-        [R + S, D], after all logits of the step were observed."""
+        """The boundary row of each staging lane (see `KVCache`), [Q, ...] in the model's dtype, of `rows` [R + S, D],
+        after all logits of the step were observed."""
         ...
 
 

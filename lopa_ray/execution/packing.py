@@ -103,7 +103,7 @@ class Packing:
         ]
         scoring_lanes = lane_of_row[scored]
         self.rows_to_score = RowsToScore(lanes, scoring_lanes, positions[scored], options)
-        # Where the row before a position decides it, that of a lane's first one is the boundary row of the slot.
+        # Where the row before a position decides it, a lane's first position is decided by the slot's boundary row.
         is_causal = positions[scored] <= causal_stop[scoring_lanes]
         deciding = scored - np.where(is_causal, 1, options.vocabulary.shifted)
         deciding = np.where(

@@ -146,6 +146,7 @@ class BranchRunner:
 
     def _evaluate(self, packing: Packing, columns: StepColumns[Tensor], graph: StepGraph | None) -> Tensor:
         """Forward, score and stage; returns what `score` returns. It may be repeated after a lack of memory."""
+        kv: Tensor | None
         if graph is not None:
             scores, rows, kv = graph.replay(packing), graph.rows, graph.kv
         else:

@@ -50,9 +50,8 @@ def filter_logits(
 ) -> Tensor:
     """Logits [N, V] of fp32 or fp64, in which tokens outside the nucleus and the top k have the lowest finite value.
 
-    `top_p` [N, 1] has the dtype of the logits. The nucleus includes the token whose probability crosses `top_p`.
-    `top_k` int64 [N, 1] is at most `max_top_k`. Order and renormalisation are those of LoPA (the nucleus first), or of
-    SDAR with `top_k_first`.
+    The nucleus includes the token whose probability crosses `top_p` [N, 1], of the logits' dtype. `top_k` int64 [N, 1]
+    is at most `max_top_k`. LoPA takes the nucleus first, SDAR (`top_k_first`) the top k.
     """
     lowest = torch.finfo(logits.dtype).min
 
@@ -143,8 +142,8 @@ def score_candidates(
 ) -> SamplerOutput:
     """The log-probabilities, in fp32, of several tokens in rows of logits [N, V] of any float type.
 
-    `candidates` int64 [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. Tokens,
-    probabilities, log-probabilities and scores are those of each row's first candidate, the scores being probabilities.
+    `candidates` int64 [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. All but
+    the top tokens is about each row's first candidate; scores are probabilities.
     """
     logits = logits.float().masked_fill(banned_tokens, -torch.inf)
     logprobs = ops.gather_several(logits, candidates) - ops.logsumexp(logits)

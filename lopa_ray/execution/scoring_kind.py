@@ -66,7 +66,7 @@ class ScoringKind:
     has_temperature: bool = False
     """Whether probabilities and scores have a temperature."""
     has_draw_temperature: bool = False
-    """Whether draws have a temperature other than that of probabilities."""
+    """Whether draws have another temperature than probabilities."""
     has_top_p: bool = False
     has_top_k: bool = False
     top_k_first: bool = False

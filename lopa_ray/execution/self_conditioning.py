@@ -34,10 +34,8 @@ NOTHING = np.zeros(0, np.int64)
 def signal_rows(
     lanes: Sequence[Lane], first_rows: Sequence[int], rows: int, canvas_length: int
 ) -> npt.NDArray[np.int64]:
-    """For each of `rows` packed rows the index of its signal among those of all slots, S x A; or one of the above.
-
-    int64 [R]; [0] if `canvas_length` is 0. Lane i begins at row `first_rows[i]`.
-    """
+    """The index of each row's signal among the S x A of all slots, or one of the above: int64 [R]; [0] if
+    `canvas_length` is 0. Lane i begins at row `first_rows[i]`."""
     if not canvas_length:
         return NOTHING
     index = np.full(rows, NO_SIGNAL)
@@ -53,10 +51,8 @@ def signal_rows(
 def stage_signals(
     lanes: Sequence[Lane], rows_to_score: RowsToScore, canvas_length: int
 ) -> npt.NDArray[np.int64]:
-    """For each position of the canvas of each staging lane the scored row that its signal is made of, among the N.
-
-    int64 [Q x A]; N stands for no signal, as after a step of the encoder. [0] if `canvas_length` is 0.
-    """
+    """For each position of the canvas of each staging lane the scored row that its signal is made of, or N for none, as
+    after a step of the encoder: int64 [Q x A]; [0] if `canvas_length` is 0."""
     if not canvas_length:
         return NOTHING
     parts = [NOTHING]

@@ -20,8 +20,7 @@ class StagedStep:
     kv: Tensor
     """[L, 2, P, K, E]: keys and values of the P staged rows."""
     boundaries: Tensor
-    """[Q, D]: the last hidden row of the first span of each staging lane; see `KVCache.boundary`, also for what is
-    behind it with models that denoise canvases."""
+    """[Q, D]: the boundary row of each staging lane; see `KVCache`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +52,7 @@ def fresh_positions(spans: Spans, start: int) -> npt.NDArray[np.int64]:
 
 
 class StagingBuffer:
-    """Staged lanes by slot and branch. A slot has those of one step."""
+    """Staged lanes by slot and branch. The lanes of a slot are of one step."""
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
@@ -62,10 +61,8 @@ class StagingBuffer:
         """Slot → branch → staged lane."""
 
     def add_step(self, lanes: Sequence[Lane], rows: Sequence[range], step: StagedStep) -> None:
-        """Keep the K/V that the lanes of a step stage, and drop those that an earlier step staged for the same slots.
-
-        `rows` has, for each staging lane in order, the range of its rows among the staged rows.
-        """
+        """Keep the K/V that the lanes of a step stage, in place of earlier ones of the same slots. `rows` has the
+        staged rows of each staging lane, in order."""
         staging = [lane for lane in lanes if lane.to_stage]
         for at, (lane, of_lane) in enumerate(zip(staging, rows, strict=True)):
             if lane.request is not None:

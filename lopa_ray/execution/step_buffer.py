@@ -75,10 +75,7 @@ class StepBuffer:
 
 
 class BucketInputs:
-    """The inputs of all captured steps of a bucket.
-
-    Shape suffixes: those of `StepColumns`. The number N of rows to score is R, which is the most that a step can have.
-    """
+    """The inputs of all captured steps of a bucket, where all R rows of `StepColumns` may be scored: N is R."""
 
     def __init__(self, buffer: StepBuffer, rows: int, options: PackingOptions) -> None:
         self._buffer = buffer
@@ -116,10 +113,8 @@ class BucketInputs:
         )
 
     def fill(self, columns: StepColumns[npt.NDArray[np.generic]]) -> StepColumns[Tensor]:
-        """The columns of a step that `takes` accepts, on the device: one copy, which the host does not wait for.
-
-        They are those of `columns`, such as int64 [R] of the ids, but for R rows to score, valid until the next step.
-        """
+        """The columns of a step that `takes` accepts, such as int64 [R] of the ids, with R rows to score, on the device
+        until the next step: one copy, which the host does not wait for."""
         self._buffer.wait()
         for name, (_, _, padding) in self._layout.items():
             array, host = getattr(columns, name), self._inside[name].host

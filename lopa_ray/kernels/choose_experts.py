@@ -27,9 +27,9 @@ def choose_experts(
     """Logits fp32 [R, N] → experts int64 [R, P] by falling score, and their weights fp32 [R, P].
 
     Scores are probabilities, or with a `bias` fp32 [N] sigmoids. The bias is added to the scores that experts are
-    chosen by, and not to their weights, which are divided by their sum and multiplied by `scale`. Experts are those of
-    the `kept_groups` of G `groups` whose two best experts have the largest sums. Equal scores go to the lowest expert,
-    and group.
+    chosen by, and not to their weights, which are divided by their sum and multiplied by `scale`. Only the
+    `kept_groups` of G `groups` with the largest sums of their two best experts have a choice. Equal scores go to the
+    lowest expert, and group.
     """
     scores = ranked = logits.softmax(dim=-1) if bias is None else logits.sigmoid()
     if bias is not None:
@@ -43,7 +43,7 @@ def choose_experts(
 
 
 def _within_best_groups(ranked: Tensor, count: int, kept: int) -> Tensor:
-    """The scores [R, N], less those of experts whose group is not among the best."""
+    """The scores [R, N], without experts whose group is not among the best."""
     groups = ranked.unflatten(-1, (count, -1))
     best = _largest(groups.topk(2, dim=-1).values.sum(dim=-1), kept)
     is_left_out = torch.ones_like(groups[:, :, 0], dtype=torch.bool).scatter_(1, best, False)

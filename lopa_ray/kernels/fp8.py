@@ -70,7 +70,7 @@ def _of_rows(scale: Tensor) -> Tensor:
 
 
 def by_group(scale: Tensor) -> Tensor:
-    """The same scales, fp32 [..., R, G], whose rows follow one another in memory, group by group."""
+    """The same scales, fp32 [..., R, G], group by group in memory."""
     return scale.mT.contiguous().mT
 
 
@@ -122,7 +122,7 @@ def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int)
 
 
 def _try_kernel(device: torch.device, out_features: int, in_features: int, width: int) -> bool:
-    """Whether the product is that of unfolded factors, but for the rounding of bf16. Scales differ by row and group."""
+    """Whether the product equals the product of unfolded factors, but for the rounding of bf16."""
 
     def numbers(rows: int) -> tuple[Tensor, Tensor]:
         x = torch.arange(rows * in_features, dtype=torch.float32, device=device).remainder_(97).sub_(48)

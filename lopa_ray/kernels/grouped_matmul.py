@@ -34,8 +34,8 @@ def grouped_matmul(
 ) -> Tensor:
     """x [S, I] times the transpose of each row's expert in weight [N, O, I] → [S, O].
 
-    Rows of expert n are those from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. What is behind the last
-    end is not computed, and may be anything. Floating x takes floating or int8 weights, which are converted, and gives
+    Expert n has the rows from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. Rows after the last end are
+    not computed, and may be anything. Floating x takes floating or int8 weights, which are converted, and gives
     its own dtype; int8 x takes int8 and gives exact int32. fp8 weights have scales fp32 [N, O, G], each of `width`
     inputs, and are unfolded in fp32 before they are converted. With `batch_invariant` the bits of a row depend neither
     on the other rows nor on their number.

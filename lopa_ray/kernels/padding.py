@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ROW_MULTIPLE = 16
-"""Matmuls have a multiple of this number of rows, those of an expert too. On CPU a row then has the same bits for any
+"""Matmuls have a multiple of this number of rows, also of an expert. On CPU a row then has the same bits for any
 other rows, as observed with 1 and 2 threads: every thread needs at least 4 rows."""
 
 

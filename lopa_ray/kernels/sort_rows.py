@@ -21,16 +21,13 @@ class SortedRows(NamedTuple):
     experts: Tensor
     """int64 [S]: the expert of each, counted from the first that the shard has; N or more for those it has not."""
     ends: Tensor
-    """int32 [N]: the end of each expert's rows. Those of other shards' experts come behind the last."""
+    """int32 [N]: the end of each expert's rows. Rows of other shards' experts come last."""
     places: Tensor
     """int64 [R, P]: the sorted row of each row and place among its experts."""
 
 
 def sort_rows(chosen: Tensor, own: range, count: int) -> SortedRows:
-    """The sorted rows for the experts int64 [R, P] that rows go to, of which the shard has `own` of `count`.
-
-    Sorting is stable.
-    """
+    """The stably sorted rows for the experts int64 [R, P] that rows go to, of which the shard has `own` of `count`."""
     return SortedRows(*_sort_rows(chosen, own.start, len(own), count))
 
 

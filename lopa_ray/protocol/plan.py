@@ -1,8 +1,7 @@
 """Plan: the evaluations of one request in one step. StepPlan: all requests of a step, for one worker.
 
-A `Plan` says which canvas, which branches of it, what each row may attend to, what is read from
-the cache and what is staged for it. A `BranchReport` answers for one branch. Every decoder makes
-plans and takes reports of these two types, so neither the runner nor the actors depend on the decoder.
+A `Plan` says which canvas, which branches of it, what each row may attend to, what is read from the cache and what is
+staged for it. A `BranchReport` answers for one branch. So neither the runner nor the actors depend on the decoder.
 
 Positions are absolute (the prompt starts at 0); spans are `range`s of positions.
 """
@@ -60,11 +59,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Makes what a branch of an earlier step staged part of the cache; its id is `step`.
+    """Makes the `spans` that a branch of an earlier step staged part of the cache; its id is `step`.
 
-    `spans` are those that `branch` has staged. Under the two-phase protocol its K/V are broadcast and written
-    everywhere. Where `shared` is true (single phase) all branches staged the same K/V, each worker
-    commits its own, and nothing is sent.
+    Under the two-phase protocol their K/V are broadcast and written everywhere. Where `shared` is true (single phase)
+    all branches staged the same K/V, each worker commits its own, and nothing is sent.
     """
 
     step: int

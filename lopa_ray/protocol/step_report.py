@@ -14,7 +14,7 @@ import numpy.typing as npt
 class ScoredRows:
     """Scores of the rows of many branches, as columns; types as in `BranchReport`.
 
-    `top_tokens` and `top_logprobs` are [t]: those of all rows, row by row, of which each may have a number of its own.
+    `top_tokens` and `top_logprobs` are [t], row by row, of which each may have a number of its own.
     """
 
     positions: npt.NDArray[np.int32]
@@ -40,7 +40,7 @@ class BranchReport(ScoredRows):
     `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
     likely first (m = 0 unless asked for).
 
-    Where the plan has `targets`, these are `tokens`, and probabilities and scores are those of the plain softmax too.
+    Where the plan has `targets`, these are `tokens`, and probabilities and scores are of the plain softmax too.
 
     Where the branch has `candidates`, these are `top_tokens`, in the branch's order, and `top_logprobs` are their
     log-probabilities under the softmax over all tokens that can be generated, so without the mask token. The other

@@ -42,7 +42,7 @@ def _rotate_qkv(
     column = tl.arange(0, HALF_BLOCK)[None, :]
     inside = (head < HEADS + 2 * KV_HEADS) & (column < HALF)
     is_q, is_v = head < HEADS, head >= HEADS + KV_HEADS
-    # A column stands for two dims: a pair that is rotated, or two of those behind all pairs.
+    # A column stands for two dims: a pair that is rotated, or two dims after all pairs.
     PAIRS: tl.constexpr = ROTARY_DIM // 2
     is_pair = column < PAIRS
     low_dim = tl.where(is_pair, column, column + PAIRS)

@@ -1,4 +1,5 @@
-"""Triton kernel of `sort_rows`: a program finds the rows of one expert, and places them behind those of experts before.
+"""Triton kernel of `sort_rows`: a program finds the rows of one expert, and places them after the rows of experts
+before.
 
 Each program reads all choices twice. They are a few hundred KiB at most, which caches hold, and the order is the same
 in every run.
