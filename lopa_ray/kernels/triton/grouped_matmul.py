@@ -14,7 +14,7 @@ from torch import Tensor
 ROW_BLOCK, WHOLE_ROW_BLOCK = 16, 64
 """Rows of a tile: experts have few rows each, and a single matrix has all rows, which read its weights less often."""
 OUTPUT_BLOCK = tl.constexpr(64)
-INPUT_BLOCK = tl.constexpr(64)
+INPUT_BLOCK = 64
 
 
 @triton.jit(do_not_specialize=["experts"])
@@ -29,6 +29,7 @@ def _grouped_matmul(
     outputs,
     EXPERT_BLOCK: tl.constexpr,
     ROW_BLOCK: tl.constexpr,
+    INPUT_BLOCK: tl.constexpr,
     EXACT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
@@ -89,6 +90,7 @@ def constants(experts: int, *, exact: bool, width: int = 0) -> dict[str, int]:
     return {
         "EXPERT_BLOCK": triton.next_power_of_2(experts),
         "ROW_BLOCK": WHOLE_ROW_BLOCK if experts == 1 else ROW_BLOCK,
+        "INPUT_BLOCK": INPUT_BLOCK,
         "EXACT": exact,
         "WIDTH": width,
     }
