@@ -25,7 +25,6 @@ from lopa_ray.execution.lane import lanes_of
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.staging import StagedStep
 from lopa_ray.protocol.step_report import StepTiming
 
 BLOCKS = 10
@@ -140,4 +139,4 @@ def _staging_call(runner: BranchRunner, size: StepSize) -> TimedCall:
     columns = packing.to_device(runner.device)
     hidden, kv = runner.forward(packing, columns)
     assert kv is not None
-    return TimedCall(partial(StagedStep.gather, columns, hidden, kv))
+    return TimedCall(partial(runner.staged, columns, hidden, kv))

@@ -54,7 +54,7 @@ class GraphAttention(AttentionBackend, Protocol):
     """A backend whose calls are the same in all steps of so many rows, so that a CUDA graph may have them."""
 
     def fits(self, packing: Packing) -> bool:
-        """Whether the function of `bind_rows` computes this step."""
+        """Whether `bind_rows` computes this step."""
         ...
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
@@ -71,15 +71,15 @@ class GraphAttention(AttentionBackend, Protocol):
 class LaneAttention:
     """One kernel call per lane and segment, and one for the causal rows of a lane, or for each of them.
 
-    A lane writes its keys and values behind its prefix in the slot and attends to that view, so no prefix is copied and
-    no mask is built. Block-causal attention is one call per segment, over exactly the positions that the segment sees.
-    The result of a row depends on its own segment only. With torch's kernel in fp32 on CPU it is therefore bitwise
-    independent of the rest of the batch. A finished block gets the same K/V on every branch of a block-causal window.
+    A lane writes its keys and values after its prefix in the slot and attends to that view, so no prefix is copied and
+    no mask is built. The result of a row depends on its own segment only. With torch's kernel in fp32 on CPU it is
+    therefore bitwise independent of the rest of the batch, and a finished block has the same K/V on every branch of a
+    block-causal window.
     """
 
     kernel: LaneKernel
     causal_kernel: CausalKernel | None = None
-    """What it reads behind the rows that it gets is zero, or K/V of the same request. None: `kernel`, row by row."""
+    """Keys that it reads after those of its rows are zero, or of the same request. None: `kernel`, row by row."""
     bucket: Callable[[int], int] = padded_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
@@ -120,11 +120,9 @@ class PackedAttention:
     bucket: Callable[[int], int] = bucket_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `AttentionBackend.bind`. Raises RuntimeError if `needs_triton` is set and Triton does not work."""
         return self.bind_rows(cache, packing.rows_bucket, columns)
 
     def fits(self, packing: Packing) -> bool:
-        """See `GraphAttention.fits`: always."""
         return True
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:

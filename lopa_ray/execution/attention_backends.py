@@ -11,17 +11,16 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
 from lopa_ray.execution.attention import SDPA_ATTENTION, AttentionBackend, LaneAttention, PackedAttention
 from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial, branches_of_a_step
-from lopa_ray.execution.canvas_attention import CanvasAttention
+from lopa_ray.execution.canvas_attention import default_attention
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from lopa_ray.kernels.operators import triton_failure
 from lopa_ray.model.config import CanvasConfig, ModelConfig
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-"""Maximum absolute difference of a backend's result from attention in fp32, on normally distributed input, by dtype."""
+"""Maximum difference of a backend's result from attention in fp32, on normally distributed input."""
 
 TIMED_CALLS = 20
-"""Number of calls over which a backend's time is averaged."""
 
 _log = logging.getLogger("lopa.attention")
 
@@ -47,7 +46,7 @@ def select_backend(
     if isinstance(config, CanvasConfig):
         if name not in ("auto", "sdpa"):
             raise config.refusal("model.attention", repr(name), "auto or sdpa; use auto")
-        return CanvasAttention(config.layers)
+        return default_attention(config)
     if name == "auto":
         name = resolve_attention(device, config, dtype, capacity)
     backend = _first_that_works(name, device, config, dtype, capacity)
@@ -60,10 +59,10 @@ def select_backend(
 
 
 def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int) -> str:
-    """The name of the backend that auto selects for a device.
+    """The backend that auto selects: the fastest of `Device.timed_attention`, or, if that is empty, the first that
+    works.
 
-    It is the fastest of `Device.timed_attention`, or, if that is empty, the first backend that works. Raises
-    SettingsError if none works, and where the device computes with Triton's kernels and Triton does not work.
+    Raises SettingsError if none works, and where the device computes with Triton's kernels and Triton does not work.
     """
     slower = [name for name in device.attention_backends if name not in device.timed_attention]
     if device.compiles_kernels and (failure := triton_failure()) is not None:
@@ -102,7 +101,7 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
 def _first_that_works(
     name: str, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
 ) -> AttentionBackend | str:
-    """The first backend of that name that works in a trial, or the reason why none can be used."""
+    """The first backend of that name that works in a trial, or why none does."""
     if name not in device.attention_backends:
         return f"{name} is not for {device.name}"
     reasons = []

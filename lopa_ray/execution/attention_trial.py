@@ -13,17 +13,18 @@ from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 SMALL_STEP = (
     Lane(0, 21, np.zeros(5, np.int64), ((26, 26),)),
     Lane(1, 0, np.zeros(7, np.int64), ((7, 7),)),
     Lane(0, 21, np.zeros(9, np.int64), ((30, 30),)),
 )
-"""Three lanes: two of them follow a cached prefix, one has no prefix."""
+"""Two lanes after a cached prefix, and one without."""
 
 
 def branches_of_a_step(capacity: int) -> tuple[Lane, ...]:
-    """Eight lanes of 64 rows behind a prefix of 512 positions, or of fewer if slots have only `capacity` positions."""
+    """Eight lanes of 64 rows after a prefix of 512 positions, or of fewer if slots have only `capacity` positions."""
     start = max(0, min(512, capacity - 64))
     return tuple(Lane(0, start, np.zeros(64, np.int64), ((start + 64, start + 64),)) for _ in range(8))
 
@@ -51,10 +52,7 @@ class AttentionTrial:
         options = PackingOptions(
             capacity=capacity,
             heads_per_kv_head=config.num_heads // config.num_kv_heads,
-            vocab_size=1,
-            mask_token_id=-1,
-            eos_token_id=0,
-            shift=0,
+            vocabulary=Vocabulary(1, mask_token_id=-1, eos_token_id=0),
             fuse_greedy=True,
             bucket=backend.bucket,
         )

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lopa_ray.execution.attention import SDPA_ATTENTION, AttentionBackend
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.padding import padded_rows
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.canvas_model import unfold_heads
-from lopa_ray.model.config import LayerShape
+from lopa_ray.model.config import CanvasConfig, LayerShape, ModelConfig
 from lopa_ray.model.transformer import AttentionFn
 
 
@@ -26,17 +27,14 @@ class CanvasAttention:
     """torch's scaled_dot_product_attention, unscaled, run by run of each lane.
 
     A row of the encoder sees itself and what is before it, in a layer with a window no more than that many positions.
-    Each run of such a lane is one call, over the positions that its rows see. All rows of a canvas see the same: the
-    whole canvas, and before it all cached positions, or of these the last window - 1. The result of a row depends on
-    its own run alone, so on CPU in fp32 it has the same bits in every batch.
+    All rows of a canvas see the whole canvas, and before it all cached positions, or the last window - 1. The result of
+    a row depends on its own run alone, so on CPU in fp32 it has the same bits in every batch.
     """
 
     layers: tuple[LayerShape, ...]
     bucket: Callable[[int], int] = padded_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `AttentionBackend.bind`. Heads of q, k and v are those of the layer."""
-
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             shape, mixed = self.layers[layer], []
             for lane, row in zip(packing.lanes, packing.first_rows, strict=False):
@@ -72,6 +70,11 @@ class CanvasAttention:
             return torch.cat((*mixed, torch.zeros_like(q[packing.num_rows :])))
 
         return attend
+
+
+def default_attention(config: ModelConfig) -> AttentionBackend:
+    """The attention of a model where none is named: torch's scaled_dot_product_attention, lane by lane."""
+    return CanvasAttention(config.layers) if isinstance(config, CanvasConfig) else SDPA_ATTENTION
 
 
 def _causal_mask(queries: range, keys: range, window: int | None, device: torch.device) -> Tensor:

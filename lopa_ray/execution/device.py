@@ -5,8 +5,10 @@ Torch is imported where a device is used: engines and masters on Ray read a devi
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -15,12 +17,20 @@ from typing import TYPE_CHECKING
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
-from lopa_ray.execution.host_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import torch
 
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt."""
+
+KEPT_BYTES = 2**30
+"""Maximum bytes of freed memory that the process keeps."""
+
+MAPPED_BYTES = 2**25
+"""Blocks from this size on are mapped separately and unmapped when freed. It is glibc's documented maximum."""
 
 _log = logging.getLogger("lopa.device")
 
@@ -52,6 +62,15 @@ def _prepare_cuda() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+def _keep_freed_memory() -> None:
+    """By default glibc returns the memory of activations to the system after every step, which then has to map and
+    clear all pages again. Without glibc nothing changes."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
 @cache
 def _warn_untested(name: str) -> None:
     _log.warning("device %s: this project has not run on hardware of that kind; check its results", name)
@@ -65,28 +84,28 @@ class Device:
     torch_name: str
     """The name of the torch device in a worker. Ray shows a worker its own devices only, so its device is the first."""
     auto_dtype: str
-    """What `model.dtype` auto stands for."""
+    """The dtype of `model.dtype` auto."""
     collective_backend: str
     """The torch.distributed backend that moves tensors between such devices."""
     ray_resource: str
     """The name of the Ray resource that a worker requests."""
     attention_backends: tuple[str, ...]
     """Attention backends for the device, in the order in which `auto` tries them."""
-    timed_attention: tuple[str, ...]
+    timed_attention: tuple[str, ...] = ()
     """Attention backends of which `auto` selects the fastest. It selects no other one: the others compute branch by
     branch, which takes many launches per layer. If there are none, it selects the first of all that works."""
-    compiles_kernels: bool
+    compiles_kernels: bool = False
     """Whether its attention or operators are kernels that must be compiled."""
-    captures_graphs: bool
+    captures_graphs: bool = False
     """Whether steps can be captured as CUDA graphs."""
-    multiplies_fp8: bool
+    multiplies_fp8: bool = False
     """Whether there are such devices that multiply fp8. On others the weights of an fp8 checkpoint are unfolded when
     they are read, unless `model.quantization` is fp8."""
-    unavailable_reason: Callable[[], str | None]
+    unavailable_reason: Callable[[], str | None] = lambda: None
     """Returns why the device cannot be used in this process, or None if it can."""
-    prepare: Callable[[], None]
+    prepare: Callable[[], None] = lambda: None
     """Sets process-wide options for the device."""
-    tested: bool
+    tested: bool = False
     """Whether the repository has a record of a run of this project on such a device."""
 
     def count(self) -> int:
@@ -115,19 +134,7 @@ class Device:
 
 DEVICES = {
     "cpu": Device(
-        "cpu",
-        "cpu",
-        "float32",
-        "gloo",
-        "CPU",
-        ("sdpa", "reference"),
-        timed_attention=(),
-        compiles_kernels=False,
-        captures_graphs=False,
-        multiplies_fp8=False,
-        unavailable_reason=lambda: None,
-        prepare=keep_freed_memory,
-        tested=True,
+        "cpu", "cpu", "float32", "gloo", "CPU", ("sdpa", "reference"), prepare=_keep_freed_memory, tested=True
     ),
     # A test checks that `tested` of this device agrees with tests/gpu/LAST_RUN.md.
     "cuda": Device(
@@ -143,7 +150,6 @@ DEVICES = {
         multiplies_fp8=True,
         unavailable_reason=_cuda_unavailable_reason,
         prepare=_prepare_cuda,
-        tested=False,
     ),
     "npu": Device(
         "npu",
@@ -152,12 +158,6 @@ DEVICES = {
         "hccl",
         "NPU",
         ("npu", "sdpa", "reference"),
-        timed_attention=(),
-        compiles_kernels=False,
-        captures_graphs=False,
-        multiplies_fp8=False,
         unavailable_reason=npu.unavailable_reason,
-        prepare=lambda: None,
-        tested=False,
     ),
 }

@@ -1,9 +1,7 @@
 """Attention of packed lanes by the package flash-attn: over the slots, then over the fresh rows; both are merged.
 
-It supports steps in which every row of a lane sees the whole lane and no position after it. Other steps (block-causal
-windows, and windows in the middle of cached positions) use `slot_attention`. The code is written for the published
-packages of versions 2, 3 and 4. `tests/data/flash_attn.json` records their signatures, and a test checks every call in
-this file against them.
+Steps with rows that do not see their whole lane, or see positions after it, use `slot_attention`. The code is written
+for the published packages of versions 2, 3 and 4, whose signatures a test checks (`tests/data/flash_attn.json`).
 
 Shape suffixes: R packed rows, N lanes, H query heads, K KV heads, E head dim, S slots, C rows of a slot.
 """
@@ -26,7 +24,7 @@ from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.model.transformer import AttentionFn
 
 OutputAndLSE = tuple[Tensor, Tensor]
-"""Attention [R, H, E] and the log-sum-exp of its scores, fp32 [H, R]."""
+"""Attention [R, H, E], and fp32 [H, R]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,15 +106,13 @@ class FlashAttention:
         return self._bind(cache, max(packing.longest_lane, packing.rows_bucket - packing.num_rows), columns)
 
     def fits(self, packing: Packing) -> bool:
-        """See `GraphAttention.fits`: whether every row sees its whole lane and no position after it."""
+        """Whether every row sees its whole lane and no position after it."""
         return all(run == (len(lane.canvas), lane.stop) for lane in packing.lanes for run in lane.runs())
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `GraphAttention.bind_rows`. A lane has as many rows as the bucket at most."""
         return self._bind(cache, rows, columns)
 
     def _bind(self, cache: KVCache, longest: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """The attention function of lanes of up to `longest` rows."""
         flash = VERSIONS[self.version]
         table = columns.lanes.to(torch.int32).t().contiguous()
         starts = table[1, :-1]

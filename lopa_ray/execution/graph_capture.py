@@ -1,13 +1,12 @@
-"""Captures of functions as CUDA graphs, by torch.cuda. Tests have others that need no GPU.
+"""CudaCapture: captures functions as CUDA graphs.
 
-Rules of a capture are those of https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs: warm-ups on a side stream,
-the capture on the same one, and one pool of memory for graphs that are never replayed at the same time.
+As https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs asks: warm-ups and capture on one side stream, and one
+pool of memory for graphs that are never replayed at the same time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
@@ -15,32 +14,8 @@ WARM_UPS = 2
 """Runs before a capture. The first one compiles kernels and reserves the workspaces of libraries."""
 
 
-class Graph(Protocol):
-    """What a function has launched, to be launched once more."""
-
-    def replay(self) -> None:
-        """Launch it, on the addresses that the function has read and written."""
-        ...
-
-
-class GraphCapture(Protocol):
-    """Captures functions without arguments and results, all of which may share memory for what they compute between."""
-
-    def free_bytes(self) -> int:
-        """Bytes of the device's memory that nothing has taken."""
-        ...
-
-    def warm_up(self, function: Callable[[], None]) -> int:
-        """Run it; returns the bytes of memory that it takes. Raises torch.OutOfMemoryError."""
-        ...
-
-    def capture(self, function: Callable[[], None]) -> Graph:
-        """Capture it after a warm-up. Raises what torch raises if the function does what a graph cannot have."""
-        ...
-
-
 class CudaCapture:
-    """Captures on an NVIDIA GPU."""
+    """Captures functions without arguments and results, all of which may share memory for what they compute between."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -48,10 +23,11 @@ class CudaCapture:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def free_bytes(self) -> int:
+        """Bytes of the device's memory that nothing has taken."""
         return torch.cuda.mem_get_info(self._device)[0]
 
     def warm_up(self, function: Callable[[], None]) -> int:
-        """See `GraphCapture.warm_up`. The bytes are those of the last run."""
+        """Run it; returns the bytes of memory that the last run takes. Raises torch.OutOfMemoryError."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -62,8 +38,9 @@ class CudaCapture:
         current.wait_stream(self._stream)
         return int(torch.cuda.max_memory_allocated(self._device) - before)
 
-    def capture(self, function: Callable[[], None]) -> Graph:
-        """See `GraphCapture.capture`. Other threads of the process may use the device meanwhile."""
+    def capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Capture it after a warm-up; other threads may use the device meanwhile. Raises what torch raises if the
+        function does what a graph cannot have."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             function()

@@ -3,19 +3,16 @@
 Contract:
 - `committed[slot]` lists the spans whose K/V all later forwards may read. Only commits (`write_payload`,
   `write_staged`) add spans, and only `retain` and `reset` remove them.
-- Rows that are not committed are scratch memory. `LaneAttention` writes a lane's K/V there (`layer_views`), so that it
-  reads prefix and window as one view without a copy.
+- Rows that are not committed are scratch memory, where `LaneAttention` writes a lane's K/V (`layer_views`).
 - A commit is applied once per request and step, however often a step is repeated.
 - Cached K/V depend on the content of the window when they were computed. They cannot be recomputed from the decided
   tokens alone.
-- `checksum` hashes a slot's committed K/V and boundary row. On an idle group all workers must have the same.
+- On an idle group the `checksum` of a slot is the same on all workers.
 - `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted logits it decides the position
-  after that span. The hidden row is kept rather than its scores, so every later step can sample from it with its own
-  parameters. For models that denoise canvases of A positions it is [D + A * D]: behind that row is the
-  self-conditioning of the canvas, from the step of the last commit.
+  after that span, in every later step with its own parameters. For models that denoise canvases of A positions it is
+  [D + A * D], with the self-conditioning of the canvas from the step of the last commit.
 
-Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden size, P positions of the given
-spans.
+Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden size, P positions of spans.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.execution.staging import PendingCommit, StagedLane, StagedStep
+from lopa_ray.execution.staging import StagedCommit, StagedLane, StagedStep
 from lopa_ray.kernels.commit_rows import commit_rows
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.protocol.plan import Spans
@@ -52,7 +49,7 @@ _SIGNS_OF_LACK = (
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """The complete state of a slot, from which another worker can continue."""
+    """The state of a slot, from which another worker can continue."""
 
     slot: int
     request_id: int
@@ -92,7 +89,6 @@ class KVCache:
         """The step of the last commit that was carried out in each slot."""
 
     def reset(self, slot: int, request_id: int | None) -> None:
-        """Empty the slot and assign it to a request, or to none."""
         self.request_ids[slot] = request_id
         self.committed[slot] = ()
         self.last_commit[slot] = 0
@@ -108,7 +104,7 @@ class KVCache:
 
     @property
     def last_rows(self) -> Tensor:
-        """The last hidden row of the first committed span of each slot, [S, D] in the cache's dtype."""
+        """The hidden row of each slot's boundary, [S, D] in the cache's dtype."""
         return self.boundary[:, : self._hidden_size]
 
     def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
@@ -122,19 +118,14 @@ class KVCache:
         self.data[slot, :, :, :, begin : -(-begin // ALIGN_ROWS) * ALIGN_ROWS] = 0
 
     def empty_payload(self, positions: int, commits: int = 1) -> Tensor:
-        """An uninitialised flat payload, in the dtype and on the device of the cache.
-
-        It has the K/V of that many positions, [L, 2, P, K, E], and then a boundary row for each of Q commits, [Q, D].
-        """
+        """An uninitialised flat payload in the cache's dtype: K/V [L, 2, P, K, E] of so many positions, then a boundary
+        row for each of Q commits, [Q, D]."""
         per_position = self.data[0, :, :, :, 0].numel()
         size = per_position * positions + self.boundary.shape[1] * commits
         return torch.empty(size, dtype=self.data.dtype, device=self.data.device)
 
     def split_payload(self, payload: Tensor, commits: int = 1) -> StagedStep:
-        """Views into a payload, as a step has staged them: K/V [L, 2, P, K, E] and boundary rows [Q, D].
-
-        Payload and views have the cache's dtype.
-        """
+        """Views into a payload, in its dtype, as a step stages them: K/V [L, 2, P, K, E] and boundary rows [Q, D]."""
         _, layers, two, heads, _, dim = self.data.shape
         width = self.boundary.shape[1]
         kv, boundaries = payload.tensor_split([payload.numel() - commits * width])
@@ -147,10 +138,7 @@ class KVCache:
         self.mark_committed(slot, spans)
 
     def copy_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
-        """Write the payload of one commit to the slot: its K/V at `spans`, in order, and its boundary row.
-
-        `payload` is flat, [values] in the cache's dtype, with the layout of `empty_payload`.
-        """
+        """Write the payload of one commit, flat [values] in the cache's dtype: K/V at `spans`, and a boundary row."""
         step, at = self.split_payload(payload), 0
         for span in spans:
             rows = step.kv[:, :, at : at + len(span)]
@@ -158,7 +146,7 @@ class KVCache:
             at += len(span)
         self.boundary[slot] = step.boundaries[0]
 
-    def write_staged(self, commits: Sequence[PendingCommit], rows: Tensor, boundaries: Tensor) -> None:
+    def write_staged(self, commits: Sequence[StagedCommit], rows: Tensor, boundaries: Tensor) -> None:
         """Commit staged K/V, with one copy for all K/V that the same step has staged.
 
         Of all commits in order: `rows` int64 [N, 3] is the table of `commit_rows`, `boundaries` int64 [Q, 2] staged
@@ -178,19 +166,17 @@ class KVCache:
             self.mark_committed(commit.slot, commit.spans)
 
     def mark_committed(self, slot: int, spans: Spans) -> None:
-        """Mark positions of the slot as committed, so that later forwards may read them."""
         self.committed[slot] = merge_spans(self.committed[slot] + spans)
 
     def read_payload(self, slot: int, spans: Spans) -> Tensor:
-        """The slot's K/V at `spans` and its boundary row, as one contiguous payload [values] in the cache's dtype."""
+        """See `gather_payload`, with nothing staged."""
         return self.gather_payload([(slot, spans, None)])
 
     def gather_payload(self, commits: Sequence[tuple[int, Spans, StagedLane | None]]) -> Tensor:
         """The K/V and boundary rows of commits, as one contiguous payload [values] in the cache's dtype.
 
         Each commit has a slot, spans, and the lane that staged its K/V. Positions before the lane are read from the
-        slot, and so are all positions and the boundary row if there is no lane. Two operations gather all commits
-        whose K/V are staged.
+        slot, and without a lane everything is.
         """
         payload = self.empty_payload(
             sum(len(span) for _, spans, _ in commits for span in spans), len(commits)
@@ -220,7 +206,7 @@ class KVCache:
                 row = end
 
     def export_slot(self, slot: int) -> SlotState:
-        """The state of a slot, for `import_slot` of another worker. Raises ProtocolError if the slot has no request."""
+        """Raises ProtocolError if the slot has no request."""
         request_id, spans = self.request_ids[slot], self.committed[slot]
         if request_id is None:
             raise ProtocolError(f"slot {slot} has no request; only slots of requests in flight are exported")
@@ -229,14 +215,12 @@ class KVCache:
         )
 
     def import_slot(self, state: SlotState) -> None:
-        """Replace a slot by its state on another worker."""
         self.reset(state.slot, state.request_id)
         payload = torch.from_numpy(state.payload_bytes.copy()).to(self.data.device).view(self.data.dtype)
         self.write_payload(state.slot, state.spans, payload)
         self.last_commit[state.slot] = state.last_commit
 
     def checksum(self, slot: int) -> SlotChecksum:
-        """Request, committed spans, and a hash of their K/V and boundary row."""
         spans = self.committed[slot]
         if not spans:
             return SlotChecksum(self.request_ids[slot], spans, "", 0.0)
@@ -252,10 +236,7 @@ def _by_position(kv: Tensor) -> Tensor:
 
 
 def _is_lack_of_memory(error: Exception) -> bool:
-    """Whether torch found no memory for a tensor, or the size of the tensor is beyond 64 bits.
-
-    Only accelerators have a class of error for it. On CPU the message tells.
-    """
+    """Whether torch found no memory for a tensor, or its size is beyond 64 bits. On CPU only the message tells."""
     return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _SIGNS_OF_LACK)
 
 

@@ -33,41 +33,31 @@ class Lane:
 
     @property
     def stop(self) -> int:
-        """End (exclusive) of the lane's positions."""
         return self.start + len(self.canvas)
 
     @property
     def branch(self) -> Branch | None:
-        """The branch that the lane evaluates, if it does."""
         return None if self.request is None or self.index < 0 else self.request.plan.branches[self.index]
 
     @property
     def scored(self) -> range:
-        """The positions of which the masked ones are scored, or all."""
         return range(0) if self.branch is None else self.branch.scored
 
     @property
     def scores_decided(self) -> bool:
-        """Whether decided positions of `scored` are scored too."""
         return self.request is not None and self.request.plan.scores_decided
 
     @property
     def encodes(self) -> bool:
-        """See `Plan.encodes`. Lanes without a request encode."""
+        """Lanes without a request encode."""
         return self.request is None or self.request.plan.encodes
 
     @property
-    def conditioned_on(self) -> int:
-        """See `Plan.conditioned_on`."""
-        return 0 if self.request is None else self.request.plan.conditioned_on
-
-    @property
     def has_soft_inputs(self) -> bool:
-        """Whether inputs are weighted; see `Plan.input_weights`."""
         return self.request is not None and bool(self.request.plan.input_weights)
 
     def input_weights(self) -> npt.NDArray[np.float64]:
-        """The weight of each row's token in its soft input, fp64 [rows]. The lane must have soft inputs."""
+        """fp64 [rows]. The lane must have soft inputs."""
         assert self.request is not None
         plan, branch = self.request.plan, self.branch
         weights = np.array(plan.input_weights)[self.start - plan.start :][: len(self.canvas)]
@@ -78,10 +68,7 @@ class Lane:
         return weights
 
     def runs(self) -> list[tuple[int, int]]:
-        """For each run of rows that see the same positions, their number, and the end (exclusive) of these positions.
-
-        A run is a segment, or one causal row: so a row's result depends on what it sees alone.
-        """
+        """For each segment or causal row, the number of rows, and the end (exclusive) of what they see."""
         causal_end = self.start + self.causal_rows
         runs = [(1, seen) for seen in range(self.start + 1, causal_end + 1)]
         segments = [segment for segment in self.segments if segment[0] > causal_end]

@@ -28,20 +28,15 @@ MAX_HEAD_ROWS = 512
 """Maximum number of rows per LM head call."""
 
 MAX_LOGITS_BYTES = 160 * 2**20
-"""Maximum bytes of the fp32 logits of an LM head call. Nucleus sampling or a constraint needs several times as much.
-
-The limit leaves 256 rows for vocabularies of 152k to 157k tokens (Dream, SDAR, LLaDA2.0).
-"""
+"""Maximum bytes of the fp32 logits of an LM head call: 256 rows of 152k to 157k tokens (Dream, SDAR, LLaDA2.0). Nucleus
+sampling or a constraint needs several times as much."""
 
 TILE_ROWS = 128
 """Rows of a tile of matmuls on GPUs. A GPU computes whole tiles, also for a call with fewer rows."""
 
 
 def head_rows(vocab_size: int) -> int:
-    """Rows per LM head call for that many tokens: as many as both limits allow, in whole tiles.
-
-    If not even one tile is within the limits, it is a multiple of `ROW_MULTIPLE`.
-    """
+    """Rows per LM head call for that many tokens: as many as both limits allow, in whole tiles if one fits."""
     rows = min(MAX_HEAD_ROWS, MAX_LOGITS_BYTES // (4 * vocab_size))
     multiple = TILE_ROWS if rows >= TILE_ROWS else ROW_MULTIPLE
     return max(rows // multiple, 1) * multiple
@@ -69,15 +64,10 @@ class LMHead:
             banned_tokens[config.unpadded_vocab_size :] = True
         self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden rows [N, D] → logits [N, V], both in the model's dtype. N includes padding (see `padded_rows`)."""
-        logits: Tensor = self._lm_head(hidden)
-        return logits
-
     def full_logits(self, hidden: Tensor) -> Tensor:
         """Any number of hidden rows [N, D] → fp32 logits [N, whole vocabulary], gathered from all shards."""
         padding = hidden.new_zeros(padded_rows(len(hidden)) - len(hidden), hidden.shape[1])
-        logits = self.logits(torch.cat((hidden, padding)))[: len(hidden)]
+        logits: Tensor = self._lm_head(torch.cat((hidden, padding)))[: len(hidden)]
         return self._vocab_ops.gather_vocab(logits.float())
 
     def score(
@@ -101,7 +91,7 @@ class LMHead:
             most = self.max_rows if group.kind.is_fused else self._rows_of_kernels
             for first in range(group.rows.start, group.rows.stop, most):
                 chunk = slice(first, min(first + most, group.rows.stop))
-                logits = self.logits(rows.index_select(0, columns.score_rows[chunk]))
+                logits: Tensor = self._lm_head(rows.index_select(0, columns.score_rows[chunk]))
                 if on_logits is not None:
                     on_logits(logits, columns.score_numbers[chunk])
                 if group.kind.is_fused:
@@ -126,7 +116,7 @@ class LMHead:
         allowed_tokens: Tensor,
         changes: tuple[DeviceChanges, ...],
     ) -> SamplerOutput:
-        """Score the logits of some rows of a group. `chunk` is their range among the N rows."""
+        """`chunk`: the rows of these logits among the N."""
         numbers = columns.score_numbers[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers, self._vocab_ops)

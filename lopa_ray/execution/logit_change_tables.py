@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +36,12 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-NO_CHANGES = np.zeros((0, 0, CHANGE_COLUMNS))
-NO_CHANGING_ROWS = np.zeros((0, 2), np.int64)
-"""The tables and rows of a step in which no logits change."""
+NO_CHANGES: dict[str, npt.NDArray[Any]] = {
+    "change_rows": np.zeros((0, 2), np.int64),
+    "canvas_changes": np.zeros((0, 0, CHANGE_COLUMNS)),
+    "fill_changes": np.zeros((0, 0, CHANGE_COLUMNS)),
+}
+"""The columns of a step in which no logits change."""
 
 
 def logit_changes_of_lane(lane: Lane) -> LogitChanges | None:
@@ -49,7 +53,6 @@ class LogitChangeTables:
     """The logit changes of a step: by canvas, and by the fill sets of lanes. The latter override the former."""
 
     def __init__(self, lanes: Sequence[Lane], bucket: Callable[[int], int]) -> None:
-        """`bucket` maps the number of tokens of a table to the padded number for which it has space."""
         self._bucket = bucket
         self._plans: list[LogitChanges] = []
         self.canvas_of_lane = np.full(len(lanes), -1)
@@ -58,15 +61,13 @@ class LogitChangeTables:
         penalties = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in self._plans]
         self._penalties = np.array(penalties, np.float64)
         self.of_canvases = self._canvas_changes()
-        """fp64 [C, E, 4]: the changes by canvas."""
+        """fp64 [C, E, 4]"""
         self.of_fills = self._fill_changes(lanes)
-        """fp64 [L, F, 4]: the changes by the fill set of each lane."""
+        """fp64 [L, F, 4]"""
 
     def rows(self, lane_of_row: Ints) -> Ints:
-        """The canvas and the lane of each row, int64 [rows, 2], from `lane_of_row` int64 [rows].
-
-        The canvas is 0 for rows whose logits do not change.
-        """
+        """The canvas (0 if its logits do not change) and the lane of each row, int64 [rows, 2], of `lane_of_row` int64
+        [rows]."""
         return np.stack((self.canvas_of_lane[lane_of_row].clip(0), lane_of_row), axis=1)
 
     def _index_plans(self, lanes: Sequence[Lane]) -> None:
@@ -117,7 +118,6 @@ class LogitChangeTables:
     def _changes(
         self, canvases: Ints, keys: Ints, bias: Floats, counts: Ints, is_seen: npt.NDArray[np.bool_]
     ) -> Floats:
-        """The changes of tokens, given by `keys`, on their canvases: fp64 [tokens, 4]."""
         repetition, frequency, presence = self._penalties[canvases].T
         factors = np.where(is_seen, repetition, 1.0)
         subtrahends = frequency * counts + presence * (counts > 0)
@@ -135,7 +135,6 @@ class LogitChangeTables:
 
 
 def _keys(ids: Sequence[npt.NDArray[np.int32]]) -> Ints:
-    """The keys of the ids of each group: the index of the group in the high bits, the id in the low bits."""
     groups = np.repeat(np.arange(len(ids)), [len(ids_of_group) for ids_of_group in ids])
     keys: Ints = groups << ID_BITS | np.concatenate([NO_TOKENS, *ids])
     return keys
@@ -148,7 +147,7 @@ def _ids(keys: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class DeviceChanges:
-    """A table of logit changes on the device."""
+    """A table on the device."""
 
     columns: Tensor
     """The column of each token in the logits, int64 [C, E] or [L, F]; V for tokens that are not on this shard."""

@@ -23,10 +23,9 @@ ConfigT = TypeVar("ConfigT", bound=ExecutionConfig)
 
 
 def pin_model(config: ConfigT) -> ConfigT:
-    """The same configuration, with names on the Hub pinned to their current commits.
+    """Pin names on the Hub to their current commits, so that all workers load the same weights, also later ones.
 
-    All workers then load the same weights, also workers that join later. A path that is not pinned is a local folder
-    from then on, even if it looks like a name on the Hub. Raises CheckpointError if a name cannot be resolved.
+    A path that is not pinned is a local folder from then on. Raises CheckpointError if a name cannot be resolved.
     """
     model = config.model
     pinned = model.replace(
@@ -46,16 +45,12 @@ def checkpoint_folder(model: ModelSettings, *, weights: bool = False) -> Path:
 
 
 def adapter_folder(model: ModelSettings) -> Path | None:
-    """The adapter's folder on this machine, or None. `model` has pinned names. Raises CheckpointError."""
+    """See `checkpoint_folder`."""
     return None if model.lora is None else _folder(model.lora, weights=True)
 
 
 def draft_adapter_folder(model: ModelSettings, *, weights: bool = False) -> Path | None:
-    """The draft adapter's folder on this machine, or None. `model` has pinned names.
-
-    Of a name on the Hub it is the folder `linear_spec_lora`. Weights on the Hub are downloaded only with `weights`.
-    Raises CheckpointError if a download fails.
-    """
+    """See `checkpoint_folder`. Of a name on the Hub it is the folder `linear_spec_lora`. Raises CheckpointError."""
     source = model.draft_adapter
     return None if source is None else _folder(source, weights=weights, subfolder=DRAFT_FOLDER)
 

@@ -28,7 +28,7 @@ from lopa_ray.model.implementation import (
 )
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import Weights
-from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Spans, StepPlan
 
 WARM_UP_ROWS = (48, 16)
 """Rows of the warm-up forwards. There are two sizes, because int8 matmuls of few rows have separate graphs."""
@@ -40,7 +40,6 @@ EXPECTED_BRANCHES = 8
 """Branches of each request in the largest step that is expected on an accelerator."""
 
 EXPECTED_BRANCH_ROWS = 64
-"""Rows of each of these branches."""
 
 
 def load_weights(
@@ -85,10 +84,9 @@ def resolve_auto(spec: ModelSpec) -> ModelSpec:
 def build_runner(
     spec: ModelSpec, weights: Weights | None = None, tp_group: TensorParallelGroup = SINGLE_SHARD
 ) -> BranchRunner:
-    """The runner of a model. `weights`, of the whole model, are loaded if they are not given.
+    """The runner of a model, or of the shard of it that `tp_group` names, whose size is `group.tensor_parallel_size`.
 
-    `tp_group` says which shard of the model the runner has. The caller has to ensure that its size is that of
-    `group.tensor_parallel_size`. Raises CheckpointError or SettingsError if the model cannot be loaded or run.
+    `weights`, of the whole model, are loaded if they are not given. Raises CheckpointError or SettingsError.
     """
     spec = resolve_auto(spec)
     model = spec.config.model
@@ -116,10 +114,8 @@ def build_runner(
 
 
 def capture_graphs(spec: ModelSpec, runner: BranchRunner) -> None:
-    """Capture the steps of a runner that is warm, if `model.cuda_graphs` is auto, and device and model allow it.
-
-    Logs the reason if they do not. Raises SettingsError if a capture fails.
-    """
+    """Capture the steps of a runner that is warm, if `model.cuda_graphs` is auto, and device and model allow it; logs
+    the reason if they do not. Raises SettingsError if a capture fails."""
     model = spec.config.model
     if model.cuda_graphs == "none" or not DEVICES[model.device].captures_graphs:
         return
@@ -145,16 +141,18 @@ def warm_up(runner: BranchRunner) -> None:
     a model have to call this at the same time. Raises torch.OutOfMemoryError.
     """
     for most in WARM_UP_ROWS:
-        rows = min(most, runner.cache.capacity)
-        canvas, encodes = (_open_token(runner),) * rows, runner.vocabulary.canvas_length > 0
-        cached = (range(1),)
+        rows, cached = min(most, runner.cache.capacity), (range(1),)
         whole = Branch(((rows, rows),), range(rows), to_stage=cached)
         in_two = Branch(((rows - 1, rows - 1), (rows, rows)), range(rows))
-        first = Plan(1, 0, canvas, (whole,), (), encodes=encodes, scores_decided=encodes)
-        commit = Commit(1, 0, cached, shared=False)
-        second = Plan(2, 1, canvas[1:], (in_two,), cached, commit=commit, scores_decided=encodes)
-        for plan in (first, second):
-            runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
+        first = _scheduled(runner, 0, range(rows), (whole,))
+        second = replace(
+            _scheduled(runner, 0, range(1, rows), (in_two,), cached).plan,
+            step=2,
+            commit=Commit(1, 0, cached, shared=False),
+            encodes=False,
+        )
+        runner.execute(StepPlan(0, 1, (first,)))
+        runner.execute(StepPlan(0, 2, (replace(first, plan=second),)))
         runner.reconcile({}, ())
     if runner.cache.capacity > PART_KEYS:
         runner.execute(far_step(runner))
@@ -166,32 +164,31 @@ def warm_up(runner: BranchRunner) -> None:
 
 def far_step(runner: BranchRunner) -> StepPlan:
     """A branch at the end of the first slot, whose attention is split into parts. The slot is marked as filled."""
-    rows, encodes = min(WARM_UP_ROWS), runner.vocabulary.canvas_length > 0
-    start, stop = runner.cache.capacity - rows, runner.cache.capacity
-    cached = (range(start),)
+    span = range(runner.cache.capacity - min(WARM_UP_ROWS), runner.cache.capacity)
+    cached = (range(span.start),)
     runner.cache.reset(0, 0)
     runner.cache.mark_committed(0, cached)
-    branch = Branch(((stop, stop),), range(start, stop))
-    canvas = (_open_token(runner),) * rows
-    plan = Plan(1, start, canvas, (branch,), cached, encodes=encodes, scores_decided=encodes)
-    return StepPlan(0, 1, (ScheduledRequest(0, 0, plan, (0,)),))
+    branch = Branch(((span.stop, span.stop),), span)
+    return StepPlan(0, 1, (_scheduled(runner, 0, span, (branch,), cached),))
 
 
 def largest_step(runner: BranchRunner) -> StepPlan:
-    """A prompt that fills the first slot, and `EXPECTED_BRANCHES` branches in every other slot."""
-    capacity, token = runner.cache.capacity, _open_token(runner)
-    encodes = runner.vocabulary.canvas_length > 0
-    requests = []
+    """A prompt that fills the first slot, and branches in every other slot."""
+    capacity, requests = runner.cache.capacity, []
     for slot in range(len(runner.cache.request_ids)):
         rows = capacity if slot == 0 else min(EXPECTED_BRANCH_ROWS, capacity)
         scored = range(max(0, rows - EXPECTED_BRANCH_ROWS), rows)
         branch = Branch(((rows, rows),), scored, to_stage=(range(rows),))
         branches = (branch,) * (1 if slot == 0 else EXPECTED_BRANCHES)
-        plan = Plan(1, 0, (token,) * rows, branches, (), encodes=encodes, scores_decided=encodes)
-        requests.append(ScheduledRequest(slot, slot, plan, tuple(range(len(branches)))))
+        requests.append(_scheduled(runner, slot, range(rows), branches))
     return StepPlan(0, 1, tuple(requests))
 
 
-def _open_token(runner: BranchRunner) -> int:
-    """The mask token, or any token where the model denoises canvases: there all positions are scored."""
-    return 0 if runner.vocabulary.canvas_length else runner.vocabulary.mask_token_id
+def _scheduled(
+    runner: BranchRunner, slot: int, span: range, branches: tuple[Branch, ...], cached: Spans = ()
+) -> ScheduledRequest:
+    """A first step over a span of masks, or of any tokens where the model denoises canvases and scores all of them."""
+    encodes = runner.vocabulary.canvas_length > 0
+    canvas = (0 if encodes else runner.vocabulary.mask_token_id,) * len(span)
+    plan = Plan(1, span.start, canvas, branches, cached, encodes=encodes, scores_decided=encodes)
+    return ScheduledRequest(slot, slot, plan, tuple(range(len(branches))))

@@ -1,7 +1,6 @@
-"""ModelSpec: what a worker has to know to load its model.
+"""ModelSpec: all that a worker needs to load its model. Engines make one, and masters pass it on.
 
-Engines make one, and masters pass it on. Torch takes seconds to import and only workers compute with it, so it is
-imported where a size in bytes is asked for.
+Torch takes seconds to import and only workers compute with it, so it is imported where sizes in bytes are asked for.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ def resolve_dtype(settings: ModelSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Everything that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
+    """All that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
     config: ExecutionConfig
-    """The model and the group, with pinned names (see `pin_model`) and the dtype that auto stands for."""
+    """With pinned names (see `pin_model`) and the dtype that auto stands for."""
     model: ModelConfig
-    """The architecture of the model that `config` names."""
 
     @classmethod
     def read(cls, config: ExecutionConfig) -> Self:
@@ -83,13 +81,11 @@ class ModelSpec:
 
     @property
     def has_auto_attention(self) -> bool:
-        """Whether `model.attention` is still auto and has to be measured."""
         model = self.config.model
         return model.attention == "auto" and bool(DEVICES[model.device].timed_attention)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of weights and K/V."""
         import torch
 
         dtype: torch.dtype = getattr(torch, self.config.model.dtype)
@@ -97,7 +93,6 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights of all shards."""
         from lopa_ray.model.implementation import weight_bytes
 
         return weight_bytes(self.model, self.dtype)
@@ -111,5 +106,4 @@ class ModelSpec:
 
     @property
     def needs_warm_up(self) -> bool:
-        """Whether kernels are compiled; workers do that when they load the model, by `warm_up`."""
         return DEVICES[self.config.model.device].compiles_kernels

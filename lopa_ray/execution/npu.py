@@ -1,8 +1,5 @@
-"""Ascend NPUs: all uses of torch-npu. The code is written for its published package, and was not run on hardware.
-
-torch-npu is imported only where it is needed. `tests/data/torch_npu.json` records the names and signatures of its
-packages, and a test checks every name and keyword in this file against them.
-"""
+"""Ascend NPUs: all uses of torch-npu, which is imported where it is needed. The code was not run on hardware: a test
+checks its names and keywords against the published package's (`tests/data/torch_npu.json`)."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def unavailable_reason() -> str | None:
-    """Why no NPU can be used in this process, or None."""
     try:
         import torch_npu
     except ImportError as error:
@@ -29,10 +25,8 @@ def unavailable_reason() -> str | None:
 def attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """torch-npu's fused attention for inference, as a `LaneKernel`.
 
-    q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one dtype (bf16 or fp16). E is a multiple of 16.
-
-    The operator takes dense tensors and the number of keys to use. `keys` and `values` are the first rows of a slot, so
-    the operator gets the whole slot, and only the queries are copied.
+    q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one dtype (bf16 or fp16). E is a multiple of 16. The
+    operator takes dense tensors and the number of keys, so it gets the whole slot of which these are the first rows.
     """
     import torch_npu
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CapacityError
-from lopa_ray.execution.attention_parts import NO_PARTS, num_parts, parts_of_tiles
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.self_conditioning import signal_rows, stage_signals
-from lopa_ray.execution.staging import PendingCommit
+from lopa_ray.execution.staging import StagedCommit, fresh_positions
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.padding import bucket_rows
-from lopa_ray.kernels.slot_attention import PART_KEYS, TILE_COLUMNS, TILE_ROWS
+from lopa_ray.kernels.slot_attention import MAX_SPLIT_ROWS, PART_COLUMNS, PART_KEYS, TILE_COLUMNS, TILE_ROWS
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 MIN_LANE_ROWS = 4
 """A bucket of rows has tiles for lanes of this many rows each. Steps with more lanes get more tiles, in larger buckets
@@ -35,28 +35,21 @@ NOTHING = np.zeros(0, np.int64)
 
 NO_WEIGHTS = np.zeros(0)
 
+NO_PARTS = np.zeros((0, PART_COLUMNS), np.int64)
+
 NO_RUN = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PackingOptions:
-    """The options of packing that are the same in all steps."""
-
     capacity: int
     """Positions of a slot."""
     heads_per_kv_head: int
-    vocab_size: int
-    mask_token_id: int
-    eos_token_id: int
-    shift: int
-    """1: row p - 1 of the logits decides position p. 0: row p decides position p."""
+    vocabulary: Vocabulary
     fuse_greedy: bool
     """Whether `row_scores` scores greedy rows. It needs logits over the whole vocabulary."""
     bucket: Callable[[int], int]
-    """A function from a number of rows to the padded number of rows of the forward."""
     has_draft_adapter: bool = False
-    canvas_length: int = 0
-    """See `Vocabulary.canvas_length`."""
 
 
 SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO, SCORES_DECIDED, CAUSAL_STOP = LANE_COLUMNS = range(8)
@@ -68,7 +61,7 @@ class Packing:
     """The packed lanes of a step."""
 
     def __init__(
-        self, lanes: Sequence[Lane], commits: Sequence[PendingCommit], options: PackingOptions
+        self, lanes: Sequence[Lane], commits: Sequence[StagedCommit], options: PackingOptions
     ) -> None:
         """Pack `lanes`, and the rows to commit before the forward. Raises CapacityError for positions beyond a slot."""
         self.lanes, self.commits = lanes, commits
@@ -83,7 +76,8 @@ class Packing:
             for lane in lanes
         ]
         self._table = np.array([*table, (0,) * len(LANE_COLUMNS)], np.int64)
-        self.first_rows: list[int] = self._set_rows().tolist()
+        self._table[:, FIRST] = np.cumsum(self._table[:, ROWS]) - self._table[:, ROWS]
+        self.first_rows: list[int] = self._table[:, FIRST].tolist()
         """The first row of each lane, then the end of the last lane."""
         self.num_rows = self.first_rows[-1]
         self.longest_lane = max((len(lane.canvas) for lane in lanes), default=0)
@@ -100,24 +94,18 @@ class Packing:
         self._check_capacity(positions, stops)
         tiles, parts = self._tiles(lane_of_row, stops)
 
-        open_rows = np.flatnonzero((ids == options.mask_token_id) | (scores_decided[lane_of_row] > 0))
+        open_rows = np.flatnonzero(
+            (ids == options.vocabulary.mask_token_id) | (scores_decided[lane_of_row] > 0)
+        )
         lanes_of_open, open_positions = lane_of_row[open_rows], positions[open_rows]
         scored = open_rows[
             (scored_from[lanes_of_open] <= open_positions) & (open_positions < scored_to[lanes_of_open])
         ]
         scoring_lanes = lane_of_row[scored]
-        self.rows_to_score = RowsToScore(
-            lanes,
-            scoring_lanes,
-            positions[scored],
-            vocab_size=options.vocab_size,
-            eos_token_id=options.eos_token_id,
-            fuse_greedy=options.fuse_greedy,
-            bucket=options.bucket,
-        )
-        # Where the row before a position decides it, that of a lane's first one is the boundary row of the slot.
+        self.rows_to_score = RowsToScore(lanes, scoring_lanes, positions[scored], options)
+        # Where the row before a position decides it, a lane's first position is decided by the slot's boundary row.
         is_causal = positions[scored] <= causal_stop[scoring_lanes]
-        deciding = scored - np.where(is_causal, 1, options.shift)
+        deciding = scored - np.where(is_causal, 1, options.vocabulary.shifted)
         deciding = np.where(
             deciding >= first[scoring_lanes], deciding, self.rows_bucket + slot[scoring_lanes]
         )
@@ -126,7 +114,9 @@ class Packing:
         self.columns: StepColumns[npt.NDArray[np.generic]] = StepColumns(
             ids=self._pad(ids),
             input_weights=self._input_weights(),
-            signal_rows=signal_rows(lanes, self.first_rows, self.rows_bucket, options.canvas_length),
+            signal_rows=signal_rows(
+                lanes, self.first_rows, self.rows_bucket, options.vocabulary.canvas_length
+            ),
             draft_rows=self._draft_rows(),
             positions=self._pad(positions),
             stops=self._pad(stops),
@@ -137,41 +127,27 @@ class Packing:
             commit_boundaries=commit_boundaries,
             stage_rows=stage_rows,
             stage_boundaries=stage_boundaries,
-            stage_signals=stage_signals(lanes, self.rows_to_score, options.canvas_length),
+            stage_signals=stage_signals(lanes, self.rows_to_score, options.vocabulary.canvas_length),
             score_rows=self.rows_to_score.padded(deciding),
-            score_numbers=self.rows_to_score.numbers,
-            ending_ids=self.rows_to_score.ending_ids,
-            candidates=self.rows_to_score.candidates,
-            bitmasks=self.rows_to_score.bitmasks,
-            change_rows=self.rows_to_score.change_rows,
-            canvas_changes=self.rows_to_score.canvas_changes,
-            fill_changes=self.rows_to_score.fill_changes,
+            **self.rows_to_score.columns,
         )
 
     def to_device(self, device: torch.device) -> StepColumns[Tensor]:
-        """The columns on the device. See `copy_to_device`."""
+        """See `copy_to_device`."""
         return copy_to_device(self.columns, device)
 
     @property
     def has_staged_rows(self) -> bool:
-        """Whether any lane stages K/V."""
         return len(self.columns.stage_boundaries) > 0
 
     @cached_property
     def stage_ranges(self) -> list[range]:
-        """For each lane that stages K/V, in order, the range of its rows among the staged rows."""
-        counts = [len(self._fresh(lane)) for lane in self.lanes if lane.to_stage]
+        """The staged rows of each staging lane, in order."""
+        counts = [len(fresh_positions(lane.to_stage, lane.start)) for lane in self.lanes if lane.to_stage]
         ends = np.cumsum(counts).tolist()
         return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
     # Rows
-
-    def _set_rows(self) -> npt.NDArray[np.int64]:
-        """Set the first row of each lane in the table, and return these rows."""
-        rows = self._table[:, ROWS]
-        first = np.cumsum(rows) - rows
-        self._table[:, FIRST] = first
-        return first
 
     def _pad(self, column: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         padded = np.zeros(self.rows_bucket, np.int64)
@@ -179,7 +155,6 @@ class Packing:
         return padded
 
     def _input_weights(self) -> npt.NDArray[np.float64]:
-        """See `StepColumns.input_weights`."""
         if not any(lane.has_soft_inputs for lane in self.lanes):
             return NO_WEIGHTS
         weights = np.ones(self.rows_bucket)
@@ -189,7 +164,6 @@ class Packing:
         return weights
 
     def _draft_rows(self) -> npt.NDArray[np.float64]:
-        """See `StepColumns.draft_rows`."""
         if not self._options.has_draft_adapter or not any(lane.draft_rows for lane in self.lanes):
             return NO_WEIGHTS
         draft_rows = np.zeros(self.rows_bucket)
@@ -226,16 +200,21 @@ class Packing:
             return tiles, NO_PARTS
         seen = np.zeros(len(self._table), np.int64)
         np.maximum.at(seen, lane_of_row, stops)
-        parts_of = num_parts(self._table[:, ROWS], seen)[lane]
+        is_short = self._table[:, ROWS] <= MAX_SPLIT_ROWS
+        parts_of = np.where(is_short, np.maximum(-(-seen // PART_KEYS), 1), 1)[lane]
         split = np.flatnonzero(parts_of > 1)
         if not len(split):
             return tiles, NO_PARTS
-        parts = parts_of_tiles(tiles[split], parts_of[split])
+        of_split, count = parts_of[split], int(parts_of[split].sum())
+        first = np.cumsum(of_split) - of_split
+        parts = np.zeros((bucket_rows(count), PART_COLUMNS), np.int64)
+        parts[:count, :TILE_COLUMNS] = np.repeat(tiles[split], of_split, axis=0)
+        parts[:count, TILE_COLUMNS] = np.arange(count) - np.repeat(first, of_split)
+        parts[:count, TILE_COLUMNS + 1] = np.repeat(of_split, of_split)
         tiles[split] = 0  # no tile; the other tiles stay where they are
         return tiles, parts
 
     def _lane_table(self, most: int) -> npt.NDArray[np.int64]:
-        """See `StepColumns.lanes`."""
         with_rows = self._table[self._table[:, ROWS] > 0]  # no more lanes than tiles
         lanes = np.zeros((most + 1, FIRST + 1), np.int64)
         lanes[: len(with_rows)] = with_rows[:, : FIRST + 1]
@@ -244,31 +223,23 @@ class Packing:
 
     # K/V
 
-    @staticmethod
-    def _fresh(lane: Lane) -> npt.NDArray[np.int64]:
-        """The positions that a lane both computes and stages. Staged positions before the lane are in the slot."""
-        spans = [np.arange(max(span.start, lane.start), span.stop) for span in lane.to_stage]
-        return np.concatenate([NOTHING, *spans])
-
     def _staged_rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """See `StepColumns.stage_rows` and `stage_boundaries`."""
         rows, boundaries = [NOTHING], []
         if not any(lane.to_stage for lane in self.lanes):
             return NOTHING, NOTHING
         for lane, first in zip(self.lanes, self.first_rows, strict=False):
             if lane.to_stage:
-                rows.append(self._fresh(lane) + (first - lane.start))
+                rows.append(fresh_positions(lane.to_stage, lane.start) + (first - lane.start))
                 at = lane.to_stage[0].stop - 1 - lane.start
                 boundaries.append(first + at if at >= 0 else self.rows_bucket + lane.slot)
         return np.concatenate(rows), np.array(boundaries, np.int64)
 
     def _committed_rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """See `StepColumns.commit_rows` and `commit_boundaries`."""
         tables, boundaries = [NOTHING.reshape(0, 3)], []
         if not self.commits:
             return tables[0], NOTHING.reshape(0, 2)
         for commit in self.commits:
-            positions = commit.positions()
+            positions = fresh_positions(commit.spans, commit.staged.start)
             slots = np.full(len(positions), commit.slot)
             rows = np.arange(commit.staged.rows.start, commit.staged.rows.stop)
             tables.append(np.stack([rows, slots, positions], axis=1))

@@ -22,7 +22,6 @@ class PrefixStore:
         return len(self._payloads)
 
     def save(self, entry: StoredPrefix, slot: int) -> None:
-        """Save the K/V of a slot at the entry's span. The caller has just committed them."""
         self._payloads[entry.prefix_id] = self._cache.read_payload(slot, (entry.span,))
 
     def load(self, parts: Sequence[StoredPrefix], slot: int) -> None:
@@ -39,10 +38,9 @@ class PrefixStore:
             self._cache.copy_payload(slot, (part.span,), payload)
 
     def evict(self, ids: Iterable[int]) -> None:
-        """Evict entries. Ids that are not stored are ignored, because a step may be repeated."""
+        """Ids that are not stored are ignored, because a step may be repeated."""
         for prefix_id in ids:
             self._payloads.pop(prefix_id, None)
 
     def clear(self) -> None:
-        """Evict all entries."""
         self._payloads.clear()

@@ -5,31 +5,23 @@ Shape suffixes: N rows to score, including the padding of groups; M top tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import decompress_bitmask
 from lopa_ray.execution.lane import Lane
-from lopa_ray.execution.logit_change_tables import (
-    NO_CHANGES,
-    NO_CHANGING_ROWS,
-    LogitChangeTables,
-    logit_changes_of_lane,
-)
-from lopa_ray.execution.scoring_kind import (
-    COLUMN,
-    GREEDY,
-    TARGETS,
-    ScoringKind,
-    candidates_kind,
-    row_numbers,
-)
+from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
+from lopa_ray.execution.scoring_kind import COLUMN, GREEDY, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
+
+if TYPE_CHECKING:
+    from lopa_ray.execution.packing import PackingOptions
 
 NOT_SCORED = SamplingParams()
 """The parameters of lanes without a request."""
@@ -37,8 +29,6 @@ NOT_SCORED = SamplingParams()
 
 @dataclass(frozen=True, slots=True)
 class ScoringGroup:
-    """Rows of one kind."""
-
     kind: ScoringKind
     rows: range
     """The rows of the group among the N, including padding."""
@@ -54,32 +44,27 @@ class RowsToScore:
         lanes: Sequence[Lane],
         lane_of_row: npt.NDArray[np.int64],
         positions: npt.NDArray[np.int64],
-        *,
-        vocab_size: int,
-        eos_token_id: int,
-        fuse_greedy: bool,
-        bucket: Callable[[int], int],
+        options: PackingOptions,
     ) -> None:
-        """`lane_of_row` and `positions` int64 [rows] are the lane and the position of each row.
-
-        With `fuse_greedy`, greedy rows are of the kind `GREEDY`.
-        """
-        self._lanes = lanes
+        """`lane_of_row` and `positions`, int64 [rows], are of the rows."""
+        self._lanes, self._options = lanes, options
         self._lane_of_row, self.positions = lane_of_row, positions
-        self._vocab_size, self._eos_token_id = vocab_size, eos_token_id
-        self._fuse_greedy = fuse_greedy
+        self._branches = [
+            (at, lane.request.plan, lane.branch)
+            for at, lane in enumerate(lanes)
+            if lane.request is not None and lane.branch is not None
+        ]
         self._distinguish_params()
         self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
         self._target_of_row = self._targets_of_rows()
-        branches = (lane.branch for lane in lanes)
-        self._num_candidates = np.array(
-            [len(b.candidates) if b is not None else 0 for b in branches], np.int64
-        )
+        self._num_candidates = np.zeros(len(lanes), np.int64)
         """How many candidates each row of a lane has; 0: a token is chosen instead."""
+        for lane, _, branch in self._branches:
+            self._num_candidates[lane] = len(branch.candidates)
         self._logit_changes: LogitChangeTables | None = None
         if any(logit_changes_of_lane(lane) is not None for lane in lanes):
-            self._logit_changes = LogitChangeTables(lanes, bucket)
+            self._logit_changes = LogitChangeTables(lanes, options.bucket)
         group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
         self._index = np.arange(len(positions))
@@ -94,38 +79,32 @@ class RowsToScore:
             if kind.has_top_k:
                 indices = np.unique(self._params_of_lane[lane_of_row[of_group]]).tolist()
                 top_k = max(self._params[index].top_k or 0 for index in indices)
-            padded = bucket(len(of_group))
+            padded = options.bucket(len(of_group))
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
-        self._size = at
+        self.size = at
         """The number N of rows, including padding."""
-        self.numbers = self._numbers()
-        self.ending_ids = self._ending_ids()
-        self.candidates = self._candidates()
-        self.change_rows, self.canvas_changes, self.fill_changes = NO_CHANGING_ROWS, NO_CHANGES, NO_CHANGES
-        if self._logit_changes is not None:
-            self.change_rows = np.zeros((self._size, 2), np.int64)
-            self.change_rows[self._index] = self._logit_changes.rows(lane_of_row)
-            self.canvas_changes = self._logit_changes.of_canvases
-            self.fill_changes = self._logit_changes.of_fills
-
-    @property
-    def size(self) -> int:
-        """The number N of rows, including padding."""
-        return self._size
+        self.columns: dict[str, npt.NDArray[Any]] = {
+            "score_numbers": self._numbers(),
+            "ending_ids": self._ending_ids(),
+            "candidates": self._candidates(),
+            "bitmasks": self._bitmasks,
+            **(NO_CHANGES if self._logit_changes is None else self._change_columns(self._logit_changes)),
+        }
+        """The columns of `StepColumns` that are about these rows."""
 
     def rows_of_lane(self, lane: int) -> npt.NDArray[np.int64]:
         """The rows of a lane among the N, in order of their positions, int64 [rows of the lane]."""
-        rows: npt.NDArray[np.int64] = self._index[self._lane_of_row == lane]
-        return rows
+        return self._index[self._rows_of(lane)]
+
+    def _rows_of(self, lane: int) -> npt.NDArray[np.int64]:
+        return np.flatnonzero(self._lane_of_row == lane)
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Reorder values of rows, int64 [rows], to the order of the N rows: int64 [N]. Padding gets 0."""
-        padded = np.zeros(self._size, np.int64)
+        padded = np.zeros(self.size, np.int64)
         padded[self._index] = of_rows
         return padded
-
-    # Properties by which rows are grouped
 
     def _distinguish_params(self) -> None:
         """Give every distinct set of parameters an index, and set the index of each lane."""
@@ -145,31 +124,27 @@ class RowsToScore:
         """The index of each row's set of tokens in `bitmasks`; 0: any token."""
         set_of_row = np.zeros(len(self.positions), np.int64)
         index_of: dict[bytes, int] = {}
-        for at, lane in enumerate(self._lanes):
-            if lane.request is None or lane.branch is None or not lane.branch.bitmask_ids:
-                continue
-            plan, branch = lane.request.plan, lane.branch
-            for row in np.flatnonzero(self._lane_of_row == at).tolist():
+        for lane, plan, branch in self._branches:
+            for row in self._rows_of(lane).tolist() if branch.bitmask_ids else ():
                 packed = plan.token_bitmask(branch, int(self.positions[row]))
                 if packed is not None:
                     set_of_row[row] = index_of.setdefault(packed, len(index_of) + 1)
-        width = -(-self._vocab_size // 64) * 8
-        self.bitmasks = np.zeros((len(index_of) + 1 if index_of else 0, width), np.uint8)
-        self.bitmasks[:1] = 255
+        width = -(-self._options.vocabulary.size // 64) * 8
+        self._bitmasks = np.zeros((len(index_of) + 1 if index_of else 0, width), np.uint8)
+        self._bitmasks[:1] = 255
         for packed, index in index_of.items():
             bits = decompress_bitmask(packed)
-            self.bitmasks[index, : len(bits)] = bits
+            self._bitmasks[index, : len(bits)] = bits
         return set_of_row
 
     def _targets_of_rows(self) -> npt.NDArray[np.int64]:
         """The token of each row whose probability is requested; -1: a token is chosen instead."""
         target_of_row = np.full(len(self.positions), -1)
-        for at, lane in enumerate(self._lanes):
-            if lane.request is None or lane.branch is None or not lane.request.plan.targets:
-                continue
-            rows = np.flatnonzero(self._lane_of_row == at)
-            targets = np.array(lane.request.plan.targets, np.int64)
-            target_of_row[rows] = targets[self.positions[rows] - lane.branch.scored.start]
+        for lane, plan, branch in self._branches:
+            if plan.targets:
+                rows = self._rows_of(lane)
+                targets = np.array(plan.targets, np.int64)
+                target_of_row[rows] = targets[self.positions[rows] - branch.scored.start]
         return target_of_row
 
     def _group_rows(self) -> npt.NDArray[np.int64]:
@@ -178,9 +153,12 @@ class RowsToScore:
 
         def index(params: SamplingParams, is_constrained: bool, has_logit_changes: bool) -> int:
             kind = ScoringKind.of(
-                params, self._vocab_size, is_constrained=is_constrained, has_logit_changes=has_logit_changes
+                params,
+                self._options.vocabulary.size,
+                is_constrained=is_constrained,
+                has_logit_changes=has_logit_changes,
             )
-            if self._fuse_greedy and kind.is_greedy:
+            if self._options.fuse_greedy and kind.is_greedy:
                 kind = GREEDY
             return index_of.setdefault(kind, len(index_of))
 
@@ -191,7 +169,7 @@ class RowsToScore:
 
         def with_constraint(has_logit_changes: bool) -> npt.NDArray[np.int64]:
             free = kinds(False, has_logit_changes)
-            if not len(self.bitmasks):
+            if not len(self._bitmasks):
                 return free
             return np.where(self._set_of_row > 0, kinds(True, has_logit_changes), free)
 
@@ -210,70 +188,68 @@ class RowsToScore:
         self._kinds = list(index_of)
         return kind_of_row
 
-    # Numbers of single rows
-
     def _numbers(self) -> npt.NDArray[np.float64]:
-        """See `StepColumns.score_numbers`."""
         table = np.array([row_numbers(params) for params in self._params], np.float64)
-        if not self._size:
+        if not self.size:
             return np.zeros((0, len(COLUMN)))
         numbers: npt.NDArray[np.float64] = (
-            table[self.padded(self._params_of_row)] if len(table) > 1 else table.repeat(self._size, axis=0)
+            table[self.padded(self._params_of_row)] if len(table) > 1 else table.repeat(self.size, axis=0)
         )
         if any(params.temperature > 0 for params in self._params):
-            keys = [0 if lane.branch is None else lane.branch.draw_key for lane in self._lanes]
+            keys = np.zeros(len(self._lanes), np.int64)
+            for lane, _, branch in self._branches:
+                keys[lane] = branch.draw_key
             seeds = np.array([params.seed & (2**64 - 1) for params in self._params], np.uint64)
             numbers[self._index, COLUMN.uniform] = keyed_uniforms(
-                seeds[self._params_of_row], np.array(keys, np.int64)[self._lane_of_row], self.positions
+                seeds[self._params_of_row], keys[self._lane_of_row], self.positions
             )
-            for at, lane in enumerate(self._lanes):
-                if lane.branch is not None and lane.branch.draws:
-                    rows = np.flatnonzero(self._lane_of_row == at)
-                    draws = np.array(lane.branch.draws)[self.positions[rows] - lane.branch.scored.start]
+            for lane, _, branch in self._branches:
+                if branch.draws:
+                    rows = self._rows_of(lane)
+                    draws = np.array(branch.draws)[self.positions[rows] - branch.scored.start]
                     numbers[self._index[rows], COLUMN.uniform] = draws
-        if len(self.bitmasks):
+        if len(self._bitmasks):
             numbers[self._index, COLUMN.bitmask] = self._set_of_row
         numbers[self._index, COLUMN.target] = self._target_of_row.clip(0)
         return numbers
 
+    def _change_columns(self, changes: LogitChangeTables) -> dict[str, npt.NDArray[Any]]:
+        rows = np.zeros((self.size, 2), np.int64)
+        rows[self._index] = changes.rows(self._lane_of_row)
+        return {"change_rows": rows, "canvas_changes": changes.of_canvases, "fill_changes": changes.of_fills}
+
     def _ending_ids(self) -> npt.NDArray[np.int64]:
-        """See `StepColumns.ending_ids`."""
-        none = np.zeros((self._size, 0), np.int64)
+        none = np.zeros((self.size, 0), np.int64)
         if not any(params.no_eos_before for params in self._params):
             return none
         before = np.array([params.no_eos_before for params in self._params], np.int64)
         early = self.positions < before[self._params_of_row]
         if not early.any():
             return none
-        of_params = [{self._eos_token_id, *params.stop_token_ids} for params in self._params]
+        of_params = [
+            {self._options.vocabulary.eos_token_id, *params.stop_token_ids} for params in self._params
+        ]
         table = np.full((len(of_params), max(map(len, of_params))), -1, np.int64)
         for at, of_answer in enumerate(of_params):
             table[at, : len(of_answer)] = sorted(of_answer)
-        ids = np.full((self._size, table.shape[1]), -1, np.int64)
+        ids = np.full((self.size, table.shape[1]), -1, np.int64)
         ids[self._index[early]] = table[self._params_of_row[early]]
         return ids
 
     def _candidates(self) -> npt.NDArray[np.int64]:
-        """See `StepColumns.candidates`."""
         if not self._num_candidates.any():
             return np.zeros((0, 0), np.int64)
         of_lane = np.zeros((len(self._lanes), int(self._num_candidates.max())), np.int64)
-        for at, lane in enumerate(self._lanes):
-            if lane.branch is not None:
-                of_lane[at, : len(lane.branch.candidates)] = lane.branch.candidates
+        for lane, _, branch in self._branches:
+            of_lane[lane, : len(branch.candidates)] = branch.candidates
         width = max(group.kind.top_logprobs for group in self.groups if group.kind.has_candidates)
-        candidates = np.zeros((self._size, width), np.int64)
+        candidates = np.zeros((self.size, width), np.int64)
         candidates[self._index, : of_lane.shape[1]] = of_lane[self._lane_of_row]
         return candidates
 
-    # Reports
-
     def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
-        """The branches of a `StepReport`, int64 [branches, 5], and its rows.
-
-        `flat` fp64 is the result of `LMHead.score`: the scores [N, columns] of `row_scores`, then ids and
-        log-probabilities of top tokens, [2, rows, M] of each group.
-        """
+        """The branches of a `StepReport`, int64 [branches, 5], and its rows, from what `LMHead.score` returned,
+        fp64."""
         count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
         width = np.zeros(len(self._lanes), np.int64)
         table = []
@@ -282,7 +258,7 @@ class RowsToScore:
                 plan = lane.request.plan
                 width[at] = self._num_candidates[at] or plan.sampling_params.top_logprobs
                 table.append((lane.request.request_id, plan.step, lane.index, int(count[at]), int(width[at])))
-        size = self._size * columns
+        size = self.size * columns
         scores = flat[:size].reshape(-1, columns)[self._index]
         tokens, logprobs = self._tops(flat[size:], width[self._lane_of_row])
         rows = ScoredRows(
@@ -299,7 +275,6 @@ class RowsToScore:
     def _tops(
         self, flat: npt.NDArray[np.float64], width: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Top tokens and their log-probabilities of all rows, flat and in order of the rows."""
         total = int(width.sum())
         tokens, logprobs = np.zeros(total, np.int32), np.zeros(total, np.float32)
         first = np.cumsum(width) - width

@@ -16,22 +16,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention import SDPA_ATTENTION, AttentionBackend
-from lopa_ray.execution.canvas_attention import CanvasAttention
-from lopa_ray.execution.graph_capture import GraphCapture
+from lopa_ray.execution.attention import AttentionBackend
+from lopa_ray.execution.canvas_attention import default_attention
+from lopa_ray.execution.graph_capture import CudaCapture
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
-from lopa_ray.execution.launched_step import LaunchedStep
+from lopa_ray.execution.launched_step import LaunchedStep, StepTimes
 from lopa_ray.execution.lm_head import LMHead
+from lopa_ray.execution.model_inputs import model_inputs
 from lopa_ray.execution.packing import Packing, PackingOptions
-from lopa_ray.execution.payload_transfer import PayloadTransfer
-from lopa_ray.execution.self_conditioning import SelfConditioning
-from lopa_ray.execution.slots import Slots
+from lopa_ray.execution.slots import PayloadTransfer, Slots
 from lopa_ray.execution.staging import StagedLane, StagedStep
-from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
-from lopa_ray.model.canvas_model import CanvasModel
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
@@ -40,8 +37,6 @@ from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 logger = logging.getLogger("lopa.runner")
-
-DEFAULT_ATTENTION: AttentionBackend = SDPA_ATTENTION
 
 
 class BranchRunner:
@@ -57,15 +52,11 @@ class BranchRunner:
     ) -> None:
         """The cache has `max_num_seqs` slots of `max_model_len` positions.
 
-        By default attention uses torch's scaled_dot_product_attention lane by lane. A model that denoises canvases
-        computes the last one of an answer whole, which needs positions for it. Raises CapacityError if the cache
-        does not fit in memory.
+        `attention`: see `default_attention`. A model that denoises canvases computes the last one of an answer whole,
+        which needs positions for it. Raises CapacityError if the cache does not fit in memory.
         """
         config = model.config
-        of_model = (
-            CanvasAttention(model.config.layers) if isinstance(model, CanvasModel) else DEFAULT_ATTENTION
-        )
-        self.attention = attention or of_model
+        self.attention = attention or default_attention(config)
         self.model = model
         self.device = model.embed.weight.device
         self.cache = KVCache(
@@ -80,28 +71,21 @@ class BranchRunner:
             config.canvas_length,
         )
         self._lm_head = LMHead(model)
-        self._self_conditioning = (
-            SelfConditioning(model, self.cache) if isinstance(model, CanvasModel) else None
-        )
+        self._inputs = model_inputs(model, self.cache)
         self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
-            vocab_size=config.vocab_size,
-            mask_token_id=config.mask_token_id,
-            eos_token_id=config.eos_token_id,
-            shift=int(config.shifted),
+            vocabulary=self.vocabulary,
             fuse_greedy=model.tp_group.size == 1,
             bucket=self.attention.bucket,
             has_draft_adapter=isinstance(config, NativeConfig) and config.draft_rank > 0,
-            canvas_length=config.canvas_length,
         )
         self._probe = torch.zeros(1, device=self.device)  # there before memory can be short
         self.slots = Slots(self.cache)
-        self._clock = StepClock(self.device)
         self._graphs: StepGraphs | None = None
 
     @torch.inference_mode()
-    def capture_graphs(self, capture: GraphCapture) -> None:
+    def capture_graphs(self, capture: CudaCapture) -> None:
         """Capture steps as CUDA graphs, which later steps replay. Slots keep what they have.
 
         Raises SettingsError if the model or its attention has none, and what torch raises if a capture fails.
@@ -111,24 +95,22 @@ class BranchRunner:
         self._graphs.capture(capture)
 
     def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
-        """Carry out all commits, then evaluate this worker's branches: `launch`, and the report of what it returns."""
+        """`launch`, and the report of what it returns."""
         return self.launch(plan, transfer).report()
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> LaunchedStep:
         """Carry out all commits, and begin to evaluate this worker's branches.
 
-        An accelerator computes after this returns. Further steps may be launched before the report of this one, if they
-        have no request of it: the device computes them in order.
-
-        Commits that bring K/V from another worker are carried out together, after all of the K/V have arrived. A commit
-        is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError if the
-        cache or the staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
+        An accelerator computes after this returns, and further steps without a request of this one may be launched
+        before its report. Commits with K/V from other workers are carried out together, after all have arrived. A
+        commit is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError
+        if cache or staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
         """
-        times = self._clock.start()
+        times = StepTimes(self.device)
         self.slots.assign(plan)
-        payloads = self.slots.commits.payloads(plan, transfer)
-        commits = self.slots.commits.pending(plan, payloads)
+        payloads = self.slots.payloads(plan, transfer)
+        commits = self.slots.commits(plan, payloads)
         times.mark()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
@@ -151,68 +133,51 @@ class BranchRunner:
                 raise
             scores = None
         if scores is None:  # the error is gone by now, and with it the tensors of the first attempt
-            self._return_free_memory()
+            logger.warning(
+                "a step lacks memory on its device; torch's cache is emptied, and the step is tried once more"
+            )
+            if self.device.type != "cpu":  # what torch keeps can be in larger pieces again
+                torch.accelerator.empty_cache()
             scores = self._evaluate(packing, columns, graph)
         # A copy that is enqueued later would wait for the steps that are launched meanwhile.
-        scores = scores.to("cpu", non_blocking=self._clock.has_events)
+        scores = scores.to("cpu", non_blocking=times.has_events)
         times.mark()
         return LaunchedStep(plan, times, self.model.tp_group, packing.rows_to_score, scores)
 
     def _evaluate(self, packing: Packing, columns: StepColumns[Tensor], graph: StepGraph | None) -> Tensor:
-        """Forward, stage and score; returns what `score` returns. It may be repeated after a lack of memory."""
+        """Forward, score and stage; returns what `score` returns. It may be repeated after a lack of memory."""
+        kv: Tensor | None
         if graph is not None:
-            scores = graph.replay(packing)
-            self._stage(packing, columns, graph.rows, graph.kv)
-            return scores
-        rows, kv = self.forward(packing, columns)
-        if self._self_conditioning is None:  # before scores need memory
-            self._stage(packing, columns, rows, kv)
-            return self.score(packing, columns, rows)
-        scores = self.score(packing, columns, rows)
-        self._stage(packing, columns, rows, kv)
+            scores, rows, kv = graph.replay(packing), graph.rows, graph.kv
+        else:
+            rows, kv = self.forward(packing, columns)
+            scores = self.score(packing, columns, rows)
+        if kv is not None and packing.has_staged_rows:
+            self.slots.staging.add_step(packing.lanes, packing.stage_ranges, self.staged(columns, rows, kv))
         return scores
 
-    def _stage(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None) -> None:
-        if kv is not None and packing.has_staged_rows:
-            self.slots.staging.add_step(packing.lanes, packing.stage_ranges, self._gather(columns, rows, kv))
-
-    def _gather(self, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:
-        """See `StagedStep`; the arguments are what `forward` returns."""
-        staged = StagedStep.gather(columns, rows, kv)
-        if self._self_conditioning is None:
-            return staged
-        return staged.with_signals(self._self_conditioning.staged(columns))
-
-    def _return_free_memory(self) -> None:
-        """Return what torch's allocator keeps to the device, where it can be in larger pieces again."""
-        logger.warning(
-            "a step lacks memory on its device; torch's cache is emptied, and the step is tried once more"
-        )
-        if self.device.type != "cpu":
-            torch.accelerator.empty_cache()
-
-    # The slots, between steps
+    def staged(self, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:
+        """The staged rows of a forward, gathered from `rows` [R + S, D] and `kv` [L, 2, R, K, E] in the model's dtype.
+        One operation gathers all layers."""
+        return StagedStep(kv.index_select(2, columns.stage_rows), self._inputs.boundaries(columns, rows))
 
     def export_payload(self, requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.uint8]:
-        """See `Commits.payload`; as raw bytes, uint8 [bytes]."""
-        return payload_to_bytes(self.slots.commits.payload(requests))
+        """See `Slots.payload`; as raw bytes, uint8 [bytes]."""
+        return payload_to_bytes(self.slots.payload(requests))
 
     def reconcile(
-        self, request_by_slot: Mapping[int, int], pending_commits: Sequence[ScheduledRequest]
+        self, request_by_slot: Mapping[int, int], staged: Sequence[ScheduledRequest]
     ) -> tuple[bool, ...]:
         """See `Slots.reconcile`."""
-        return self.slots.reconcile(request_by_slot, pending_commits)
+        return self.slots.reconcile(request_by_slot, staged)
 
     def export_slots(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
         """See `Slots.export`."""
         return self.slots.export(request_by_slot)
 
     def import_slots(self, states: Sequence[SlotState]) -> None:
-        """Replace slots by their states on another worker."""
         for state in states:
             self.cache.import_slot(state)
-
-    # The packed forward
 
     def forward(self, packing: Packing, columns: StepColumns[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Run the packed forward. Both results have the model's dtype.
@@ -225,13 +190,7 @@ class BranchRunner:
             _, layers, two, heads, _, dim = self.cache.data.shape
             kv = self.cache.data.new_empty(layers, two, packing.rows_bucket, heads, dim)
         attention = self.attention.bind(self.cache, packing, columns)
-        if self._self_conditioning is not None:
-            self._self_conditioning.check(packing.lanes)
-            hidden = self._self_conditioning.forward(columns, attention, kv)
-        else:
-            weights = columns.input_weights if len(columns.input_weights) else None
-            draft_rows = columns.draft_rows if len(columns.draft_rows) else None
-            hidden = self.model(columns.ids, columns.positions, attention, kv, weights, draft_rows)
+        hidden = self._inputs.forward(columns, attention, kv)
         return torch.cat((hidden, self.cache.last_rows)), kv
 
     def score(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
@@ -239,10 +198,7 @@ class BranchRunner:
         groups = packing.rows_to_score.groups
         if not groups:
             return torch.empty(0, dtype=torch.float64, device=self.device)
-        observe = self._self_conditioning.observe if self._self_conditioning is not None else None
-        return self._lm_head.score(groups, columns, rows, observe)
-
-    # Research and state
+        return self._lm_head.score(groups, columns, rows, self._inputs.observe)
 
     @torch.inference_mode()
     def logits(
@@ -281,7 +237,7 @@ class BranchRunner:
         rows, kv = self.forward(packing, columns)
         hidden = rows[: len(ids)]
         if kv is not None:
-            staged = StagedLane(self._gather(columns, rows, kv), packing.stage_ranges[0], 0, start)
+            staged = StagedLane(self.staged(columns, rows, kv), packing.stage_ranges[0], 0, start)
             self.cache.write_payload(slot, to_stage, self.cache.gather_payload([(slot, to_stage, staged)]))
         most = self._lm_head.max_rows
         parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]
@@ -291,17 +247,12 @@ class BranchRunner:
 
     @property
     def position_bytes(self) -> int:
-        """Bytes of K/V per cached position."""
         return self.cache.data[0, :, :, :, 0].numel() * self.cache.data.element_size()
 
     def check_device(self) -> None:
-        """Compute something on the device and wait for it.
-
-        Raises what torch raises if the device computes no more: after an illegal memory access every later use of a
-        CUDA context fails.
-        """
+        """Raises what torch raises if the device computes no more: after an illegal memory access every later use of a
+        CUDA context fails."""
         self._probe.add_(1).item()
 
     def checksums(self) -> list[SlotChecksum]:
-        """The checksum of every slot."""
         return [self.cache.checksum(slot) for slot in range(len(self.cache.request_ids))]

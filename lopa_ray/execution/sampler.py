@@ -1,12 +1,9 @@
 """Sampling: computes token, probability and ranking score per row of logits on the device, for any sampling parameters.
 
 The softmax is over the full vocabulary. Forbidden tokens (the mask token, padding of the vocabulary, EOS before
-`min_tokens`, and tokens that a constraint excludes) are excluded only from the choice of the token, so the
-probabilities of all other tokens are those of the model. The published decoders can choose the mask token, and then
-hang.
-
-The columns of rows may be divided among the shards of a model. Then all shards score together (see
-`vocab_parallel.py`). The host does not wait for the device here, except for nucleus sampling over shards.
+`min_tokens`, and tokens that a constraint excludes) are excluded only from the choice of the token, so all
+probabilities are the model's. The published decoders can choose the mask token, and then hang. Columns of rows may be
+divided among shards (see `vocab_parallel.py`). Only nucleus sampling over shards has the host wait for the device.
 
 Shape suffixes: N rows to score, V vocabulary (of a shard: its part of it), W ids that end an answer, M top tokens.
 """
@@ -30,17 +27,16 @@ class SamplerOutput:
     """The results per row. Floating numbers are fp32, or fp64 if `SamplingParams.precision` is float64."""
 
     tokens: Tensor
-    """int64 [N]: ids of the chosen tokens."""
+    """int64 [N]"""
     probabilities: Tensor
-    """[N]: probabilities of the tokens."""
     logprobs: Tensor
     """[N]: log-probabilities of the tokens under the model's logits, without temperature, filters and changes."""
     scores: Tensor
-    """[N]: ranking scores."""
+    """[N]: by the ranking."""
     top_tokens: Tensor
-    """int64 [N, M]: ids of the tokens with the largest logits."""
+    """int64 [N, M]: the tokens with the largest logits."""
     top_logprobs: Tensor
-    """[N, M]: log-probabilities of the top tokens."""
+    """[N, M]"""
 
 
 def filter_logits(
@@ -54,9 +50,8 @@ def filter_logits(
 ) -> Tensor:
     """Logits [N, V] of fp32 or fp64, in which tokens outside the nucleus and the top k have the lowest finite value.
 
-    `top_p` [N, 1] has the dtype of the logits. The nucleus includes the token whose probability crosses `top_p`.
-    `top_k` int64 [N, 1] is at most `max_top_k`. Order and renormalisation are those of LoPA (the nucleus first), or of
-    SDAR with `top_k_first`.
+    The nucleus includes the token whose probability crosses `top_p` [N, 1], of the logits' dtype. `top_k` int64 [N, 1]
+    is at most `max_top_k`. LoPA takes the nucleus first, SDAR (`top_k_first`) the top k.
     """
     lowest = torch.finfo(logits.dtype).min
 
@@ -147,8 +142,8 @@ def score_candidates(
 ) -> SamplerOutput:
     """The log-probabilities, in fp32, of several tokens in rows of logits [N, V] of any float type.
 
-    `candidates` int64 [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. Tokens,
-    probabilities, log-probabilities and scores are those of each row's first candidate, the scores being probabilities.
+    `candidates` int64 [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. All but
+    the top tokens is about each row's first candidate; scores are probabilities.
     """
     logits = logits.float().masked_fill(banned_tokens, -torch.inf)
     logprobs = ops.gather_several(logits, candidates) - ops.logsumexp(logits)

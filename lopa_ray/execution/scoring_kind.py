@@ -58,7 +58,7 @@ def row_numbers(params: SamplingParams) -> RowNumbers[float]:
 
 @dataclass(frozen=True, slots=True)
 class ScoringKind:
-    """The properties that all rows have in common that are scored in one call. Their `RowNumbers` differ."""
+    """The properties that all rows of one call have in common. Their `RowNumbers` differ."""
 
     precision: str = "float32"
     is_sampled: bool = False
@@ -66,7 +66,7 @@ class ScoringKind:
     has_temperature: bool = False
     """Whether probabilities and scores have a temperature."""
     has_draw_temperature: bool = False
-    """Whether draws have a temperature other than that of probabilities."""
+    """Whether draws have another temperature than probabilities."""
     has_top_p: bool = False
     has_top_k: bool = False
     top_k_first: bool = False
@@ -86,7 +86,6 @@ class ScoringKind:
     def of(
         cls, params: SamplingParams, vocab_size: int, *, is_constrained: bool, has_logit_changes: bool
     ) -> Self:
-        """The kind of rows with these parameters."""
         is_sampled, shape = params.temperature > 0, params.confidence_temperature
         has_top_k = params.top_k is not None and params.top_k < vocab_size
         has_top_p = params.top_p is not None and params.top_p < 1.0

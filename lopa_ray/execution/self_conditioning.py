@@ -1,9 +1,8 @@
 """Self-conditioning: a step's canvas takes in what the step before found likely at each position (DiffusionGemma).
 
-The logits of a step become one row per position of its canvas, a signal, which the step stages beside its K/V. The
-commit in the next step brings it to the slot of every worker, and the plan of that step names the step that it is from
-(`Plan.conditioned_on`), so a slot with another state is noticed. Losses of workers, copies of slots and replays treat a
-signal as they treat K/V.
+The logits of a step become one row per position of its canvas, a signal, which the step stages with its K/V. The commit
+in the next step brings it to the slots of all workers, and `Plan.conditioned_on` names its step, so a slot with another
+state is noticed. Losses of workers, copies of slots and replays treat a signal as K/V.
 
 Shape suffixes: R packed rows, N scored rows, D hidden size, V vocabulary, S slots, A positions of a canvas, Q lanes
 that stage.
@@ -18,7 +17,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
@@ -36,10 +34,8 @@ NOTHING = np.zeros(0, np.int64)
 def signal_rows(
     lanes: Sequence[Lane], first_rows: Sequence[int], rows: int, canvas_length: int
 ) -> npt.NDArray[np.int64]:
-    """For each of `rows` packed rows the index of its signal among those of all slots, S x A; or one of the above.
-
-    int64 [R]; [0] if `canvas_length` is 0. Lane i begins at row `first_rows[i]`.
-    """
+    """The index of each row's signal among the S x A of all slots, or one of the above: int64 [R]; [0] if
+    `canvas_length` is 0. Lane i begins at row `first_rows[i]`."""
     if not canvas_length:
         return NOTHING
     index = np.full(rows, NO_SIGNAL)
@@ -47,7 +43,7 @@ def signal_rows(
         of_lane = slice(first, first + len(lane.canvas))
         if lane.encodes:
             index[of_lane] = ENCODED
-        elif lane.conditioned_on:
+        elif lane.request is not None and lane.request.plan.conditioned_on:
             index[of_lane] = lane.slot * canvas_length + np.arange(len(lane.canvas))
     return index
 
@@ -55,10 +51,8 @@ def signal_rows(
 def stage_signals(
     lanes: Sequence[Lane], rows_to_score: RowsToScore, canvas_length: int
 ) -> npt.NDArray[np.int64]:
-    """For each position of the canvas of each staging lane the scored row that its signal is made of, among the N.
-
-    int64 [Q x A]; N stands for no signal, as after a step of the encoder. [0] if `canvas_length` is 0.
-    """
+    """For each position of the canvas of each staging lane the scored row that its signal is made of, or N for none, as
+    after a step of the encoder: int64 [Q x A]; [0] if `canvas_length` is 0."""
     if not canvas_length:
         return NOTHING
     parts = [NOTHING]
@@ -73,28 +67,15 @@ def stage_signals(
 
 
 class SelfConditioning:
-    """The self-conditioning of all canvases that a worker denoises."""
+    """`ModelInputs` with the self-conditioning of all canvases that a worker denoises."""
 
     def __init__(self, model: CanvasModel, cache: KVCache) -> None:
         self._model, self._cache = model, cache
         self._new: list[Tensor] = []
         """Signals of the step's scored rows, part by part in the model's dtype."""
 
-    def check(self, lanes: Sequence[Lane]) -> None:
-        """Raise ProtocolError if a slot has not the signal that a plan asks for. Commits are carried out."""
-        for lane in lanes:
-            if not lane.conditioned_on:
-                continue
-            last = self._cache.last_commit[lane.slot]
-            if last != lane.conditioned_on:
-                raise ProtocolError(
-                    f"slot {lane.slot} has the self-conditioning of step {last}; the plan is conditioned on step "
-                    f"{lane.conditioned_on}"
-                )
-
     def forward(self, columns: StepColumns[Tensor], attention: AttentionFn, kv: Tensor | None) -> Tensor:
-        """The hidden rows [R, D] of a step, in the model's dtype; `kv` as in `MaskPredictor.__call__`."""
-        self._new = []  # of an attempt that lacked memory
+        self._new = []  # an attempt that lacked memory may have left some
         index, config = columns.signal_rows, self._model.config
         by_slot = self._cache.boundary.view(-1, 1 + config.canvas_length, config.hidden_size)
         slot, position = index // config.canvas_length, index % config.canvas_length
@@ -105,15 +86,12 @@ class SelfConditioning:
         return hidden
 
     def observe(self, logits: Tensor, numbers: Tensor) -> None:
-        """Take in logits [N, V] of any float type, with the numbers fp64 [N, columns] of their rows."""
         temperature = numbers[:, COLUMN.draw_temperature, None].float()
         self._new.append(self._model.signals(logits.float() / temperature))
 
-    def staged(self, columns: StepColumns[Tensor]) -> Tensor:
-        """The signals that the lanes of a step stage, [Q, A * D] in the model's dtype, of what was observed in it."""
-        hidden = self._model.config.hidden_size
-        none = torch.zeros(1, hidden, dtype=self._cache.boundary.dtype, device=self._cache.boundary.device)
-        signals = torch.cat((*self._new, none))
+    def boundaries(self, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
+        # Behind the hidden rows [Q, D]: the signals [Q, A * D].
+        signals = torch.cat((*self._new, rows.new_zeros(1, rows.shape[1])))
         self._new = []
-        staged = signals.index_select(0, columns.stage_signals)
-        return staged.view(len(columns.stage_boundaries), -1)
+        staged = signals.index_select(0, columns.stage_signals).view(len(columns.stage_boundaries), -1)
+        return torch.cat((rows.index_select(0, columns.stage_boundaries), staged), dim=1)

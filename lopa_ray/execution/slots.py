@@ -1,23 +1,50 @@
-"""Slots: whose each slot of a worker's cache is, the K/V that are staged for its next commit, and stored prefixes."""
+"""Slots: whose each slot of a worker's cache is, the K/V of its next commit, and stored prefixes.
+
+Words for a K/V row on its way: it is computed in a *lane* (the rows of a branch in a step), *staged* where a lane keeps
+it for a commit in the next step, and part of a *payload* where it is copied or sent: a flat tensor with the K/V and the
+boundary rows of commits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from lopa_ray.execution.commits import Commits
+from torch import Tensor
+
+from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import KVCache, SlotState
 from lopa_ray.execution.prefix_store import PrefixStore
-from lopa_ray.execution.staging import StagingBuffer
+from lopa_ray.execution.staging import StagedCommit, StagedLane, StagingBuffer
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 
 
+class PayloadTransfer(Protocol):
+    """A worker's connection to the other workers of its group."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this worker, from 0 on."""
+        ...
+
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
+        """Fill the payload of each source rank, flat [values] in the cache's dtype, with what that worker has in it.
+
+        All workers call it with the same ranks in the same order. On return all payloads are filled, on the device.
+        Raises TransferError if one does not arrive; then none may be used.
+        """
+        ...
+
+
 class Slots:
-    """The slots of one worker. The cache has their K/V; this decides what of it stays."""
+    """The slots of one worker. The cache has their K/V; this decides what of it stays, and finds the K/V of commits.
+
+    A commit that a slot has from an attempt at the same step is not carried out again.
+    """
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
         self.staging = StagingBuffer()
-        self.commits = Commits(cache, self.staging)
         self.prefix_store = PrefixStore(cache)
 
     def assign(self, plan: StepPlan) -> None:
@@ -26,25 +53,102 @@ class Slots:
         for scheduled in plan.requests:
             self._assign(scheduled.slot, scheduled.request_id)
 
+    def payloads(self, plan: StepPlan, transfer: PayloadTransfer | None) -> dict[int, Tensor]:
+        """Rank of a source → one payload of all commits that bring K/V from it, flat [values] in the cache's dtype.
+
+        This worker's own is filled, the others are uninitialised. Raises ProtocolError without a transfer, or if K/V
+        that this worker is to send are not here.
+        """
+        by_source = plan.commits_by_source
+        if not by_source:
+            return {}
+        if transfer is None:
+            raise ProtocolError("a commit names a source worker, but K/V cannot be broadcast here")
+        return {
+            source: self.payload(requests)
+            if source == transfer.rank
+            else self._cache.empty_payload(sum(map(_positions, requests)), len(requests))
+            for source, requests in by_source.items()
+        }
+
+    def payload(self, requests: Sequence[ScheduledRequest]) -> Tensor:
+        """One payload of the requests' commits, flat [values] in the cache's dtype (see `KVCache.empty_payload`).
+
+        The K/V are as this worker has them, staged or in the slot. Raises ProtocolError if it does not have them.
+        """
+        return self._cache.gather_payload(
+            [
+                (
+                    scheduled.slot,
+                    scheduled.plan.commit.spans,
+                    None if self._is_carried_out(scheduled) else self._staged(scheduled),
+                )
+                for scheduled in requests
+                if scheduled.plan.commit is not None
+            ]
+        )
+
+    def commits(self, plan: StepPlan, payloads: Mapping[int, Tensor]) -> list[StagedCommit]:
+        """The commits to carry out: of K/V staged here, then of those in payloads, which may still be on their way.
+
+        `payloads`: see `payloads`, [values] in the cache's dtype each. A source commits what it sends as the other
+        workers do. Raises ProtocolError if K/V are not staged.
+        """
+        commits = [
+            StagedCommit(self._staged(scheduled), scheduled.slot, scheduled.plan.commit.spans)
+            for scheduled in plan.requests
+            if scheduled.plan.commit is not None
+            and scheduled.source_rank is None
+            and not self._is_carried_out(scheduled)
+        ]
+        for source, requests in plan.commits_by_source.items():
+            step, row = self._cache.split_payload(payloads[source], len(requests)), 0
+            for boundary_row, scheduled in enumerate(requests):
+                rows = range(row, row := row + _positions(scheduled))
+                if scheduled.plan.commit is not None and not self._is_carried_out(scheduled):
+                    lane = StagedLane(step, rows, boundary_row, start=0)
+                    commits.append(StagedCommit(lane, scheduled.slot, scheduled.plan.commit.spans))
+        return commits
+
     def retain(self, plan: StepPlan) -> None:
-        """After the commits: drop what was staged, save prefixes of what is committed, and keep what the plans read."""
+        """After the commits: drop what was staged, save prefixes of what is committed, and keep what the plans read.
+
+        Raises ProtocolError if a slot lacks what a plan reads.
+        """
         for scheduled in plan.requests:
-            self._retain(scheduled)
+            slot, commit = scheduled.slot, scheduled.plan.commit
+            if commit is not None:
+                self._cache.last_commit[slot] = commit.step
+                # Every staged branch keeps the staged rows of its whole step in memory. A step that is made in parts
+                # has staged some in those before.
+                self.staging.retain_step(slot, scheduled.plan.step)
+                if scheduled.save_prefix is not None:
+                    self.prefix_store.save(scheduled.save_prefix, slot)
+            elif not scheduled.plan.cached:
+                # A request that begins anew in the slot that it gave away carries out its commits once more.
+                self._cache.last_commit[slot] = 0
+            self._cache.retain(slot, scheduled.plan.cached)
+            self.prefix_store.load(scheduled.stored_prefix, slot)
+            last, wanted = self._cache.last_commit[slot], scheduled.plan.conditioned_on
+            if wanted not in (0, last):
+                raise ProtocolError(
+                    f"slot {slot} has the self-conditioning of step {last}; the plan is conditioned on step {wanted}"
+                )
 
     def reconcile(
-        self, request_by_slot: Mapping[int, int], pending_commits: Sequence[ScheduledRequest]
+        self, request_by_slot: Mapping[int, int], staged: Sequence[ScheduledRequest]
     ) -> tuple[bool, ...]:
         """Drop everything except the requests in flight (slot → request) and the staged K/V of their next commits.
 
-        New workers have no stored prefixes, so every worker drops its own. `pending_commits` has, for each next commit,
-        the scheduled request that staged its K/V. Returns for each whether its K/V are here, staged or committed.
+        New workers have no stored prefixes, so every worker drops its own. `staged` has, for each next commit, the
+        scheduled request that staged its K/V. Returns for each whether its K/V are here, staged or committed.
         """
         self.prefix_store.clear()
-        steps = {scheduled.slot: scheduled.plan.step for scheduled in pending_commits}
+        steps = {scheduled.slot: scheduled.plan.step for scheduled in staged}
         for slot in range(len(self._cache.request_ids)):
             self._assign(slot, request_by_slot.get(slot))
             self.staging.retain_step(slot, steps.get(slot))
-        return tuple(self._has_payload(scheduled) for scheduled in pending_commits)
+        return tuple(self._has_staged(scheduled) for scheduled in staged)
 
     def export(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
         """The states of the slots of requests in flight (slot → request), for a worker that joins."""
@@ -60,23 +164,30 @@ class Slots:
             self._cache.reset(slot, request_id)
             self.staging.clear(slot)
 
-    def _retain(self, scheduled: ScheduledRequest) -> None:
-        slot, commit = scheduled.slot, scheduled.plan.commit
-        if commit is not None:
-            self._cache.last_commit[slot] = commit.step
-            # Every staged branch keeps the staged rows of its whole step in memory. A step that is made in parts has
-            # staged some in those before.
-            self.staging.retain_step(slot, scheduled.plan.step)
-            if scheduled.save_prefix is not None:
-                self.prefix_store.save(scheduled.save_prefix, slot)
-        elif not scheduled.plan.cached:
-            # A request that begins anew in the slot that it gave away carries out its commits once more.
-            self._cache.last_commit[slot] = 0
-        self._cache.retain(slot, scheduled.plan.cached)
-        self.prefix_store.load(scheduled.stored_prefix, slot)
-
-    def _has_payload(self, scheduled: ScheduledRequest) -> bool:
+    def _has_staged(self, scheduled: ScheduledRequest) -> bool:
         slot, plan = scheduled.slot, scheduled.plan
         branch = None if plan.stage_shared else scheduled.branch_indices[0]
         is_staged = self.staging.get(slot, plan.step, branch) is not None
         return is_staged or self._cache.last_commit[slot] == plan.step
+
+    def _is_carried_out(self, scheduled: ScheduledRequest) -> bool:
+        """Whether the slot has the request's commit already, from a step that is now repeated."""
+        commit, slot = scheduled.plan.commit, scheduled.slot
+        is_here = self._cache.request_ids[slot] == scheduled.request_id
+        return commit is not None and is_here and self._cache.last_commit[slot] == commit.step
+
+    def _staged(self, scheduled: ScheduledRequest) -> StagedLane:
+        """The lane that is staged here for the request's commit. Raises ProtocolError if there is none."""
+        commit = scheduled.plan.commit
+        assert commit is not None
+        staged = self.staging.get(scheduled.slot, commit.step, None if commit.shared else commit.branch)
+        if staged is None:
+            raise ProtocolError(
+                f"request {scheduled.request_id}: nothing is staged for the commit of step {commit.step}"
+            )
+        return staged
+
+
+def _positions(scheduled: ScheduledRequest) -> int:
+    """How many positions a request's commit has."""
+    return 0 if scheduled.plan.commit is None else sum(map(len, scheduled.plan.commit.spans))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from lopa_ray.execution.lane import Lane
-from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.protocol.plan import Spans
 
 
@@ -23,20 +20,7 @@ class StagedStep:
     kv: Tensor
     """[L, 2, P, K, E]: keys and values of the P staged rows."""
     boundaries: Tensor
-    """[Q, D]: the last hidden row of the first span of each staging lane; see `KVCache.boundary`, also for what is
-    behind it with models that denoise canvases."""
-
-    @classmethod
-    def gather(cls, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> Self:
-        """Gather staged rows from the hidden rows [R + S, D] and the keys and values [L, 2, R, K, E] of a forward.
-
-        Both have the model's dtype. One operation gathers all layers.
-        """
-        return cls(kv.index_select(2, columns.stage_rows), rows.index_select(0, columns.stage_boundaries))
-
-    def with_signals(self, signals: Tensor) -> Self:
-        """The same with the self-conditioning [Q, A * D] of each staging lane, in the model's dtype."""
-        return replace(self, boundaries=torch.cat((self.boundaries, signals), dim=1))
+    """[Q, D]: the boundary row of each staging lane; see `KVCache`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,21 +37,22 @@ class StagedLane:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PendingCommit:
+class StagedCommit:
     """Staged K/V that a step commits to a slot, or that another worker has sent for it."""
 
     staged: StagedLane
     slot: int
     spans: Spans
 
-    def positions(self) -> npt.NDArray[np.int64]:
-        """The positions of the staged rows, int64 [positions]."""
-        start = self.staged.start
-        return np.concatenate([np.arange(max(span.start, start), span.stop) for span in self.spans])
+
+def fresh_positions(spans: Spans, start: int) -> npt.NDArray[np.int64]:
+    """The positions of `spans` from `start` on, int64 [positions]: those that a lane computes."""
+    parts = [np.arange(max(span.start, start), span.stop) for span in spans]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 class StagingBuffer:
-    """Staged K/V by slot and branch. Each slot has the K/V that one step has staged."""
+    """Staged lanes by slot and branch. The lanes of a slot are of one step."""
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
@@ -76,10 +61,8 @@ class StagingBuffer:
         """Slot → branch → staged lane."""
 
     def add_step(self, lanes: Sequence[Lane], rows: Sequence[range], step: StagedStep) -> None:
-        """Keep the K/V that the lanes of a step stage, and drop those that an earlier step staged for the same slots.
-
-        `rows` has, for each staging lane in order, the range of its rows among the staged rows.
-        """
+        """Keep the K/V that the lanes of a step stage, in place of earlier ones of the same slots. `rows` has the
+        staged rows of each staging lane, in order."""
         staging = [lane for lane in lanes if lane.to_stage]
         for at, (lane, of_lane) in enumerate(zip(staging, rows, strict=True)):
             if lane.request is not None:
@@ -88,21 +71,16 @@ class StagingBuffer:
                 self._lanes.setdefault(lane.slot, {})[lane.index] = StagedLane(step, of_lane, at, lane.start)
 
     def get(self, slot: int, step: int, branch: int | None) -> StagedLane | None:
-        """The lane that a branch staged in that step, or None. If `branch` is None, the lane of any branch is returned.
-
-        The latter is for steps in which all branches stage the same K/V.
-        """
+        """The lane that a branch staged in that step, or None. `branch` is None where all of them stage the same."""
         if self._steps.get(slot) != step:
             return None
         lanes = self._lanes[slot]
         return next(iter(lanes.values())) if branch is None else lanes.get(branch)
 
     def retain_step(self, slot: int, step: int | None) -> None:
-        """Drop the K/V that any other step staged for the slot."""
         if self._steps.get(slot) != step:
             self.clear(slot)
 
     def clear(self, slot: int) -> None:
-        """Drop all staged K/V of the slot."""
         self._steps.pop(slot, None)
         self._lanes.pop(slot, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.launched_step import has_events
 from lopa_ray.execution.packing import Packing, PackingOptions, bucket_tiles
 from lopa_ray.execution.scoring_kind import COLUMN, row_numbers
-from lopa_ray.execution.step_clock import has_events
 from lopa_ray.execution.step_columns import ALIGN_BYTES, WORD_BYTES, StepColumns, host_buffer
 from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.kernels.slot_attention import TILE_COLUMNS
@@ -42,24 +43,22 @@ PLAIN = np.array(row_numbers(SamplingParams()))
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a bucket: as an array in the pinned memory, and as a tensor on the device."""
+    """A column in the pinned memory, and on the device."""
 
     host: npt.NDArray[np.generic]
     device: Tensor
 
 
 class StepBuffer:
-    """Pinned memory, and as much on the device. All buckets share it, because steps follow one another."""
+    """Pinned memory in words of 8 bytes, and as much on the device. All buckets share it: steps follow one another."""
 
     def __init__(self, device: torch.device, words: int) -> None:
-        """`words`: of 8 bytes."""
         self.words = words
         self._host = host_buffer(words, device)
         self._device = torch.zeros(words, dtype=torch.int64, device=device)
         self._copied = torch.Event(device) if has_events(device) else None
 
     def column(self, at: int, shape: tuple[int, ...], dtype: torch.dtype) -> Column:
-        """The words from `at` on, as a column of that shape and type (int64 or float64)."""
         end = at + math.prod(shape)
         host, device = (words[at:end].view(dtype).view(shape) for words in (self._host, self._device))
         return Column(host.numpy(), device)
@@ -70,37 +69,20 @@ class StepBuffer:
             self._copied.synchronize()
 
     def copy(self, words: int) -> None:
-        """Copy the first `words` words to the device, asynchronously."""
         self._device[:words].copy_(self._host[:words], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
 
 
 class BucketInputs:
-    """The inputs of all captured steps of a bucket.
-
-    Shape suffixes: those of `StepColumns`. The number N of rows to score is R, which is the most that a step can have.
-    """
+    """The inputs of all captured steps of a bucket, where all R rows of `StepColumns` may be scored: N is R."""
 
     def __init__(self, buffer: StepBuffer, rows: int, options: PackingOptions) -> None:
-        self.rows = rows
-        tiles = most_tiles(rows, options)
-        shapes = {
-            "ids": (rows,),
-            "positions": (rows,),
-            "stops": (rows,),
-            "tiles": (tiles, TILE_COLUMNS),
-            "lanes": (tiles + 1, 3),
-            "score_rows": (rows,),
-            "score_numbers": (rows, len(COLUMN)),
-            "ending_ids": (rows, MAX_ENDING_IDS),
-            "draft_rows": (rows if options.has_draft_adapter else 0,),
-        }
         self._buffer = buffer
+        self._layout = layout(rows, options)
         self._inside: dict[str, Column] = {}
         at = 0
-        for name, shape in shapes.items():
-            dtype = torch.float64 if name in ("score_numbers", "draft_rows") else torch.int64
+        for name, (shape, dtype, _) in self._layout.items():
             self._inside[name] = buffer.column(at, shape, dtype)
             at = aligned(at + math.prod(shape))
         self._end = at
@@ -109,11 +91,9 @@ class BucketInputs:
 
     @staticmethod
     def words(rows: int, options: PackingOptions) -> int:
-        """The words of a buffer that is enough for buckets of up to `rows` rows."""
-        tiles = most_tiles(rows, options)
-        of_row = 5 + len(COLUMN) + MAX_ENDING_IDS
-        gaps = (len(StepColumns.__slots__)) * ALIGN_BYTES // WORD_BYTES
-        return of_row * rows + TILE_COLUMNS * tiles + 3 * (tiles + 1) + gaps + OUTSIDE_WORDS
+        return OUTSIDE_WORDS + sum(
+            aligned(math.prod(shape)) for shape, _, _ in layout(rows, options).values()
+        )
 
     @property
     def columns(self) -> StepColumns[Tensor]:
@@ -133,29 +113,13 @@ class BucketInputs:
         )
 
     def fill(self, columns: StepColumns[npt.NDArray[np.generic]]) -> StepColumns[Tensor]:
-        """The columns of a step that `takes` accepts, on the device: one copy, which the host does not wait for. Shapes
-        and dtypes, such as int64 [R] of the ids, are those of `StepColumns`, but for R rows to score.
-
-        They are valid until the next step is filled in.
-        """
+        """The columns of a step that `takes` accepts, such as int64 [R] of the ids, with R rows to score, on the device
+        until the next step: one copy, which the host does not wait for."""
         self._buffer.wait()
-        inside = self._inside
-        for name in ("ids", "positions", "stops"):
-            inside[name].host[...] = getattr(columns, name)
-        unused_lane = (0, 0, self.rows)
-        for name, padding in (("tiles", 0), ("lanes", unused_lane)):
-            array = getattr(columns, name)
-            inside[name].host[: len(array)] = array
-            inside[name].host[len(array) :] = padding
-        scored, ids = columns.ending_ids.shape
-        inside["score_rows"].host[scored:] = 0
-        inside["score_numbers"].host[scored:] = PLAIN
-        inside["ending_ids"].host[scored:] = -1
-        inside["score_rows"].host[:scored] = columns.score_rows
-        inside["score_numbers"].host[:scored] = columns.score_numbers
-        inside["ending_ids"].host[:scored, ids:] = -1
-        inside["ending_ids"].host[:scored, :ids] = columns.ending_ids
-        inside["draft_rows"].host[...] = columns.draft_rows if len(columns.draft_rows) else 0
+        for name, (_, _, padding) in self._layout.items():
+            array, host = getattr(columns, name), self._inside[name].host
+            host[...] = padding
+            host[tuple(map(slice, array.shape))] = array
         at, outside = self._end, {}
         for name in OUTSIDE:
             array = getattr(columns, name)
@@ -167,9 +131,20 @@ class BucketInputs:
         return StepColumns(**self._nothing | outside)
 
 
-def most_tiles(rows: int, options: PackingOptions) -> int:
-    """The most tiles that a captured step of so many rows may have."""
-    return bucket_rows(bucket_tiles(rows, options.heads_per_kv_head))
+def layout(rows: int, options: PackingOptions) -> dict[str, tuple[tuple[int, ...], torch.dtype, Any]]:
+    """The columns that the graph of a bucket of `rows` rows reads: shape, dtype, and padding of what a step lacks."""
+    tiles = bucket_rows(bucket_tiles(rows, options.heads_per_kv_head))
+    return {
+        "ids": ((rows,), torch.int64, 0),
+        "positions": ((rows,), torch.int64, 0),
+        "stops": ((rows,), torch.int64, 0),
+        "tiles": ((tiles, TILE_COLUMNS), torch.int64, 0),
+        "lanes": ((tiles + 1, 3), torch.int64, (0, 0, rows)),
+        "score_rows": ((rows,), torch.int64, 0),
+        "score_numbers": ((rows, len(COLUMN)), torch.float64, PLAIN),
+        "ending_ids": ((rows, MAX_ENDING_IDS), torch.int64, -1),
+        "draft_rows": ((rows if options.has_draft_adapter else 0,), torch.float64, 0),
+    }
 
 
 def aligned(words: int) -> int:
@@ -182,7 +157,7 @@ def example_step(rows: int, options: PackingOptions) -> Packing:
     """A step of that many rows, for warm-ups and captures: lanes of masks in the first slot, with nothing cached."""
     lengths = [min(options.capacity, rows - first) for first in range(0, rows, options.capacity)]
     lanes = [
-        Lane(0, 0, np.full(length, options.mask_token_id, np.int64), ((length, length),))
+        Lane(0, 0, np.full(length, options.vocabulary.mask_token_id, np.int64), ((length, length),))
         for length in lengths
     ]
     return Packing(lanes, (), options)

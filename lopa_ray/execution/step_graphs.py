@@ -18,9 +18,10 @@ from torch import Tensor
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.attention import AttentionBackend, GraphAttention
-from lopa_ray.execution.graph_capture import Graph, GraphCapture
+from lopa_ray.execution.graph_capture import CudaCapture
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lm_head import LMHead
+from lopa_ray.execution.model_inputs import TokenInputs
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.scoring_kind import GREEDY
@@ -51,10 +52,10 @@ def graph_refusal(model: MaskPredictor, attention: AttentionBackend) -> str | No
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGraph:
-    """The captured step of a bucket, and what it writes."""
+    """The captured step of a bucket, and its results."""
 
     inputs: BucketInputs
-    graph: Graph
+    graph: torch.cuda.CUDAGraph
     rows: Tensor
     """[R + S, D] in the model's dtype: hidden rows, then the boundary rows of slots; see `BranchRunner.forward`."""
     kv: Tensor
@@ -102,18 +103,15 @@ class StepGraphs:
         return len(self._graphs)
 
     def graph_of(self, packing: Packing) -> StepGraph | None:
-        """The graph that computes this step, or None."""
         graph = self._graphs.get(packing.rows_bucket)
         if graph is None or not graph.inputs.takes(packing) or not self._attention.fits(packing):
             return None
         return graph
 
-    def capture(self, capture: GraphCapture) -> None:
-        """Capture the steps of all buckets, the largest first: all share one pool, so the smaller ones take no more.
-
-        A bucket that takes more than `MEMORY_SHARE` of the free memory gets no graph. Raises what torch raises if a
-        step does what a graph cannot have.
-        """
+    def capture(self, capture: CudaCapture) -> None:
+        """Capture the steps of all buckets, the largest first: the smaller ones share its memory. One that takes more
+        than `MEMORY_SHARE` of the free memory gets no graph. Raises what torch raises for a step that no graph can
+        have."""
         began, budget = time.perf_counter(), int(MEMORY_SHARE * capture.free_bytes())
         for at, rows in enumerate(self._buckets):
             if at % 8 == 0:
@@ -126,7 +124,7 @@ class StepGraphs:
             time.perf_counter() - began,
         )
 
-    def _capture_bucket(self, rows: int, capture: GraphCapture, budget: int) -> None:
+    def _capture_bucket(self, rows: int, capture: CudaCapture, budget: int) -> None:
         """Capture the step of one bucket, if what it computes on the way takes no more than `budget` bytes."""
         slots = len(self._cache.request_ids)
         layers, two, heads, dim = self._kv_shape
@@ -142,8 +140,7 @@ class StepGraphs:
 
         def step() -> None:
             attention = self._attention.bind_rows(self._cache, rows, columns)
-            draft_rows = columns.draft_rows if len(columns.draft_rows) else None
-            forwarded = self._model(columns.ids, columns.positions, attention, kv, None, draft_rows)
+            forwarded = TokenInputs(self._model).forward(columns, attention, kv)
             torch.cat((forwarded, self._cache.last_rows), out=packed)
             scores.copy_(self._lm_head.score([group], columns, packed))
 

@@ -1,8 +1,7 @@
 """Operations of scoring along the vocabulary, over whole rows of logits, or over rows that are divided among shards.
 
-Shards exchange a few numbers per row: the largest logit, the sum of the exponentials, and the best token with its
-value. Whole rows are exchanged only if a nucleus may contain very many tokens. Of equal values the one with the lowest
-id is taken, on any number of shards.
+Shards exchange a few numbers per row, and whole rows only if a nucleus may contain very many tokens. Of equal values
+the one with the lowest id is taken, on any number of shards.
 
 Shape suffixes: N rows, V vocabulary (of a shard: its part of it), K best tokens, S shards.
 """
@@ -102,13 +101,10 @@ class VocabOps:
 
 
 class VocabParallelOps(VocabOps):
-    """The same operations over rows whose columns are divided among shards.
+    """The same operations, and ids of the whole vocabulary, over rows whose columns are divided among shards.
 
-    All shards must make the same calls in the same order. They get the same results, which are those of whole rows. Ids
-    are those of the whole vocabulary.
-
-    The end of a nucleus is searched among the best `NUCLEUS_CANDIDATES` tokens of each shard. Rows whose nucleus may
-    extend beyond these are gathered as a whole.
+    All shards must make the same calls in the same order. They get the results of whole rows. The end of a nucleus is
+    searched among the best `NUCLEUS_CANDIDATES` tokens of each shard first, then in whole rows.
     """
 
     def __init__(self, vocab_size: int, tp_group: TensorParallelGroup) -> None:
@@ -158,7 +154,7 @@ class VocabParallelOps(VocabOps):
         return values[:, :k], ids[:, :k]
 
     def sample(self, weights: Tensor, uniform: Tensor) -> Tensor:
-        """See `VocabOps.sample`. The token comes from the shard whose part of the cumulative sum contains the draw."""
+        # The token comes from the shard whose part of the cumulative sum contains the draw.
         cumulative = weights.cumsum(-1)
         weight_sums = self._tp_group.all_gather(cumulative[:, -1])
         reached = F.pad(weight_sums.cumsum(0), (0, 0, 1, 0))
@@ -172,7 +168,7 @@ class VocabParallelOps(VocabOps):
         return torch.where(drawn_ids >= 0, drawn_ids, heaviest)
 
     def outside_nucleus(self, logits: Tensor, top_p: Tensor) -> Tensor:
-        """See `VocabOps.outside_nucleus`. The host waits for the device to find out whether whole rows are needed."""
+        # The host waits for the device to find out whether whole rows are needed.
         largest, sum_exp = self._max_and_sum_exp(logits)
         value, last, certain = self._nucleus_end(logits, largest, sum_exp, top_p, NUCLEUS_CANDIDATES)
         self._tp_group.wait()
@@ -200,11 +196,8 @@ class VocabParallelOps(VocabOps):
         return best, reduce(torch.add, largest_and_sum[:, :, 1:] * (largest_and_sum[:, :, :1] - best).exp())
 
     def _candidates(self, x: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The best k of every shard in descending order of value: values and ids [N, S · K], and a bound [N, 1].
-
-        The order is guaranteed to be that of the whole row only for values above the bound. Shards with fewer than k
-        columns are padded with values of -inf, whose id is larger than all other ids.
-        """
+        """The best k of every shard in descending order of value: values and ids [N, S · K], and a bound [N, 1] above
+        which the order is that of the whole row. Shards with fewer columns are padded with -inf and the largest id."""
         here = min(k, len(self.local_ids))
         values, at = _stable_topk(x, here)
         ids = at + self.local_ids.start
@@ -232,10 +225,8 @@ class VocabParallelOps(VocabOps):
     def _nucleus_end(
         self, logits: Tensor, largest: Tensor, sum_exp: Tensor, top_p: Tensor, candidates: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Value and id of the last token of each nucleus, [N, 1] each, and whether they are certain, bool [N].
-
-        They are uncertain if the nucleus may extend beyond the `candidates` of a shard.
-        """
+        """Value and id of the last token of each nucleus, [N, 1] each, and whether they are certain, bool [N], since
+        the nucleus does not extend beyond the `candidates` of a shard."""
         values, ids, bound = self._candidates(logits, candidates)
         crossed = ((values - largest).exp() / sum_exp).cumsum(-1) > top_p
         # Rounding may keep the sum of all probabilities below top_p. Then the nucleus is the whole row.
@@ -246,7 +237,6 @@ class VocabParallelOps(VocabOps):
 
 
 def vocab_ops(vocab_size: int, tp_group: TensorParallelGroup) -> VocabOps:
-    """The operations for the logits of a model or of one of its shards."""
     return VocabOps(vocab_size) if tp_group.size == 1 else VocabParallelOps(vocab_size, tp_group)
 
 

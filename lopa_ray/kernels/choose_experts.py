@@ -8,30 +8,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define, is_differentiable
+from lopa_ray.kernels.operators import operator
 
 MIN_TOTAL = 1e-20
 """Added to the sum that weights are divided by, as published for sigmoids. Probabilities do not change by so little."""
 
 
+@operator(
+    lambda logits, bias, per_token, *_: (
+        logits.new_empty(len(logits), per_token, dtype=torch.int64),
+        logits.new_empty(len(logits), per_token),
+    ),
+    launches=1,
+)
 def choose_experts(
-    logits: Tensor, bias: Tensor | None, *, per_token: int, groups: int, kept_groups: int, scale: float
+    logits: Tensor, bias: Tensor | None, per_token: int, groups: int, kept_groups: int, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Logits fp32 [R, N] → experts int64 [R, P] by falling score, and their weights fp32 [R, P].
 
     Scores are probabilities, or with a `bias` fp32 [N] sigmoids. The bias is added to the scores that experts are
-    chosen by, and not to their weights, which are divided by their sum and multiplied by `scale`. Experts are those of
-    the `kept_groups` of G `groups` whose two best experts have the largest sums. Equal scores go to the lowest expert,
-    and group.
+    chosen by, and not to their weights, which are divided by their sum and multiplied by `scale`. Only the
+    `kept_groups` of G `groups` with the largest sums of their two best experts have a choice. Equal scores go to the
+    lowest expert, and group.
     """
-    choose = _reference if is_differentiable() else _choose_experts
-    chosen, weights = choose(logits, bias, per_token, groups, kept_groups, scale)
-    return chosen, weights
-
-
-def _reference(
-    logits: Tensor, bias: Tensor | None, per_token: int, groups: int, kept_groups: int, scale: float
-) -> tuple[Tensor, Tensor]:
     scores = ranked = logits.softmax(dim=-1) if bias is None else logits.sigmoid()
     if bias is not None:
         ranked = scores + bias
@@ -44,7 +43,7 @@ def _reference(
 
 
 def _within_best_groups(ranked: Tensor, count: int, kept: int) -> Tensor:
-    """The scores [R, N], less those of experts whose group is not among the best."""
+    """The scores [R, N], without experts whose group is not among the best."""
     groups = ranked.unflatten(-1, (count, -1))
     best = _largest(groups.topk(2, dim=-1).values.sum(dim=-1), kept)
     is_left_out = torch.ones_like(groups[:, :, 0], dtype=torch.bool).scatter_(1, best, False)
@@ -56,20 +55,3 @@ def _largest(values: Tensor, count: int) -> Tensor:
     """Indices [R, count] of the largest of each row, by falling value; of equal ones the first."""
     order: Tensor = values.sort(dim=-1, descending=True, stable=True).indices
     return order[:, :count].contiguous()
-
-
-def _fake(
-    logits: Tensor, bias: Tensor | None, per_token: int, groups: int, kept_groups: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    rows = logits.shape[0]
-    return logits.new_empty(rows, per_token, dtype=torch.int64), logits.new_empty(rows, per_token)
-
-
-_choose_experts = define(
-    "choose_experts(Tensor logits, Tensor? bias, int per_token, int groups, int kept_groups, float scale)"
-    " -> (Tensor, Tensor)",
-    _reference,
-    _fake,
-    launches=1,
-    on_cpu=_reference,
-)

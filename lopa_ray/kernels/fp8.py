@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define, is_differentiable
+from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.padding import padded_rows
 
 FP8 = torch.float8_e4m3fn
@@ -43,9 +43,25 @@ def quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     I is a multiple of `width`. NaN makes its group NaN. Scales of several groups are laid out group by group, which is
     what torch's product takes.
     """
-    operator = _reference if is_differentiable() else _quantize_groups
-    quantized, scale = operator(x, width)
+    quantized, scale = _quantize_groups(x, width)
     return quantized, _of_rows(scale)
+
+
+@operator(
+    lambda x, width: (
+        torch.empty_like(x, dtype=FP8),
+        x.new_empty(x.shape[1] // width, len(x), dtype=torch.float32),
+    ),
+    launches=1,
+)
+def _quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """As `quantize_groups`, with scales [G, R]."""
+    groups = x.float().unflatten(-1, (-1, width))
+    # The lower bound avoids a division by zero for zeros alone.
+    scale = (groups.abs().amax(dim=-1) / FP8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
+    # A quotient that rounds up beyond 448 would become NaN.
+    quantized = (groups / scale[..., None]).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
+    return quantized.flatten(-2), scale.t().contiguous()
 
 
 def _of_rows(scale: Tensor) -> Tensor:
@@ -54,7 +70,7 @@ def _of_rows(scale: Tensor) -> Tensor:
 
 
 def by_group(scale: Tensor) -> Tensor:
-    """The same scales, fp32 [..., R, G], whose rows follow one another in memory, group by group."""
+    """The same scales, fp32 [..., R, G], group by group in memory."""
     return scale.mT.contiguous().mT
 
 
@@ -85,10 +101,8 @@ def _scaled_matmul(a: Tensor, a_scale: Tensor, weight: Tensor, weight_scale: Ten
 
 @cache
 def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int) -> bool:
-    """Whether torch's product of fp8 runs on that kind of device for weights [O, I] with scales of `width` inputs.
-
-    Tried once per shape: which sizes and recipes there are depends on the device and on the version of CUDA.
-    """
+    """Whether torch's product of fp8 runs there for weights [O, I] with scales of `width` inputs. Tried once per shape:
+    sizes and recipes depend on the device and on the version of CUDA."""
     if width != in_features and (width != KERNEL_GROUP or in_features % width):
         return False
     try:
@@ -108,14 +122,13 @@ def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int)
 
 
 def _try_kernel(device: torch.device, out_features: int, in_features: int, width: int) -> bool:
-    """Whether the product is that of unfolded factors, but for the rounding of bf16. Scales differ by row and group."""
+    """Whether the product equals the product of unfolded factors, but for the rounding of bf16."""
 
     def numbers(rows: int) -> tuple[Tensor, Tensor]:
         x = torch.arange(rows * in_features, dtype=torch.float32, device=device).remainder_(97).sub_(48)
         groups = torch.arange(in_features, device=device) // width
         spread = 1 + torch.arange(rows, device=device)[:, None] % 7 + groups % 5
-        quantized, scale = _reference(x.view(rows, in_features) * spread, width)
-        return quantized, _of_rows(scale)
+        return quantize_groups(x.view(rows, in_features) * spread, width)
 
     factors = numbers(_TRIAL_ROWS), numbers(out_features)
     product = _scaled_matmul(*factors[0], *factors[1]).float()
@@ -126,23 +139,3 @@ def _try_kernel(device: torch.device, out_features: int, in_features: int, width
 def computes_fp8(device: torch.device) -> bool:
     """Whether torch multiplies fp8 on that CUDA device: by its compute capability."""
     return torch.cuda.get_device_capability(device) >= CUDA_CAPABILITY
-
-
-def _reference(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """As `quantize_groups`, with scales [G, R]."""
-    groups = x.float().unflatten(-1, (-1, width))
-    # The lower bound avoids a division by zero for zeros alone.
-    scale = (groups.abs().amax(dim=-1) / FP8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
-    # A quotient that rounds up beyond 448 would become NaN.
-    quantized = (groups / scale[..., None]).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
-    return quantized.flatten(-2), scale.t().contiguous()
-
-
-def _fake(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    scale = x.new_empty(x.shape[1] // width, x.shape[0], dtype=torch.float32)
-    return torch.empty_like(x, dtype=FP8), scale
-
-
-_quantize_groups = define(
-    "quantize_groups(Tensor x, int width) -> (Tensor, Tensor)", _reference, _fake, launches=1
-)

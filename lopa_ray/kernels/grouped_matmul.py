@@ -1,11 +1,9 @@
-"""A product per expert over rows that are sorted by expert, in a number of launches that does not depend on theirs.
+"""A product per expert over rows that are sorted by expert.
 
 Shape suffixes: S sorted rows, N experts, I inputs, O outputs, G groups of inputs.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +12,7 @@ from torch import Tensor
 from lopa_ray.kernels.fp8 import unfold
 from lopa_ray.kernels.int8_matmul import int8_matmul
 from lopa_ray.kernels.invariant_linear import invariant_linear
-from lopa_ray.kernels.operators import define
+from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.padding import padded_rows
 
 GROUPED_MM_BYTES = 16
@@ -36,20 +34,17 @@ def grouped_matmul(
 ) -> Tensor:
     """x [S, I] times the transpose of each row's expert in weight [N, O, I] → [S, O].
 
-    Rows of expert n are those from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. What is behind the last
-    end is not computed, and may be anything. Floating x takes floating or int8 weights, which are converted, and gives
+    Expert n has the rows from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. Rows after the last end are
+    not computed, and may be anything. Floating x takes floating or int8 weights, which are converted, and gives
     its own dtype; int8 x takes int8 and gives exact int32. fp8 weights have scales fp32 [N, O, G], each of `width`
     inputs, and are unfolded in fp32 before they are converted. With `batch_invariant` the bits of a row depend neither
     on the other rows nor on their number.
     """
-    if torch.is_grad_enabled():  # training: torch has to see the reference
-        return _reference(x, weight, ends, group_scale, width)
-    if batch_invariant and x.is_cpu:
-        return _reference(x, weight, ends, group_scale, width, _invariant_matmul)
-    if x.is_cuda and not batch_invariant and _has_grouped_mm(x, weight):
+    if batch_invariant and x.is_cpu and not torch.is_grad_enabled():
+        return _by_expert(x, weight, ends, group_scale, width, batch_invariant=True)
+    if x.is_cuda and not batch_invariant and not torch.is_grad_enabled() and _has_grouped_mm(x, weight):
         return F.grouped_mm(x, weight.mT, offs=ends)
-    out: Tensor = _grouped_matmul(x, weight, ends, group_scale, width)
-    return out
+    return _grouped_matmul(x, weight, ends, group_scale, width)
 
 
 def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
@@ -62,13 +57,20 @@ def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
     return torch.cuda.get_device_properties(x.device).major in GROUPED_MM_MAJORS
 
 
-def _reference(
+@operator(lambda x, weight, *_: x.new_empty(len(x), weight.shape[1], dtype=_dtype_of_sums(x)), launches=1)
+def _grouped_matmul(
+    x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int
+) -> Tensor:
+    return _by_expert(x, weight, ends, group_scale, width, batch_invariant=False)
+
+
+def _by_expert(
     x: Tensor,
     weight: Tensor,
     ends: Tensor,
     group_scale: Tensor | None,
     width: int,
-    matmul: Callable[[Tensor, Tensor], Tensor] | None = None,
+    batch_invariant: bool,
 ) -> Tensor:
     stops = ends.tolist()
 
@@ -77,38 +79,24 @@ def _reference(
         return own if group_scale is None else unfold(own, group_scale[expert], width)
 
     pieces = [
-        (matmul or _matmul)(x[start:stop], of_expert(expert))
+        _matmul(x[start:stop], of_expert(expert), batch_invariant)
         for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
         if stop > start
     ]
     if stops[-1] < len(x):
-        pieces.append(_fake(x[stops[-1] :], weight, ends, group_scale, width).zero_())
+        pieces.append(x.new_zeros(len(x) - stops[-1], weight.shape[1], dtype=_dtype_of_sums(x)))
     return torch.cat(pieces)
 
 
-def _matmul(x: Tensor, weight: Tensor) -> Tensor:
+def _matmul(x: Tensor, weight: Tensor, batch_invariant: bool) -> Tensor:
     if x.dtype == torch.int8:
         return int8_matmul(x, weight)
-    padded = F.pad(x, (0, 0, 0, padded_rows(x.shape[0]) - x.shape[0]))
     # Rows in memory of their own: CPU kernels may round by alignment.
+    if batch_invariant:
+        return invariant_linear(x.clone(), weight.to(x.dtype))
+    padded = F.pad(x, (0, 0, 0, padded_rows(x.shape[0]) - x.shape[0]))
     return F.linear(padded.clone() if padded is x else padded, weight.to(x.dtype))[: x.shape[0]]
 
 
-def _invariant_matmul(x: Tensor, weight: Tensor) -> Tensor:
-    if x.dtype == torch.int8:
-        return int8_matmul(x, weight)
-    # Rows in memory of their own: CPU kernels may round by alignment.
-    return invariant_linear(x.clone(), weight.to(x.dtype))
-
-
-def _fake(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int) -> Tensor:
-    dtype = torch.int32 if x.dtype == torch.int8 else x.dtype
-    return x.new_empty(x.shape[0], weight.shape[1], dtype=dtype)
-
-
-_grouped_matmul = define(
-    "grouped_matmul(Tensor x, Tensor weight, Tensor ends, Tensor? group_scale, int width) -> Tensor",
-    _reference,
-    _fake,
-    launches=1,
-)
+def _dtype_of_sums(x: Tensor) -> torch.dtype:
+    return torch.int32 if x.dtype == torch.int8 else x.dtype

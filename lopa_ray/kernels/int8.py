@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define, is_differentiable
+from lopa_ray.kernels.operators import operator
 
 INT8_MAX = 127
 
@@ -16,13 +16,16 @@ EXACT_FP32_INPUTS = 1024
 """So many products of int8 numbers add up to less than 2^24: fp32 holds every partial sum, in any order."""
 
 
+@operator(
+    lambda x: (torch.empty_like(x, dtype=torch.int8), x.new_empty(len(x), dtype=torch.float32)), launches=1
+)
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Floating x [R, I] → int8 [R, I], and the scale of each row, fp32 [R]: its largest magnitude ÷ 127."""
-    operator = _reference_quantize if is_differentiable() else _quantize_rows
-    quantized, scale = operator(x)
-    return quantized, scale
+    wide = x.float()
+    return scale_rows(wide, wide.abs().amax(dim=-1))
 
 
+@operator(lambda product, *others: torch.empty_like(product, dtype=others[-1]), launches=1)
 def dequantize(
     product: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
@@ -30,9 +33,8 @@ def dequantize(
 
     The scales are fp32, and so is the computation.
     """
-    operator = _reference_dequantize if is_differentiable() else _dequantize
-    out: Tensor = operator(product, scale, weight_scale, bias, dtype)
-    return out
+    out = product.float().mul_(scale[:, None]).mul_(weight_scale)
+    return (out if bias is None else out.add_(bias)).to(dtype)
 
 
 def scale_rows(wide: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,36 +54,3 @@ def exact_matmul(a: Tensor, weight: Tensor) -> Tensor:
     for left, right in zip(*pieces, strict=True):
         out += (left.float() @ right.float().t()).to(torch.int32)
     return out
-
-
-def _reference_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    wide = x.float()
-    return scale_rows(wide, wide.abs().amax(dim=-1))
-
-
-def _fake_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x, dtype=torch.int8), x.new_empty(x.shape[0], dtype=torch.float32)
-
-
-def _reference_dequantize(
-    product: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    out = product.float().mul_(scale[:, None]).mul_(weight_scale)
-    return (out if bias is None else out.add_(bias)).to(dtype)
-
-
-def _fake_dequantize(
-    product: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    return torch.empty_like(product, dtype=dtype)
-
-
-_quantize_rows = define(
-    "quantize_rows(Tensor x) -> (Tensor, Tensor)", _reference_quantize, _fake_quantize, launches=1
-)
-_dequantize = define(
-    "dequantize(Tensor product, Tensor scale, Tensor weight_scale, Tensor? bias, ScalarType dtype) -> Tensor",
-    _reference_dequantize,
-    _fake_dequantize,
-    launches=1,
-)

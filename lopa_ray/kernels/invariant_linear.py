@@ -1,7 +1,7 @@
 """A linear layer in which the bits of a row do not depend on the other rows, nor on their number.
 
-Libraries choose the order in which a product is summed by its number of rows. On CPU torch's product is therefore
-called with `CHUNK_ROWS` rows each time. On CUDA a Triton kernel sums all inputs of an output in one order.
+Libraries order the sums of a product by its number of rows. So on CPU torch's product is called with `CHUNK_ROWS` rows
+each time, and on CUDA a Triton kernel sums all inputs of an output in one order.
 
 Shape suffixes: R rows, I inputs, O outputs.
 """
@@ -14,34 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define
+from lopa_ray.kernels.operators import operator
 
 CHUNK_ROWS = 32
-"""Rows of each product on CPU.
-
-In bfloat16 oneDNN sums products of this many rows in the same order on 1 to 4 threads, and with 64 or 128 rows it does
-not (torch 2.13, AMX). A row of a chunk of contiguous rows begins at a multiple of 64 bytes where the chunk does.
-"""
+"""Rows of each product on CPU. In bfloat16 oneDNN sums products of so many rows in the same order on 1 to 4 threads,
+and with 64 or 128 rows it does not (torch 2.13, AMX)."""
 
 
+@operator(lambda x, weight, *_: x.new_empty(len(x), len(weight)), launches=1)
 def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [R, I] times the transpose of weight [O, I], plus a bias [O] → [R, O], all of one floating dtype.
 
     On CUDA sums are in fp32, and the bias is added before they are rounded.
     """
-    out: Tensor = _invariant_linear(x, weight, bias)
-    return out
-
-
-def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.shape[0]
     x = F.pad(x, (0, 0, 0, -rows % CHUNK_ROWS)).contiguous()
     chunks = [F.linear(chunk, weight, bias) for chunk in x.split(CHUNK_ROWS)]
     return (torch.cat(chunks) if len(chunks) > 1 else chunks[0])[:rows]
-
-
-def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
 
 
 TRIAL_OUTPUTS = 1024
@@ -64,12 +53,3 @@ def place_matters(device: str, dtype: torch.dtype, out_features: int, in_feature
         not torch.equal(invariant_linear(x.roll(places, 0), weight), whole.roll(places, 0))
         for places in (1, 5, CHUNK_ROWS // 2)
     )
-
-
-_invariant_linear = define(
-    "invariant_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-    _reference,
-    _fake,
-    launches=1,
-    on_cpu=_reference,
-)

@@ -7,60 +7,64 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
-from torch.library import Library, register_fake
+from torch.library import Library, infer_schema, register_fake
 
 NAMESPACE = "lopa_ray"
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 LAUNCHES: dict[str, int] = {}
 """Operator → number of kernels that one call launches on CUDA."""
+
+CALLS: dict[str, Callable[..., Any]] = {}
+"""Operator → the function that each call of it goes to."""
 
 _library = Library(NAMESPACE, "DEF")
 _log = logging.getLogger("lopa.kernels")
 
 
-def define(
-    schema: str,
-    reference: Callable[..., Any],
-    fake: Callable[..., Any],
-    *,
-    launches: int,
-    on_cpu: Callable[..., Any] | None = None,
-) -> Callable[..., Any]:
-    """Define the operator of a schema, and return a function that calls it.
+def operator(
+    fake: Callable[..., Any], *, launches: int, mutates: tuple[str, ...] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a reference implementation an operator of that name.
 
     `fake` computes only shapes and dtypes, for tracing. `launches` is the number of kernels per call on CUDA, where
-    `lopa_ray.kernels.triton.<name>.launch` is called with the operator's arguments. `on_cpu` is called directly for
-    tensors on CPU, because torch's dispatcher takes 20 µs to return to Python. Without it, CPUs run the reference.
+    `lopa_ray.kernels.triton.<name>.launch` is called with the operator's arguments. `mutates` names the arguments that
+    it writes to. The reference is called directly on CPU, because torch's dispatcher takes 20 µs to return to Python,
+    and where autograd records, because it sees through torch's own operations only.
     """
-    name = schema.partition("(")[0]
 
-    def on_cuda(*arguments: Any) -> Any:
-        return (_launcher(name) if triton_works() else reference)(*arguments)
+    def define(reference: Callable[P, R]) -> Callable[P, R]:
+        name = reference.__name__.removeprefix("_")
 
-    _library.define(schema)
-    _library.impl(name, reference, "CompositeExplicitAutograd")
-    _library.impl(name, on_cuda, "CUDA")
-    register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
-    LAUNCHES[name] = launches
-    operator: Callable[..., Any] = getattr(getattr(torch.ops, NAMESPACE), name).default
-    if on_cpu is None:
-        return operator
+        def on_cuda(*arguments: Any) -> Any:
+            launch: Callable[..., Any] = _launcher(name) if triton_works() else reference
+            return launch(*arguments)
 
-    def call(tensor: Tensor, *arguments: Any) -> Any:
-        return (on_cpu if tensor.is_cpu else operator)(tensor, *arguments)
+        _library.define(infer_schema(reference, op_name=name, mutates_args=mutates))
+        _library.impl(name, reference, "CompositeExplicitAutograd")
+        _library.impl(name, on_cuda, "CUDA")
+        register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
+        overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+        LAUNCHES[name] = launches
+        CALLS[name] = lambda tensor, *others, **named: (
+            reference if tensor.is_cpu or torch.is_grad_enabled() else overload
+        )(tensor, *others, **named)
 
-    return call
+        @wraps(reference)
+        def call(*arguments: P.args, **named: P.kwargs) -> R:
+            result: R = CALLS[name](*arguments, **named)
+            return result
 
+        return call
 
-def is_differentiable() -> bool:
-    """Whether to call the reference in place of the operator: for autograd in training."""
-    return torch.is_grad_enabled()
+    return define
 
 
 @cache

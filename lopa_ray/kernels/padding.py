@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 ROW_MULTIPLE = 16
-"""Matmuls have a multiple of this number of rows, those of an expert too.
-
-On CPU a row of a matmul has the same bits for any other rows, provided that every thread gets at least 4 rows. With
-this multiple this was observed with 1 and 2 threads.
-"""
+"""Matmuls have a multiple of this number of rows, also of an expert. On CPU a row then has the same bits for any
+other rows, as observed with 1 and 2 threads: every thread needs at least 4 rows."""
 
 
 def padded_rows(rows: int) -> int:
-    """The number of rows of a matmul for `rows` rows, with padding, so that its bits do not depend on their number."""
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define, is_differentiable
+from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.rms_norm import reference_rms_norm
 
 
@@ -26,13 +26,11 @@ def rotate_qkv(
     RMS-normed before the rotation. If `kv` [2, R, K, E] is given, k and v are written to it. All tensors have one
     floating dtype.
     """
-    if kv is None and is_differentiable():
+    if kv is None and torch.is_grad_enabled():
         return _split(qkv, num_heads, cos, sin, q_weight, k_weight, eps)
     if kv is None:
         kv = qkv.new_empty(2, qkv.shape[0], (qkv.shape[1] - num_heads) // 2, qkv.shape[2])
-    operator = _reference if is_differentiable() else _rotate_qkv
-    q = operator(qkv, num_heads, cos, sin, q_weight, k_weight, eps, kv)
-    return q, kv[0], kv[1]
+    return _rotate_qkv(qkv, num_heads, cos, sin, q_weight, k_weight, eps, kv), kv[0], kv[1]
 
 
 def _split(
@@ -59,7 +57,10 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned if size == x.shape[-1] else torch.cat((turned, rest), dim=-1)
 
 
-def _reference(
+@operator(
+    lambda qkv, num_heads, *_: qkv.new_empty(len(qkv), num_heads, qkv.shape[2]), launches=1, mutates=("kv",)
+)
+def _rotate_qkv(
     qkv: Tensor,
     num_heads: int,
     cos: Tensor,
@@ -73,26 +74,3 @@ def _reference(
     kv[0].copy_(k)
     kv[1].copy_(v)
     return q
-
-
-def _fake(
-    qkv: Tensor,
-    num_heads: int,
-    cos: Tensor,
-    sin: Tensor,
-    q_weight: Tensor | None,
-    k_weight: Tensor | None,
-    eps: float,
-    kv: Tensor,
-) -> Tensor:
-    return qkv.new_empty(qkv.shape[0], num_heads, qkv.shape[2])
-
-
-_rotate_qkv = define(
-    "rotate_qkv(Tensor qkv, int num_heads, Tensor cos, Tensor sin, Tensor? q_weight, Tensor? k_weight, "
-    "float eps, Tensor(a!) kv) -> Tensor",
-    _reference,
-    _fake,
-    launches=1,
-    on_cpu=_reference,
-)

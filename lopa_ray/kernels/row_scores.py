@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define
+from lopa_ray.kernels.operators import operator
 
 EPSILON = 1e-10
 """Added to probabilities before the logarithm of neg_entropy, to keep it finite. This is the published value."""
@@ -20,33 +20,26 @@ SCORE_COLUMNS = 4
 """Number of columns of a scored row: token, probability, log-probability, score."""
 
 CPU_LOGITS = 2**18
-"""Logits that a CPU processes at a time (at least one row), so that intermediate results stay in its caches."""
+"""Logits that the reference processes at a time (at least one row): intermediate results stay in a CPU's caches."""
 
 
+@operator(lambda logits, numbers, *_: numbers.new_empty(len(logits), SCORE_COLUMNS), launches=2)
 def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
     """Logits [N, V] of any float type → fp64 [N, 4] (see `SCORE_COLUMNS`).
 
     `numbers` fp64 [N, 3 or more]: the temperature of probabilities and scores, the ranking, and whether logits are
-    rounded to fp16 for them. `ending_ids` int64 [N, W]: ids that the row must not choose (-1: none). `banned` bool
-    [V]: ids that no row may choose.
-
-    The token is the most likely one of those that remain; of equally likely tokens the lowest id is taken. The
-    log-probability is that of the softmax without temperature and rounding.
-
-    On CUDA neg_entropy is computed without the published `EPSILON`, which changes the sum by at most V · `EPSILON`.
+    rounded to fp16 for them. `ending_ids` int64 [N, W]: ids that the row must not choose (-1: none). `banned` bool [V]:
+    ids that no row may choose. Of equally likely tokens the lowest id is chosen. The log-probability is that of the
+    softmax without temperature and rounding. On CUDA neg_entropy is computed without the published `EPSILON`, which
+    changes the sum by at most V · `EPSILON`.
     """
-    out: Tensor = _row_scores(logits, numbers, ending_ids, banned)
-    return out
-
-
-def _by_few_rows(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
     # A power of two, so that no part is smaller than the others: torch splits the sum of a single row over threads.
     rows = 1 << max(0, (CPU_LOGITS // logits.shape[1]).bit_length() - 1)
     parts = zip(logits.split(rows), numbers.split(rows), ending_ids.split(rows), strict=True)
-    return torch.cat([_reference(*part, banned) for part in parts])
+    return torch.cat([_scores(*part, banned) for part in parts])
 
 
-def _reference(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
+def _scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
     plain = logits.float()
     temperatures, rankings, halves = numbers[:, :3].unbind(1)
     shaped = torch.where(halves[:, None] > 0, plain.half().float(), plain) if bool(halves.any()) else plain
@@ -82,16 +75,3 @@ def mask_ids(x: Tensor, ids: Tensor, value: float) -> Tensor:
         at = column.clamp(0, x.shape[1] - 1)[:, None]
         x.scatter_(1, at, torch.where(inside[:, None], value, x.gather(1, at)))
     return x
-
-
-def _fake(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
-    return numbers.new_empty(logits.shape[0], SCORE_COLUMNS)
-
-
-_row_scores = define(
-    "row_scores(Tensor logits, Tensor numbers, Tensor ending_ids, Tensor banned) -> Tensor",
-    _reference,
-    _fake,
-    launches=2,
-    on_cpu=_by_few_rows,
-)

@@ -1,17 +1,15 @@
 """Attention of all lanes of a step in one call, over the cached positions of their slots and over their fresh rows.
 
-A lane is a run of packed rows at consecutive positions: a branch of a request. The keys and values of a position come
-from the lane itself if the lane has that position, and from the lane's slot otherwise. A row sees the positions below
-its stop.
+A lane is a run of packed rows at consecutive positions: a branch of a request. Keys and values come from the lane
+itself where it has a position, and from its slot otherwise. A row sees the positions below its stop.
 
-Lanes are divided into tiles. A tile is `TILE_ROWS` pairs of row and query head. Each program of the kernel computes one
-tile for one KV head. Tiles begin at the lane's first row, and blocks of keys begin at the first key of the slot and at
-the first key of the lane. So the results of a lane do not depend on the other lanes of the step.
+A program of the kernel computes a tile, `TILE_ROWS` pairs of row and query head of a lane, for one KV head. Tiles begin
+at the lane's first row, and blocks of keys at the first key of the slot and of the lane. So the results of a lane do
+not depend on the other lanes of the step.
 
-Tiles of lanes that see many positions are split into parts, as in Flash-Decoding (https://pytorch.org/blog/flash-decoding).
-A part is `PART_KEYS` positions of the tile. A program computes it alone, and a second kernel merges the parts of each
-tile in their order. How a lane is split depends on its own rows and stops, so its results still do not depend on other
-lanes. Merging a single part would change no bit of it, so a tile with one part is computed without the second kernel.
+Tiles of lanes that see many positions are split into parts of `PART_KEYS` positions, as in Flash-Decoding
+(https://pytorch.org/blog/flash-decoding), and a second kernel merges the parts of each tile in their order. How a lane
+is split depends on its own rows and stops alone. Merging a single part would change no bit, so it is left out.
 
 Shape suffixes: R packed rows, H query heads, K KV heads, E head dim, T tiles, P parts, S slots, L layers, C rows of a
 slot.
@@ -24,27 +22,21 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define
+from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.sdpa import sdpa
 
 TILE_ROWS = 64
-"""Number of pairs of row and query head, of one KV head, in a tile."""
+"""Pairs of row and query head, of one KV head, in a tile."""
 
 TILE_COLUMNS = 5
-"""Number of columns that describe a tile.
-
-They are the slot, the position of the lane's first row, the index of that row, the number of the lane's rows (0: no
-tile), and the index of the tile's first pair among the pairs of the lane.
-"""
+"""Columns of a tile: slot, position and index of the lane's first row, the number of the lane's rows (0: no tile), and
+the index of the tile's first pair among the pairs of the lane."""
 
 PART_KEYS = 1024
-"""Number of positions of a part."""
+"""Positions of a part."""
 
 PART_COLUMNS = TILE_COLUMNS + 2
-"""Number of columns that describe a part.
-
-They are those of its tile, the index of the part among the parts of the tile, and the number of these parts.
-"""
+"""Columns of a part: those of its tile, its index among the parts of the tile, and their number."""
 
 MAX_SPLIT_ROWS = 256
 """Lanes of more rows are not split: their tiles are already about as many programs as a GPU has multiprocessors."""
@@ -59,15 +51,13 @@ def slot_attention(
     of the others (see `PART_COLUMNS`), those of a tile one after another. Together they cover all rows. `stops` int64
     [R] is the end (exclusive) of the positions that each row sees. The result of a row that sees no position is 0.
     """
-    out: Tensor
     if parts.shape[0]:
-        out = _split_attention(q, k, v, slots, layer, tiles, stops, parts)
-    else:
-        out = _slot_attention(q, k, v, slots, layer, tiles, stops)
-    return out
+        return _split_attention(q, k, v, slots, layer, tiles, stops, parts)
+    return _slot_attention(q, k, v, slots, layer, tiles, stops)
 
 
-def _reference(
+@operator(lambda q, *_: q.new_empty(q.shape), launches=1)
+def _slot_attention(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
 ) -> Tensor:
     """One call of torch's kernel per lane and run of rows with the same stop."""
@@ -92,36 +82,10 @@ def _reference(
     return out
 
 
-def _fake(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor) -> Tensor:
-    return q.new_empty(q.shape)
-
-
-_slot_attention = define(
-    "slot_attention(Tensor q, Tensor k, Tensor v, Tensor slots, int layer, Tensor tiles, Tensor stops) -> Tensor",
-    _reference,
-    _fake,
-    launches=1,
-)
-
-
-def _split_reference(
+@operator(lambda q, *_: q.new_empty(q.shape), launches=3)
+def _split_attention(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
 ) -> Tensor:
     """The same, without splitting anything."""
     tiles_of_parts = parts[parts[:, TILE_COLUMNS] == 0, :TILE_COLUMNS]
-    return _reference(q, k, v, slots, layer, torch.cat((tiles, tiles_of_parts)), stops)
-
-
-def _split_fake(
-    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
-) -> Tensor:
-    return q.new_empty(q.shape)
-
-
-_split_attention = define(
-    "split_attention(Tensor q, Tensor k, Tensor v, Tensor slots, int layer, Tensor tiles, Tensor stops, Tensor parts)"
-    " -> Tensor",
-    _split_reference,
-    _split_fake,
-    launches=3,
-)
+    return _slot_attention(q, k, v, slots, layer, torch.cat((tiles, tiles_of_parts)), stops)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define, is_differentiable
+from lopa_ray.kernels.operators import operator
 
 
 class SortedRows(NamedTuple):
@@ -21,21 +21,25 @@ class SortedRows(NamedTuple):
     experts: Tensor
     """int64 [S]: the expert of each, counted from the first that the shard has; N or more for those it has not."""
     ends: Tensor
-    """int32 [N]: the end of each expert's rows. Those of other shards' experts come behind the last."""
+    """int32 [N]: the end of each expert's rows. Rows of other shards' experts come last."""
     places: Tensor
     """int64 [R, P]: the sorted row of each row and place among its experts."""
 
 
 def sort_rows(chosen: Tensor, own: range, count: int) -> SortedRows:
-    """The sorted rows for the experts int64 [R, P] that rows go to, of which the shard has `own` of `count`.
-
-    Sorting is stable.
-    """
-    sort = _reference if is_differentiable() else _sort_rows
-    return SortedRows(*sort(chosen, own.start, len(own), count))
+    """The stably sorted rows for the experts int64 [R, P] that rows go to, of which the shard has `own` of `count`."""
+    return SortedRows(*_sort_rows(chosen, own.start, len(own), count))
 
 
-def _reference(chosen: Tensor, first: int, own: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@operator(
+    lambda chosen, first, own, count: (
+        *(chosen.new_empty(chosen.numel()) for _ in range(2)),
+        chosen.new_empty(own, dtype=torch.int32),
+        chosen.new_empty(chosen.shape),
+    ),
+    launches=1,
+)
+def _sort_rows(chosen: Tensor, first: int, own: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     experts = chosen.flatten()
     if own < count:
         experts = (experts - first) % count
@@ -44,18 +48,3 @@ def _reference(chosen: Tensor, first: int, own: int, count: int) -> tuple[Tensor
     ends = torch.searchsorted(experts, every[:own], right=True)
     places = torch.empty_like(order).index_copy_(0, order, every[: len(order)])
     return order // chosen.shape[1], experts, ends.to(torch.int32), places.view_as(chosen)
-
-
-def _fake(chosen: Tensor, first: int, own: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    size = chosen.shape[0] * chosen.shape[1]
-    ends = chosen.new_empty(own, dtype=torch.int32)
-    return chosen.new_empty(size), chosen.new_empty(size), ends, chosen.new_empty(chosen.shape)
-
-
-_sort_rows = define(
-    "sort_rows(Tensor chosen, int first, int own, int count) -> (Tensor, Tensor, Tensor, Tensor)",
-    _reference,
-    _fake,
-    launches=1,
-    on_cpu=_reference,
-)

@@ -7,34 +7,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lopa_ray.kernels.operators import define, is_differentiable
+from lopa_ray.kernels.operators import operator
 
 
+@operator(lambda results, places, *_: results.new_empty(len(places), results.shape[1]), launches=1)
 def weighted_sum(results: Tensor, places: Tensor, weights: Tensor, ends: Tensor | None = None) -> Tensor:
     """Sorted results [S, D], of which each row has those at `places` int64 [R, P], times weights fp32 [R, P] → [R, D].
 
-    Sums are in fp32. With `ends` int32 [N], results behind the last end have no value, and count as 0.
+    Sums are in fp32. With `ends` int32 [N], results after the last end have no value, and count as 0.
     """
-    add = _reference if is_differentiable() else _weighted_sum
-    out: Tensor = add(results, places, weights, ends)
-    return out
-
-
-def _reference(results: Tensor, places: Tensor, weights: Tensor, ends: Tensor | None) -> Tensor:
     of_rows = results[places].float()
     if ends is not None:
         of_rows = of_rows.masked_fill((places >= ends[-1])[:, :, None], 0)
     return (of_rows * weights[:, :, None]).sum(dim=1).to(results.dtype)
-
-
-def _fake(results: Tensor, places: Tensor, weights: Tensor, ends: Tensor | None) -> Tensor:
-    return results.new_empty(places.shape[0], results.shape[1])
-
-
-_weighted_sum = define(
-    "weighted_sum(Tensor results, Tensor places, Tensor weights, Tensor? ends) -> Tensor",
-    _reference,
-    _fake,
-    launches=1,
-    on_cpu=_reference,
-)

@@ -18,7 +18,6 @@ class RequestStep:
     plan: Plan
     outcome: StepOutcome
     timing: StepTiming | None = None
-    """Times of the group's step; None where they are not measured."""
     cached_positions: int = 0
     """Positions of the prompt that the step did not compute, since their K/V were stored."""
     saved_positions: int = 0

@@ -48,12 +48,10 @@ class LogitChanges:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether tokens that are decided make a difference."""
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
 
     @property
     def biased_ids(self) -> TokenIds:
-        """See `biased`."""
         return np.frombuffer(self.biased, np.int32)
 
     @property
@@ -63,12 +61,10 @@ class LogitChanges:
 
     @property
     def prompt_ids(self) -> TokenIds:
-        """See `prompt`."""
         return np.frombuffer(self.prompt, np.int32)
 
     @property
     def answer_ids(self) -> TokenIds:
-        """See `answer`."""
         return np.frombuffer(self.answer, np.int32)
 
     def with_answer(self, ids: Iterable[int]) -> Self:

@@ -1,4 +1,4 @@
-"""StepOutcome: what a step decided for one request."""
+"""StepOutcome: a step's decisions for one request."""
 
 from __future__ import annotations
 
@@ -39,13 +39,12 @@ class Decision:
 
     @property
     def fill(self) -> Fill:
-        """Position and token."""
         return self.position, self.token
 
 
 @dataclass(frozen=True, slots=True)
 class RuleStep:
-    """What one step of the rule of filling decided. A step has one; with verified lookahead it may have several."""
+    """The decisions of one step of the unmasking rule. With verified lookahead a step may have several."""
 
     branch: int | None
     """The branch whose report the rule took; None: a report that an earlier step brought, or none."""
@@ -55,7 +54,7 @@ class RuleStep:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step decided for one request. A trace takes this and the step's plan, and nothing else."""
+    """A step's decisions for one request. A trace takes them and the step's plan, and nothing else."""
 
     step: int
     winner: int
@@ -65,7 +64,6 @@ class StepOutcome:
     adopted: tuple[Decision, ...]
     """The winner's fill set beyond the anchor's, chosen by the pass before."""
     rule_steps: tuple[RuleStep, ...]
-    """What the rule filled, step by step."""
     canvas: tuple[int, ...]
     """Ids after the prompt, masks included, as they now stand."""
     blocks: tuple[BlockView, ...]
@@ -79,10 +77,9 @@ class StepOutcome:
 
     @property
     def filled(self) -> tuple[Decision, ...]:
-        """All that the rule filled from this step's scores."""
+        """All that the unmasking rule filled from this step's scores."""
         return tuple(decision for rule_step in self.rule_steps for decision in rule_step.filled)
 
     @property
     def fills(self) -> tuple[Fill, ...]:
-        """Position and token of what was filled from this step's scores."""
         return tuple(decision.fill for decision in self.filled)

@@ -1,8 +1,7 @@
 """Plan: the evaluations of one request in one step. StepPlan: all requests of a step, for one worker.
 
-A `Plan` says which canvas, which branches of it, what each row may attend to, what is read from
-the cache and what is staged for it. A `BranchReport` answers for one branch. Every decoder makes
-plans and takes reports of these two types, so neither the runner nor the actors depend on the decoder.
+A `Plan` says which canvas, which branches of it, what each row may attend to, what is read from the cache and what is
+staged for it. A `BranchReport` answers for one branch. So neither the runner nor the actors depend on the decoder.
 
 Positions are absolute (the prompt starts at 0); spans are `range`s of positions.
 """
@@ -37,36 +36,33 @@ class Branch:
     fill_weights: tuple[float, ...] = ()
     """The weight of each token of `fills`, where the plan has `input_weights`; else empty."""
     to_stage: Spans = ()
-    """Input positions whose K/V the branch stages, for a commit in the next step. With a model that denoises canvases
-    the branch also stages the self-conditioning of its canvas; of a step that stages nothing else the span is empty."""
+    """Input positions whose K/V the branch stages, for a commit in the next step. A model that denoises canvases also
+    stages its self-conditioning; if a step stages nothing else, the span is empty."""
     bitmask_ids: tuple[int, ...] = ()
     """Under a constraint: for each position of `scored` the index in `Plan.token_bitmasks` of the tokens that it may
     get (-1 if it is not scored). Without one: empty."""
     causal_stop: int = 0
-    """Rows in front of this position are causal: each sees nothing behind itself, whatever the segments say, and
-    decides the position behind it, as in a model whose logits are shifted. For the others the segments say what they
-    see, and the model which position they decide."""
+    """Rows before this position are causal: each sees no later position, whatever the segments say, and decides the
+    next one, as with shifted logits."""
     draw_key: int = 0
     """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
     draws: tuple[float, ...] = ()
     """For each position of `scored` the number from 0 to 1 that its token is drawn by, in place of `draw_key`."""
     candidates: tuple[int, ...] = ()
-    """Tokens whose log-probabilities are asked for at each scored position (see `BranchReport`); then no token is
-    chosen, and nothing else of how one would be counts. Empty: see `Plan.targets`."""
+    """Tokens whose log-probabilities are asked for at each scored position (see `BranchReport`), in place of a choice.
+    Empty: see `Plan.targets`."""
 
     @property
     def stop(self) -> int:
-        """End (exclusive) of the branch's canvas."""
         return self.segments[-1][0]
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Makes what a branch of an earlier step staged part of the cache; its id is `step`.
+    """Makes the `spans` that a branch of an earlier step staged part of the cache; its id is `step`.
 
-    `spans` are those that `branch` has staged. Under the two-phase protocol its K/V are broadcast and written
-    everywhere. Where `shared` is true (single phase) all branches staged the same K/V, each worker
-    commits its own, and nothing is sent.
+    Under the two-phase protocol their K/V are broadcast and written everywhere. Where `shared` is true (single phase)
+    all branches staged the same K/V, each worker commits its own, and nothing is sent.
     """
 
     step: int
@@ -97,7 +93,6 @@ class Plan:
     stage_shared: bool = False
     """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None
-    """Carried out before the step's forward."""
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     logit_changes: LogitChanges | None = None
     """Penalties and biases on the canvas, without the branches' fills; None: logits stay what they are."""
@@ -106,10 +101,9 @@ class Plan:
     scores_decided: bool = False
     """Whether decided positions of `Branch.scored` are scored like masked ones, so that tokens can be replaced."""
     targets: tuple[int, ...] = ()
-    """The token whose probability is asked for, for each position of `Branch.scored`; then no token is chosen, and
-    nothing else of how one would be counts. Empty: tokens are chosen."""
+    """The token whose probability is asked for, for each position of `Branch.scored`. Empty: tokens are chosen."""
     encodes: bool = False
-    """Whether rows are the encoder's of a model that denoises canvases: a row sees no position behind its own."""
+    """Whether rows are the encoder's of a model that denoises canvases: a row sees no later position."""
     conditioned_on: int = 0
     """The step whose logits condition this step's canvas (self-conditioning); its commit has brought them to the slot.
     0: none."""
@@ -121,7 +115,6 @@ class Plan:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the forwards of all branches."""
         return self.rows_of(range(len(self.branches)))
 
     def rows_of(self, branches: Iterable[int]) -> int:
@@ -130,7 +123,6 @@ class Plan:
 
     @property
     def max_branch_rows(self) -> int:
-        """Rows of the forward of the longest branch alone."""
         return max(branch.stop for branch in self.branches) - self.start
 
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
@@ -163,7 +155,6 @@ class ScheduledRequest:
     slot: int
     plan: Plan
     branch_indices: tuple[int, ...]
-    """Indices of the plan's branches that this worker evaluates."""
     source_rank: int | None = None
     """Rank of the worker that holds the winner's staged K/V; None: every worker its own."""
     stored_prefix: tuple[StoredPrefix, ...] = ()
@@ -173,7 +164,6 @@ class ScheduledRequest:
 
     @property
     def start(self) -> int:
-        """First position whose row is computed."""
         return self.stored_prefix[-1].span.stop if self.stored_prefix else self.plan.start
 
 
@@ -182,9 +172,8 @@ class StepPlan:
     """One worker's part of one step: all requests in flight, in the same order everywhere."""
 
     epoch: int
-    """The number of the membership of workers in which the step runs."""
+    """The membership of workers in which the step runs."""
     step: int
-    """The group's count of its steps."""
     requests: tuple[ScheduledRequest, ...]
     evict: tuple[int, ...] = ()
     """Ids of the stored prefixes that the worker drops, before anything else."""

@@ -11,43 +11,10 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BranchReport:
-    """Scores of one branch's scored positions, ascending: the masked ones, or all (see `Branch.scored`).
-
-    `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after
-    temperature, top-p and top-k) and `scores` (by the plan's ranking) float64 [n], `logprobs`
-    (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32 [n, m] and
-    `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
-    likely first (m = 0 unless asked for).
-
-    Where the plan has `targets`, these are `tokens`, and probabilities and scores are those of the plain softmax too.
-
-    Where the branch has `candidates`, these are `top_tokens`, in the branch's order, and `top_logprobs` are their
-    log-probabilities under the softmax over all tokens that can be generated, so without the mask token. The other
-    columns are about the first candidate.
-    """
-
-    step: int
-    """That of the branch's plan."""
-    branch: int
-    positions: npt.NDArray[np.int32]
-    tokens: npt.NDArray[np.int32]
-    probabilities: npt.NDArray[np.float64]
-    logprobs: npt.NDArray[np.float32]
-    scores: npt.NDArray[np.float64]
-    top_tokens: npt.NDArray[np.int32]
-    top_logprobs: npt.NDArray[np.float32]
-
-    def select(self, rows: npt.NDArray[np.bool_]) -> Self:
-        """The report of some of the positions alone, bool [n]."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ScoredRows:
     """Scores of the rows of many branches, as columns; types as in `BranchReport`.
 
-    `top_tokens` and `top_logprobs` are [t]: those of all rows, row by row, of which each may have a number of its own.
+    `top_tokens` and `top_logprobs` are [t], row by row, of which each may have a number of its own.
     """
 
     positions: npt.NDArray[np.int32]
@@ -60,8 +27,33 @@ class ScoredRows:
 
     @classmethod
     def empty(cls) -> Self:
-        """No row."""
         return cls(*(np.zeros(0, dtype) for dtype in _COLUMNS.values()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BranchReport(ScoredRows):
+    """Scores of one branch's scored positions, ascending: the masked ones, or all (see `Branch.scored`).
+
+    `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after
+    temperature, top-p and top-k) and `scores` (by the plan's ranking) float64 [n], `logprobs`
+    (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32 [n, m] and
+    `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
+    likely first (m = 0 unless asked for).
+
+    Where the plan has `targets`, these are `tokens`, and probabilities and scores are of the plain softmax too.
+
+    Where the branch has `candidates`, these are `top_tokens`, in the branch's order, and `top_logprobs` are their
+    log-probabilities under the softmax over all tokens that can be generated, so without the mask token. The other
+    columns are about the first candidate.
+    """
+
+    step: int
+    """The step of the branch's plan."""
+    branch: int
+
+    def select(self, rows: npt.NDArray[np.bool_]) -> Self:
+        """The report of some of the positions alone, bool [n]."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
 
 _COLUMNS: dict[str, type[np.generic]] = {
@@ -73,6 +65,8 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "top_tokens": np.int32,
     "top_logprobs": np.float32,
 }
+
+_ROW_COLUMNS, _TOP_COLUMNS = tuple(_COLUMNS)[:5], tuple(_COLUMNS)[5:]
 
 BRANCH_COLUMNS = 5
 
@@ -97,7 +91,6 @@ class StepReport:
 
     @classmethod
     def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:
-        """The report of a worker that had no branch to score."""
         return cls(
             epoch, step, np.zeros((0, BRANCH_COLUMNS), np.int64), ScoredRows.empty(), commit_s, forward_s
         )
@@ -110,18 +103,9 @@ class StepReport:
         rows = self.rows
         for request_id, step, branch, count, width in self.branches.tolist():
             of_rows, of_tops = slice(row, row + count), slice(top, top + count * width)
-            report = BranchReport(
-                step,
-                branch,
-                rows.positions[of_rows],
-                rows.tokens[of_rows],
-                rows.probabilities[of_rows],
-                rows.logprobs[of_rows],
-                rows.scores[of_rows],
-                rows.top_tokens[of_tops].reshape(count, width),
-                rows.top_logprobs[of_tops].reshape(count, width),
-            )
-            reports.append((request_id, report))
+            columns = {name: getattr(rows, name)[of_rows] for name in _ROW_COLUMNS}
+            tops = {name: getattr(rows, name)[of_tops].reshape(count, width) for name in _TOP_COLUMNS}
+            reports.append((request_id, BranchReport(**columns, **tops, step=step, branch=branch)))
             row, top = of_rows.stop, of_tops.stop
         return reports
 
@@ -147,7 +131,7 @@ def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:
     columns = {}
     for name in _BY_SIZE:
         dtype = np.dtype(_COLUMNS[name])
-        columns[name] = np.frombuffer(buffer, dtype, tops if name.startswith("top_") else rows, at)
+        columns[name] = np.frombuffer(buffer, dtype, tops if name in _TOP_COLUMNS else rows, at)
         at += columns[name].nbytes
     return StepReport(epoch, step, branches, ScoredRows(**columns), commit_s, forward_s)
 
@@ -167,4 +151,3 @@ class StepTiming:
 
 
 PHASES = tuple(field.name for field in fields(StepTiming))
-"""The phases of a step, in order."""

@@ -51,7 +51,7 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
         yield "choose_experts", choose_experts._choose_experts, types, constants, options
     types = dict.fromkeys(("chosen", "sources", "experts", "places"), "*i64") | {"ends": "*i32"}
     types |= dict.fromkeys(("size", "first", "own"), "i32")
-    yield "sort_rows", sort_rows._sort_rows, types, sort_rows.constants(128, 8), {}
+    yield "sort_rows", sort_rows._sort_rows, types, {"COUNT": 128, "PER_TOKEN": 8}, {}
     for dtype, x in POINTERS.items():
         for dim in (64, 96, 128, 256) if dtype == torch.bfloat16 else (128,):
             options = dict(slot_attention.options(dim, dtype))
@@ -64,24 +64,19 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
             types |= {"out": "*fp32"}
             yield "split_attention", slot_attention._slot_attention, types, constants, options
             types = {"partials": "*fp32", "parts": "*i64", "out": x}
-            yield (
-                "split_attention",
-                split_attention._merge_parts,
-                types,
-                split_attention.constants(7, 4, dim),
-                {},
-            )
+            shape = {"GROUP": 7, "KV_HEADS": 4, "DIM": dim, "DIM_BLOCK": triton.next_power_of_2(dim)}
+            yield "split_attention", split_attention._merge_parts, types, shape, {}
         types = dict.fromkeys(("x", "delta", "weight", "total", "out"), x) | {"size": "i32", "eps": "fp32"}
         options = add_rms_norm.options(3584)
         constants = {"BLOCK": options.pop("BLOCK")}
         yield "add_rms_norm", add_rms_norm._add_rms_norm, types, constants, options
         types = dict.fromkeys(("qkv", "cos", "sin", "q_weight", "k_weight", "q_out", "kv_out"), x)
         types |= {"rows": "i32", "eps": "fp32"}
-        shape = {"HEADS": 28, "KV_HEADS": 4, "DIM": 128, "ROTARY_DIM": 128, "HEAD_BLOCK": 8, "HALF_BLOCK": 64}
+        shape = {"HEADS": 28, "KV_HEADS": 4, "DIM": 128, "ROTARY_DIM": 128, "HALF_BLOCK": 64}
         for norm in (False, True):
             yield "rotate_qkv", rotate_qkv._rotate_qkv, types, shape | {"NORM": norm}, {}
         types = {"gate_up": x, "out": x, "width": "i32"}
-        yield "silu_mul", silu_mul._silu_mul, types, {"BLOCK": silu_mul.BLOCK}, {}
+        yield "silu_mul", silu_mul._silu_mul, types, {}, {}
         types = {
             "logits": x,
             "numbers": "*fp64",
@@ -90,12 +85,11 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
             "number_stride": "i32",
         }
         of_parts = types | {"ending_ids": "*i64", "banned": "*i1", "num_ending_ids": "i32"}
-        yield "row_scores", row_scores._row_scores, of_parts, row_scores.constants(), {"num_warps": 8}
+        yield "row_scores", row_scores._row_scores, of_parts, {}, row_scores.OPTIONS
         combining = types | {"out": "*fp64", "num_parts": "i32"}
-        constants = row_scores.combining_constants(152_064)
-        yield "row_scores", row_scores._combine_parts, combining, constants, {"num_warps": 1}
+        yield "row_scores", row_scores._combine_parts, combining, {"PARTS": 16}, {"num_warps": 1}
         types = {"x": x, "out": "*i8", "scales": "*fp32", "size": "i32"}
-        yield "quantize_rows", quantize_rows._quantize_rows, types, quantize_rows.constants(), {}
+        yield "quantize_rows", quantize_rows._quantize_rows, types, {}, {}
         types = {
             "product": "*i32",
             "scale": "*fp32",
@@ -105,8 +99,7 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
             "size": "i32",
         }
         for bias in (False, True):
-            constants = {"HAS_BIAS": bias, "BLOCK": dequantize.BLOCK}
-            yield "dequantize", dequantize._dequantize, types, constants, {}
+            yield "dequantize", dequantize._dequantize, types, {"HAS_BIAS": bias}, {}
         for has_bias in (False, True):
             for outputs in (3584, 152_064):
                 types = dict.fromkeys(("x", "weight", "bias", "out"), x)
@@ -116,7 +109,7 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
         types = {"results": x, "places": "*i64", "weights": "*fp32", "ends": "*i32", "out": x}
         types |= {"size": "i32", "num_ends": "i32"}
         for is_part in (False, True):
-            constants = weighted_sum.constants(8, is_part=is_part)
+            constants = {"IS_PART": is_part, "PER_TOKEN": 8}
             yield "weighted_sum", weighted_sum._weighted_sum, types, constants, {}
         for weight in (x, "*i8"):
             types = {"x": x, "weight": weight, "ends": "*i32", "group_scale": "*i32", "out": x}
@@ -129,7 +122,7 @@ def variants(arch: int) -> Iterator[tuple[str, Any, dict[str, str], dict[str, An
             yield "grouped_matmul", grouped_matmul._grouped_matmul, in_fp8, constants, {}
             in_fp8 = {"x": x, "out": "*fp8e4nv", "scales": "*fp32"}
             in_fp8 |= dict.fromkeys(("rows", "size", "width"), "i32")
-            constants = quantize_groups.constants(width)
+            constants = {"BLOCK": quantize_groups.block_size(width)}
             yield "quantize_groups", quantize_groups._quantize_groups, in_fp8, constants, {}
         types |= {"x": "*i8", "weight": "*i8", "out": "*i32"}
         constants = grouped_matmul.constants(128, exact=True)

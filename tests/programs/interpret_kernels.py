@@ -36,6 +36,7 @@ from lopa_ray.kernels import (
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.kernels.slot_attention import MAX_SPLIT_ROWS, PART_KEYS
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 DTYPES = {torch.float32: 2e-5, torch.float16: 4e-3}
 """How far a kernel may be from its reference, on numbers of the order of 1."""
@@ -297,7 +298,7 @@ def check_lanes(
 ) -> None:
     """The attention of lanes is that of the reference, and that of each lane alone, bit for bit."""
     kv_heads, group, dim = draw.choice([1, 2]), draw.choice([1, 2, 7]), draw.choice([64, 96, 128, 256])
-    options = PackingOptions(capacity, group, 1, -1, 0, 0, True, bucket_rows)
+    options = PackingOptions(capacity, group, Vocabulary(1, -1, 0), True, bucket_rows)
     slots = torch.randn(3, 2, 2, kv_heads, capacity, dim).to(dtype)
 
     def kernel(*arguments: Tensor) -> object:

@@ -141,8 +141,7 @@ def test_fp32(arch: int) -> None:
 
 def test_a_kernel_that_spills_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One with a fifth of the registers that it needs."""
-    constants = row_scores.constants()
-    monkeypatch.setattr(row_scores, "constants", lambda: constants | {"maxnreg": 32})
+    monkeypatch.setitem(row_scores.OPTIONS, "maxnreg", 32)
     logits, numbers = torch.zeros(16, 1000, dtype=torch.bfloat16), torch.zeros(16, 9, dtype=torch.float64)
     with deviceless_triton():
         launcher_of("row_scores")(logits, numbers, torch.zeros(16, 0, dtype=torch.int64), logits[0] > 0)

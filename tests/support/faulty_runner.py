@@ -14,8 +14,8 @@ from torch import Tensor
 from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.execution.payload_transfer import PayloadTransfer
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.slots import PayloadTransfer
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan

@@ -102,7 +102,7 @@ class InProcessGroup:
     def payloads(self, plans: list[StepPlan]) -> dict[int, Tensor]:
         """What the step's commits have sources send, by rank: flat [values] in the cache's dtype each."""
         return {
-            source: self.runners[source].slots.commits.payload(requests)
+            source: self.runners[source].slots.payload(requests)
             for source, requests in plans[0].commits_by_source.items()
         }
 

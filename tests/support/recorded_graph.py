@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lopa_ray.kernels import row_scores
+from lopa_ray.kernels.operators import CALLS
 
 aten = torch.ops.aten
 
@@ -131,7 +131,7 @@ def cuda_graphs_as(graph: type, free_bytes: int = 1 << 40) -> Iterator[None]:
 
 @contextmanager
 def recorded_graphs() -> Iterator[None]:
-    """In the context graphs are recorded on the CPU. `row_scores` is one operator there, as on a GPU."""
-    operator = torch.ops.lopa_ray.row_scores.default
-    with cuda_graphs_as(RecordedGraph), patch.object(row_scores, "_row_scores", operator):
+    """In the context graphs are recorded on the CPU. Each of the project's operators is one operation, as on a GPU."""
+    operators = {name: getattr(torch.ops.lopa_ray, name).default for name in CALLS}
+    with cuda_graphs_as(RecordedGraph), patch.dict(CALLS, operators):
         yield

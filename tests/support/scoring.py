@@ -12,12 +12,14 @@ from torch import Tensor
 from lopa_ray.execution import sampler
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.logit_change_tables import DeviceChanges, change_logits
+from lopa_ray.execution.packing import PackingOptions
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.sampler import SamplerOutput
 from lopa_ray.execution.vocab_parallel import VocabOps
 from lopa_ray.protocol.logit_changes import LogitChanges
 from lopa_ray.protocol.plan import Branch, Fill, Plan, ScheduledRequest
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 
 def rows_to_score(
@@ -35,15 +37,10 @@ def rows_to_score(
     branch = Branch(((0, 0),), range(len(positions)), fills, draw_key=step)
     plan = Plan(step, 0, (), (branch,), (), sampling_params=sampling, logit_changes=logit_changes)
     lane = Lane(0, 0, np.zeros(0, np.int64), ((0, 0),), fills, (), ScheduledRequest(1, 0, plan, (0,)), 0)
-    return RowsToScore(
-        [lane],
-        np.zeros(len(positions), np.int64),
-        np.array(positions, np.int64),
-        vocab_size=vocab_size,
-        eos_token_id=eos,
-        fuse_greedy=fuse_greedy,
-        bucket=lambda rows: rows,
+    options = PackingOptions(
+        len(positions), 1, Vocabulary(vocab_size, -1, eos), fuse_greedy, lambda rows: rows
     )
+    return RowsToScore([lane], np.zeros(len(positions), np.int64), np.array(positions, np.int64), options)
 
 
 def score_rows(
@@ -63,12 +60,13 @@ def score_rows(
     rows = rows_to_score(
         positions, step, sampling, ops.vocab_size, eos, logit_changes=logit_changes, fills=fills
     )
-    numbers, ending_ids = torch.from_numpy(rows.numbers), torch.from_numpy(rows.ending_ids)
+    columns = {name: torch.from_numpy(column) for name, column in rows.columns.items()}
     change = None
     if rows.groups[0].kind.has_logit_changes:
-        tables = (rows.canvas_changes, rows.fill_changes)
-        on_device = [DeviceChanges.of(torch.from_numpy(table), ops.local_ids) for table in tables]
-        change = partial(change_logits, rows=torch.from_numpy(rows.change_rows), tables=on_device)
+        tables = (columns["canvas_changes"], columns["fill_changes"])
+        on_device = [DeviceChanges.of(table, ops.local_ids) for table in tables]
+        change = partial(change_logits, rows=columns["change_rows"], tables=on_device)
+    numbers, ending_ids = columns["score_numbers"], columns["ending_ids"]
     return sampler.score_rows(
         logits, numbers, ending_ids, rows.groups[0], banned, allowed_tokens, ops, change
     )

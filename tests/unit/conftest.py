@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lopa_ray.execution import runner
+from lopa_ray.execution import canvas_attention
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
 from support.fake_backend import FakeBackend, Server, serving
@@ -110,7 +110,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def either_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Attention as CPUs compute it by default, and as accelerators do: one call per layer, by its reference."""
     if request.param == "packed":
-        monkeypatch.setattr(runner, "DEFAULT_ATTENTION", PackedAttention())
+        monkeypatch.setattr(canvas_attention, "SDPA_ATTENTION", PackedAttention())
         packed = dataclasses.replace(DEVICES["cpu"], attention_backends=("reference",))
         monkeypatch.setitem(DEVICES, "cpu", packed)
     return str(request.param)

@@ -7,7 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lopa_ray.kernels.choose_experts import MIN_TOTAL
+from lopa_ray.kernels import choose_experts
+
+MIN_TOTAL = tl.constexpr(choose_experts.MIN_TOTAL)
 
 NUM_WARPS = 1
 """A row has a few hundred scores, and each choice is a reduction of them all, which is fastest within one warp."""
@@ -20,7 +22,6 @@ def _choose_experts(
     chosen,
     weights,
     scale,
-    MIN_TOTAL: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     GROUPS: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
@@ -90,11 +91,9 @@ def launch(
 
 def constants(
     experts: int, per_token: int, groups: int, kept_groups: int, *, has_bias: bool
-) -> dict[str, float]:
-    """The compile-time constants of the kernel."""
+) -> dict[str, int]:
     size = experts // groups
     return {
-        "MIN_TOTAL": MIN_TOTAL,
         "HAS_BIAS": has_bias,
         "GROUPS": groups,
         "GROUP_SIZE": size,

@@ -7,11 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+BLOCK = tl.constexpr(1024)
 
 
 @triton.jit
-def _dequantize(product, scale, weight_scale, bias, out, size, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr):
+def _dequantize(product, scale, weight_scale, bias, out, size, HAS_BIAS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size
@@ -29,14 +29,6 @@ def launch(
     product = product.contiguous()
     rows, size = product.shape
     out = torch.empty_like(product, dtype=dtype)
-    _dequantize[(rows, triton.cdiv(size, BLOCK))](
-        product,
-        scale,
-        weight_scale,
-        weight_scale if bias is None else bias,
-        out,
-        size,
-        HAS_BIAS=bias is not None,
-        BLOCK=BLOCK,
-    )
+    tensors = product, scale, weight_scale, weight_scale if bias is None else bias, out
+    _dequantize[(rows, triton.cdiv(size, BLOCK.value))](*tensors, size, HAS_BIAS=bias is not None)
     return out

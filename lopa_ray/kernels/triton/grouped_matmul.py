@@ -13,7 +13,7 @@ from torch import Tensor
 
 ROW_BLOCK, WHOLE_ROW_BLOCK = 16, 64
 """Rows of a tile: experts have few rows each, and a single matrix has all rows, which read its weights less often."""
-OUTPUT_BLOCK = 64
+OUTPUT_BLOCK = tl.constexpr(64)
 INPUT_BLOCK = 64
 
 
@@ -29,7 +29,6 @@ def _grouped_matmul(
     outputs,
     EXPERT_BLOCK: tl.constexpr,
     ROW_BLOCK: tl.constexpr,
-    OUTPUT_BLOCK: tl.constexpr,
     INPUT_BLOCK: tl.constexpr,
     EXACT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -88,11 +87,9 @@ ANY_WIDTH = 2**30
 
 
 def constants(experts: int, *, exact: bool, width: int = 0) -> dict[str, int]:
-    """The constants that the kernel is compiled with, for so many experts. `width`: inputs per scale; 0: no scales."""
     return {
         "EXPERT_BLOCK": triton.next_power_of_2(experts),
         "ROW_BLOCK": WHOLE_ROW_BLOCK if experts == 1 else ROW_BLOCK,
-        "OUTPUT_BLOCK": OUTPUT_BLOCK,
         "INPUT_BLOCK": INPUT_BLOCK,
         "EXACT": exact,
         "WIDTH": width,
@@ -114,15 +111,6 @@ def launch(x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, 
     # Each expert has at most one tile that is not full.
     given = constants(experts, exact=exact, width=width)
     tiles = rows // given["ROW_BLOCK"] + min(experts, rows)
-    _grouped_matmul[(tiles, triton.cdiv(outputs, OUTPUT_BLOCK))](
-        x,
-        weight,
-        ends,
-        scales,
-        out,
-        experts,
-        inputs,
-        outputs,
-        **given,
-    )
+    grid = tiles, triton.cdiv(outputs, OUTPUT_BLOCK.value)
+    _grouped_matmul[grid](x, weight, ends, scales, out, experts, inputs, outputs, **given)
     return out

@@ -50,7 +50,6 @@ def _invariant_linear(
 
 
 def constants(outputs: int, dtype: torch.dtype, *, has_bias: bool) -> dict[str, int]:
-    """The constants that the kernel is compiled with for weights of so many outputs. None depends on the rows."""
     wide = outputs >= MANY_OUTPUTS and dtype != torch.float32
     return {
         "HAS_BIAS": has_bias,
@@ -60,7 +59,7 @@ def constants(outputs: int, dtype: torch.dtype, *, has_bias: bool) -> dict[str, 
     }
 
 
-def launch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def launch(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """See `lopa_ray.kernels.invariant_linear`."""
     x, weight = x.contiguous(), weight.contiguous()
     (rows, inputs), outputs = x.shape, weight.shape[0]

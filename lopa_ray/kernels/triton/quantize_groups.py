@@ -9,13 +9,13 @@ from torch import Tensor
 
 from lopa_ray.kernels.fp8 import FP8, FP8_MAX
 
-BLOCK = 1024
+MAX_BLOCK = 1024
+TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
+LIMIT = tl.constexpr(FP8_MAX)
 
 
 @triton.jit
-def _quantize_groups(
-    x, out, scales, rows, size, width, TINY: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr
-):
+def _quantize_groups(x, out, scales, rows, size, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
     first = row * size + group * width
@@ -44,11 +44,10 @@ def launch(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     groups = size // width
     out = torch.empty_like(x, dtype=FP8)
     scales = x.new_empty(groups, rows, dtype=torch.float32)
-    _quantize_groups[(rows, groups)](x, out, scales, rows, size, width, **constants(width))
+    _quantize_groups[(rows, groups)](x, out, scales, rows, size, width, block_size(width))
     return out, scales
 
 
-def constants(width: int) -> dict[str, float]:
-    """The compile-time constants of the kernel, for groups of so many inputs."""
-    block = min(BLOCK, triton.next_power_of_2(width))
-    return {"TINY": torch.finfo(torch.float32).tiny, "LIMIT": FP8_MAX, "BLOCK": block}
+def block_size(width: int) -> int:
+    """Inputs that a program takes at once, of groups of so many."""
+    return min(MAX_BLOCK, int(triton.next_power_of_2(width)))

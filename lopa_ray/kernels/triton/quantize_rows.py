@@ -9,11 +9,13 @@ from torch import Tensor
 
 from lopa_ray.kernels.int8 import INT8_MAX
 
-BLOCK = 1024
+BLOCK = tl.constexpr(1024)
+TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
+LIMIT = tl.constexpr(float(INT8_MAX))
 
 
 @triton.jit
-def _quantize_rows(x, out, scales, size, TINY: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr):
+def _quantize_rows(x, out, scales, size):
     row = tl.program_id(0).to(tl.int64)
     largest = tl.zeros((BLOCK,), tl.float32)
     broken = tl.zeros((BLOCK,), tl.int32)
@@ -41,10 +43,5 @@ def launch(x: Tensor) -> tuple[Tensor, Tensor]:
     rows, size = x.shape
     out = torch.empty_like(x, dtype=torch.int8)
     scales = x.new_empty(rows, dtype=torch.float32)
-    _quantize_rows[(rows,)](x, out, scales, size, **constants())
+    _quantize_rows[(rows,)](x, out, scales, size)
     return out, scales
-
-
-def constants() -> dict[str, float]:
-    """The compile-time constants of the kernel."""
-    return {"TINY": torch.finfo(torch.float32).tiny, "LIMIT": float(INT8_MAX), "BLOCK": BLOCK}

@@ -1,4 +1,4 @@
-"""Triton kernel of `rotate_qkv`: a program processes `HEADS_PER_PROGRAM` heads of one row."""
+"""Triton kernel of `rotate_qkv`: a program processes `HEAD_BLOCK` heads of one row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-HEADS_PER_PROGRAM = 8
+HEAD_BLOCK = tl.constexpr(8)
 
 
 @triton.jit
@@ -34,7 +34,6 @@ def _rotate_qkv(
     DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     NORM: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
 ):
     HALF: tl.constexpr = DIM // 2
@@ -43,7 +42,7 @@ def _rotate_qkv(
     column = tl.arange(0, HALF_BLOCK)[None, :]
     inside = (head < HEADS + 2 * KV_HEADS) & (column < HALF)
     is_q, is_v = head < HEADS, head >= HEADS + KV_HEADS
-    # A column stands for two dims: a pair that is rotated, or two of those behind all pairs.
+    # A column stands for two dims: a pair that is rotated, or two dims after all pairs.
     PAIRS: tl.constexpr = ROTARY_DIM // 2
     is_pair = column < PAIRS
     low_dim = tl.where(is_pair, column, column + PAIRS)
@@ -95,22 +94,13 @@ def launch(
     rows, heads, dim = qkv.shape
     q = qkv.new_empty(rows, num_heads, dim)
     norm = q_weight is not None and k_weight is not None
-    _rotate_qkv[(rows, triton.cdiv(heads, HEADS_PER_PROGRAM))](
-        qkv,
-        cos,
-        sin,
-        q_weight if norm else qkv,
-        k_weight if norm else qkv,
-        q,
-        kv,
-        rows,
-        eps,
+    _rotate_qkv[(rows, triton.cdiv(heads, HEAD_BLOCK.value))](
+        *(qkv, cos, sin, q_weight if norm else qkv, k_weight if norm else qkv, q, kv, rows, eps),
         HEADS=num_heads,
         KV_HEADS=kv.shape[2],
         DIM=dim,
         ROTARY_DIM=cos.shape[-1],
         NORM=norm,
-        HEAD_BLOCK=HEADS_PER_PROGRAM,
         HALF_BLOCK=triton.next_power_of_2(dim // 2),
     )
     return q

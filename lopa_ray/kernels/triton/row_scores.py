@@ -12,34 +12,28 @@ from torch import Tensor
 
 from lopa_ray.kernels.row_scores import RANKINGS, SCORE_COLUMNS
 
-BLOCK = 2048
+BLOCK = tl.constexpr(2048)
 
-PART = 8 * BLOCK
+PART = tl.constexpr(8 * 2048)
 """Logits per program."""
 
-PARTIALS = 8
+PARTIALS = tl.constexpr(8)
 """Values of a part: largest logit and sum of weights, without and with temperature; sum of the weighted differences to
 the largest; best logit, its id, and the second best of those that may be chosen."""
 
-LOWEST = -3.4028234663852886e38
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+
+MARGIN, NEG_ENTROPY = (tl.constexpr(RANKINGS.index(name)) for name in ("margin", "neg_entropy"))
+
+COLUMNS = tl.constexpr(SCORE_COLUMNS)
+
+OPTIONS = {"num_warps": 8}
+"""Those of the kernel that reads logits. One warp combines the parts of a row."""
 
 
 # The number of ending ids depends on the requests. Without specialization it does not cause new compilations.
 @triton.jit(do_not_specialize=["num_ending_ids"], do_not_specialize_on_alignment=["ending_ids"])
-def _row_scores(
-    logits,
-    numbers,
-    ending_ids,
-    banned,
-    partials,
-    vocab_size,
-    number_stride,
-    num_ending_ids,
-    LOWEST: tl.constexpr,
-    PARTIALS: tl.constexpr,
-    PART: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _row_scores(logits, numbers, ending_ids, banned, partials, vocab_size, number_stride, num_ending_ids):
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     numbers += row * number_stride
@@ -100,27 +94,13 @@ def _row_scores(
     winner = tl.max(best, 0)
     token = tl.min(tl.where(best == winner, best_id, vocab_size), 0)
     tl.store(at + 5, winner)
-    # fp32 has all ids exactly. A part in which no token may be chosen has an id behind the last one.
+    # fp32 has all ids exactly. A part in which no token may be chosen has an id after the last one.
     tl.store(at + 6, tl.minimum(token, vocab_size).to(tl.float32))
     tl.store(at + 7, tl.max(tl.where(best_id == token, second, best), 0))
 
 
 @triton.jit
-def _combine_parts(
-    logits,
-    numbers,
-    partials,
-    out,
-    vocab_size,
-    number_stride,
-    num_parts,
-    LOWEST: tl.constexpr,
-    MARGIN: tl.constexpr,
-    NEG_ENTROPY: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PARTIALS: tl.constexpr,
-    PARTS: tl.constexpr,
-):
+def _combine_parts(logits, numbers, partials, out, vocab_size, number_stride, num_parts, PARTS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     ranking = tl.load(numbers + row * number_stride + 1)
     part = tl.arange(0, PARTS)
@@ -165,47 +145,11 @@ def launch(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) 
     """See `lopa_ray.kernels.row_scores`."""
     logits = logits.contiguous()
     rows, vocab_size = logits.shape
-    parts = triton.cdiv(vocab_size, PART)
-    partials = logits.new_empty(rows, parts, PARTIALS, dtype=torch.float32)
+    parts, stride = triton.cdiv(vocab_size, PART.value), numbers.stride(0)
+    partials = logits.new_empty(rows, parts, PARTIALS.value, dtype=torch.float32)
     out = numbers.new_empty(rows, SCORE_COLUMNS)
-    _row_scores[(rows, parts)](
-        logits,
-        numbers,
-        ending_ids.contiguous(),
-        banned,
-        partials,
-        vocab_size,
-        numbers.stride(0),
-        ending_ids.shape[1],
-        **constants(),
-        num_warps=8,
-    )
-    _combine_parts[(rows,)](
-        logits,
-        numbers,
-        partials,
-        out,
-        vocab_size,
-        numbers.stride(0),
-        parts,
-        **combining_constants(vocab_size),
-        num_warps=1,
-    )
+    tensors = logits, numbers, ending_ids.contiguous(), banned, partials
+    _row_scores[(rows, parts)](*tensors, vocab_size, stride, ending_ids.shape[1], **OPTIONS)
+    padded = triton.next_power_of_2(parts)
+    _combine_parts[(rows,)](logits, numbers, partials, out, vocab_size, stride, parts, padded, num_warps=1)
     return out
-
-
-def constants() -> dict[str, float]:
-    """The compile-time constants of the kernel that reads logits."""
-    return {"LOWEST": LOWEST, "PARTIALS": PARTIALS, "PART": PART, "BLOCK": BLOCK}
-
-
-def combining_constants(vocab_size: int) -> dict[str, float]:
-    """The compile-time constants of the kernel that combines the parts of a row."""
-    return {
-        "LOWEST": LOWEST,
-        "MARGIN": RANKINGS.index("margin"),
-        "NEG_ENTROPY": RANKINGS.index("neg_entropy"),
-        "COLUMNS": SCORE_COLUMNS,
-        "PARTIALS": PARTIALS,
-        "PARTS": triton.next_power_of_2(triton.cdiv(vocab_size, PART)),
-    }

@@ -6,11 +6,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+BLOCK = tl.constexpr(1024)
 
 
 @triton.jit
-def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):
+def _silu_mul(gate_up, out, width):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -27,5 +27,5 @@ def launch(gate_up: Tensor) -> Tensor:
     gate_up = gate_up.contiguous()
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(rows, width)
-    _silu_mul[(rows, triton.cdiv(width, BLOCK))](gate_up, out, width, BLOCK=BLOCK)
+    _silu_mul[(rows, triton.cdiv(width, BLOCK.value))](gate_up, out, width)
     return out

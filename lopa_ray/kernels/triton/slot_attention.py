@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lopa_ray.kernels.slot_attention import PART_COLUMNS, PART_KEYS, TILE_COLUMNS, TILE_ROWS
+from lopa_ray.kernels.slot_attention import PART_COLUMNS, PART_KEYS as KEYS, TILE_COLUMNS, TILE_ROWS
+
+PART_KEYS, PAIRS = tl.constexpr(KEYS), tl.constexpr(TILE_ROWS)
 
 
 @triton.jit(do_not_specialize=["layer", "layers"])  # otherwise compiled again for some values of these
@@ -32,8 +34,6 @@ def _slot_attention(
     ALIGN: tl.constexpr,
     COLUMNS: tl.constexpr,
     OF_PARTS: tl.constexpr,
-    PART_KEYS: tl.constexpr,
-    PAIRS: tl.constexpr,
     KEY_BLOCK: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
 ):
@@ -125,43 +125,27 @@ def attend(
     *,
     of_parts: bool = False,
 ) -> None:
-    """Launch the kernel for tiles, which writes rows of `out` [R, H, E], with contiguous q.
-
-    With `of_parts`, `tiles` are parts, and `out` fp32 gets their results (see `partials_size`).
-    """
+    """Write rows of `out` [R, H, E] for tiles, with contiguous q. With `of_parts`, `tiles` are parts, and `out` fp32
+    gets their results (see `partials_size`)."""
     if k.stride() != v.stride() or k.stride()[1:] != (k.shape[2], 1):
         k, v = k.contiguous(), v.contiguous()
     _, heads, dim = q.shape
     _, layers, _, kv_heads, capacity, _ = slots.shape
+    given = constants(heads // kv_heads, kv_heads, dim, of_parts=of_parts) | options(dim, q.dtype)
+    tensors = q, k, v, slots, out, tiles, stops
+    scale = dim**-0.5 * math.log2(math.e)  # the kernel uses exp2 in place of exp
     _slot_attention[(tiles.shape[0], kv_heads)](
-        q,
-        k,
-        v,
-        slots,
-        out,
-        tiles,
-        stops,
-        layer,
-        layers,
-        capacity,
-        k.stride(0),
-        dim**-0.5 * math.log2(math.e),  # the kernel uses exp2 in place of exp
-        **constants(heads // kv_heads, kv_heads, dim, of_parts=of_parts),
-        **options(dim, q.dtype),
+        *tensors, layer, layers, capacity, k.stride(0), scale, **given
     )
 
 
 def partials_size(parts: int, kv_heads: int, dim: int) -> int:
-    """The number of fp32 values that the kernel writes for so many parts.
-
-    They are, for each part and KV head, the unnormalised output of each pair [TILE_ROWS, E], the largest scores of the
-    pairs [TILE_ROWS] and the sums of their weights [TILE_ROWS].
-    """
+    """The number of fp32 values that the kernel writes for so many parts: for each part and KV head the unnormalised
+    output of each pair [TILE_ROWS, E], the pairs' largest scores [TILE_ROWS] and sums of weights [TILE_ROWS]."""
     return parts * kv_heads * TILE_ROWS * (dim + 2)
 
 
 def constants(group: int, kv_heads: int, dim: int, *, of_parts: bool) -> dict[str, int]:
-    """The compile-time constants of the kernel, except `options`."""
     return {
         "GROUP": group,
         "KV_HEADS": kv_heads,
@@ -169,8 +153,6 @@ def constants(group: int, kv_heads: int, dim: int, *, of_parts: bool) -> dict[st
         "ALIGN": math.gcd(dim, 16),
         "COLUMNS": PART_COLUMNS if of_parts else TILE_COLUMNS,
         "OF_PARTS": of_parts,
-        "PART_KEYS": PART_KEYS,
-        "PAIRS": TILE_ROWS,
         "DIM_BLOCK": max(16, triton.next_power_of_2(dim)),
     }
 

@@ -1,4 +1,5 @@
-"""Triton kernel of `sort_rows`: a program finds the rows of one expert, and places them behind those of experts before.
+"""Triton kernel of `sort_rows`: a program finds the rows of one expert, and places them after the rows of experts
+before.
 
 Each program reads all choices twice. They are a few hundred KiB at most, which caches hold, and the order is the same
 in every run.
@@ -11,22 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+BLOCK = tl.constexpr(1024)
 
 
 @triton.jit(do_not_specialize=["size", "first", "own"])
 def _sort_rows(
-    chosen,
-    sources,
-    experts,
-    ends,
-    places,
-    size,
-    first,
-    own,
-    COUNT: tl.constexpr,
-    PER_TOKEN: tl.constexpr,
-    BLOCK: tl.constexpr,
+    chosen, sources, experts, ends, places, size, first, own, COUNT: tl.constexpr, PER_TOKEN: tl.constexpr
 ):
     expert = tl.program_id(0)
     before = tl.zeros((BLOCK,), tl.int32)
@@ -56,11 +47,7 @@ def launch(chosen: Tensor, first: int, own: int, count: int) -> tuple[Tensor, Te
     places = torch.empty_like(chosen)
     sources, experts = chosen.new_empty(2, chosen.numel())
     ends = chosen.new_empty(own, dtype=torch.int32)
-    given = constants(count, chosen.shape[1])
-    _sort_rows[(count,)](chosen, sources, experts, ends, places, chosen.numel(), first, own, **given)
+    _sort_rows[(count,)](
+        chosen, sources, experts, ends, places, chosen.numel(), first, own, count, chosen.shape[1]
+    )
     return sources, experts, ends, places
-
-
-def constants(count: int, per_token: int) -> dict[str, int]:
-    """The compile-time constants of the kernel."""
-    return {"COUNT": count, "PER_TOKEN": per_token, "BLOCK": BLOCK}

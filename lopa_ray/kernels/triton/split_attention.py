@@ -1,4 +1,5 @@
-"""Triton kernels of `split_attention`: that of `slot_attention`, for tiles and for parts, and one that merges parts.
+"""Triton kernels of `split_attention`: the kernel of `slot_attention` for tiles and for parts, and one that merges
+parts.
 
 Tiles and parts have a launch each, with a variant of the kernel each: a variant for both would spill registers, and a
 tile could be rounded differently in steps with and without parts.
@@ -11,10 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lopa_ray.kernels.slot_attention import PART_COLUMNS, TILE_COLUMNS, TILE_ROWS
+from lopa_ray.kernels import slot_attention as slot
 from lopa_ray.kernels.triton.slot_attention import attend, partials_size
 
-SLICE_PAIRS = 8
+COLUMNS, PART_COLUMNS, PAIRS = map(tl.constexpr, (slot.TILE_COLUMNS, slot.PART_COLUMNS, slot.TILE_ROWS))
+
+SLICE = tl.constexpr(8)
 """Pairs that a program merges at a time. The slices of a tile are divided among the programs of its parts."""
 
 
@@ -26,10 +29,6 @@ def _merge_parts(
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PART_COLUMNS: tl.constexpr,
-    PAIRS: tl.constexpr,
-    SLICE: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
 ):
     work = tl.program_id(0)
@@ -73,14 +72,7 @@ def _merge_parts(
 
 
 def launch(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    slots: Tensor,
-    layer: int,
-    tiles: Tensor,
-    stops: Tensor,
-    parts: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
 ) -> Tensor:
     """See `lopa_ray.kernels.slot_attention`."""
     _, heads, dim = q.shape
@@ -90,19 +82,6 @@ def launch(
     partials = q.new_empty(partials_size(num_parts, kv_heads, dim), dtype=torch.float32)
     attend(q, k, v, slots, layer, parts, stops, partials, of_parts=True)
     attend(q, k, v, slots, layer, tiles, stops, out)
-    _merge_parts[(num_parts, kv_heads)](partials, parts, out, **constants(heads // kv_heads, kv_heads, dim))
+    shape = heads // kv_heads, kv_heads, dim, max(16, triton.next_power_of_2(dim))
+    _merge_parts[(num_parts, kv_heads)](partials, parts, out, *shape)
     return out
-
-
-def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
-    """The compile-time constants of the kernel that merges."""
-    return {
-        "GROUP": group,
-        "KV_HEADS": kv_heads,
-        "DIM": dim,
-        "COLUMNS": TILE_COLUMNS,
-        "PART_COLUMNS": PART_COLUMNS,
-        "PAIRS": TILE_ROWS,
-        "SLICE": SLICE_PAIRS,
-        "DIM_BLOCK": max(16, triton.next_power_of_2(dim)),
-    }

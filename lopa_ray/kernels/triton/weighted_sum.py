@@ -7,21 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+BLOCK = tl.constexpr(1024)
 
 
 @triton.jit
 def _weighted_sum(
-    results,
-    places,
-    weights,
-    ends,
-    out,
-    size,
-    num_ends,
-    IS_PART: tl.constexpr,
-    PER_TOKEN: tl.constexpr,
-    BLOCK: tl.constexpr,
+    results, places, weights, ends, out, size, num_ends, IS_PART: tl.constexpr, PER_TOKEN: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -37,20 +28,13 @@ def _weighted_sum(
     tl.store(out + row * size + columns, total.to(out.dtype.element_ty), mask=inside)
 
 
-def launch(results: Tensor, places: Tensor, weights: Tensor, ends: Tensor | None) -> Tensor:
+def launch(results: Tensor, places: Tensor, weights: Tensor, ends: Tensor | None = None) -> Tensor:
     """See `lopa_ray.kernels.weighted_sum`."""
     results, places, weights = results.contiguous(), places.contiguous(), weights.contiguous()
     (rows, per_token), size = places.shape, results.shape[1]
     out = torch.empty(rows, size, dtype=results.dtype, device=results.device)
     num_ends = 0 if ends is None else ends.shape[0]
-    given = constants(per_token, is_part=ends is not None)
-    grid = rows, triton.cdiv(size, BLOCK)
-    _weighted_sum[grid](
-        results, places, weights, places if ends is None else ends, out, size, num_ends, **given
-    )
+    tensors = results, places, weights, places if ends is None else ends, out
+    grid = rows, triton.cdiv(size, BLOCK.value)
+    _weighted_sum[grid](*tensors, size, num_ends, ends is not None, per_token)
     return out
-
-
-def constants(per_token: int, *, is_part: bool) -> dict[str, int]:
-    """The compile-time constants of the kernel."""
-    return {"IS_PART": is_part, "PER_TOKEN": per_token, "BLOCK": BLOCK}

@@ -168,10 +168,10 @@ def test_a_worker_without_the_winner_hands_out_no_stray_memory(runner):
     step(runner, plan())
     lost = replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False))
     with pytest.raises(ProtocolError, match="nothing is staged"):
-        runner.slots.commits.payload([ScheduledRequest(1, 0, lost, (0,), source_rank=0)])
-    before = runner.slots.commits.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
+        runner.slots.payload([ScheduledRequest(1, 0, lost, (0,), source_rank=0)])
+    before = runner.slots.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
     step(runner, SECOND)
-    after = runner.slots.commits.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
+    after = runner.slots.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
     assert torch.equal(before, after)
 
 

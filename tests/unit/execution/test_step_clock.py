@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lopa_lab.bench.step_plans import plan_of, step_of
+from lopa_ray.execution.launched_step import BOUNDARIES, StepTimes
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.step_clock import BOUNDARIES, StepClock, StepTimes
 from support.tiny_model import load_tiny_model
 
 pytestmark = pytest.mark.stand_in
@@ -54,7 +54,7 @@ class FakeEvent:
 
 
 def times_of_a_step() -> StepTimes:
-    times = StepClock(CPU).start()
+    times = StepTimes(CPU)
     for _ in range(BOUNDARIES - 1):
         times.mark()
     return times
@@ -75,11 +75,10 @@ def test_a_device_that_nobody_waited_for_is_not_waited_for(monkeypatch: pytest.M
 def test_on_a_cpu_the_hosts_clock_is_read_while_it_works_on_the_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = StepClock(CPU)
     # From 20 to 50 it launches another step.
     moments = iter((10.0, 11.0, 13.0, 13.5, 20.0, 50.0, 51.0))
     monkeypatch.setattr(time, "perf_counter", lambda: next(moments))
-    times = clock.start()
+    times = StepTimes(CPU)
     for _ in range(BOUNDARIES - 1):
         times.mark()
     times.wait()

@@ -29,6 +29,7 @@ from lopa_ray.model.tensor_parallel import SingleShard
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.vocabulary import Vocabulary
 from support.paths import GOLDEN
 from support.tiny_model import ALL_MODELS, load_tiny_model
 
@@ -286,7 +287,7 @@ def test_buckets_waste_little():
 @pytest.mark.parametrize(("lanes", "rows"), [(64, 1), (32, 1), (7, 3), (40, 0), (1, 0)])
 def test_many_short_lanes_take_tiles_and_no_rows(lanes, rows, bucket):
     """A lane whose rows are all stored has none."""
-    options = PackingOptions(1024, 1, 1000, 999, 998, 1, True, bucket)
+    options = PackingOptions(1024, 1, Vocabulary(1000, 999, 998, shifted=True), True, bucket)
     segments = ((10 + rows, 10 + rows),) if rows else ()
     packing = Packing([Lane(at, 10, np.zeros(rows, np.int64), segments) for at in range(lanes)], (), options)
     assert packing.rows_bucket == bucket(max(1, lanes * rows))

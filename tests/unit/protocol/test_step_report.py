@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 from hypothesis import given, strategies as st
 
-from lopa_ray.protocol.step_report import BranchReport, StepReport
+from lopa_ray.protocol.step_report import BranchReport, ScoredRows, StepReport
 from support.in_process_group import report_bytes
 from support.step_reports import pack_reports
 
@@ -54,7 +54,7 @@ def test_what_arrives_is_what_was_sent(reports: list[tuple[int, BranchReport]]) 
 
 
 def arrays_of(report: BranchReport) -> list[np.ndarray]:
-    return [value for name in report.__slots__ if isinstance(value := getattr(report, name), np.ndarray)]
+    return [getattr(report, name) for name in ScoredRows.__slots__]
 
 
 def test_times_travel_along() -> None:
@@ -69,7 +69,7 @@ def test_a_large_report_is_one_buffer_of_little_more_than_its_numbers() -> None:
     rows = np.arange(64, dtype=np.int32)
     scores = np.linspace(0, 1, 64)
     no_tops = np.zeros((64, 0), np.int32), np.zeros((64, 0), np.float32)
-    report = BranchReport(1, 0, rows, rows, scores, scores.astype(np.float32), scores, *no_tops)
+    report = BranchReport(rows, rows, scores, scores.astype(np.float32), scores, *no_tops, step=1, branch=0)
     sent = pack_reports(1, 1, [(request, report) for request in range(32) for _ in range(8)])
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(sent, protocol=5, buffer_callback=buffers.append)

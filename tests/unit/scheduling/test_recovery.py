@@ -27,7 +27,7 @@ EXPERTS = ("sdar-moe-tiny-3l", "llada2-tiny-3l")
 def test_lost_and_new_workers_change_no_bit_of_packed_attention(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lopa_ray.execution.runner.DEFAULT_ATTENTION", PackedAttention())
+    monkeypatch.setattr("lopa_ray.execution.canvas_attention.SDPA_ATTENTION", PackedAttention())
     counts = decode_with_losses(MODEL, 1, [kind], 20)
     assert counts["lost"] > 3 and counts["replayed"]
 
@@ -91,7 +91,7 @@ def test_stored_prefixes_change_no_bit_whoever_is_lost(seed: int, kinds: list[st
 
 @pytest.mark.long
 def test_stored_prefixes_of_packed_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa_ray.execution.runner.DEFAULT_ATTENTION", PackedAttention())
+    monkeypatch.setattr("lopa_ray.execution.canvas_attention.SDPA_ATTENTION", PackedAttention())
     counts = decode_with_losses(
         MODEL, 7, ["single_phase", "drawn_causal", "block_diffusion", "dmax"], 60, stored=40
     )
