@@ -17,7 +17,6 @@ from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.families import FAMILIES
-from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
 from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
 
 WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
@@ -91,9 +90,8 @@ def known_families() -> list[dict[str, Any]]:
             "implementations": implementations,
             "checked_against": family.checked_against,
             "checkpoints": [
-                {**asdict(row), "adapter": _adapter(row.preset)}
-                for row in PUBLISHED_CHECKPOINTS
-                if row.family == family.name
+                {**asdict(row), "family": family.name, "adapter": _adapter(row.preset)}
+                for row in family.checkpoints
             ],
         }
         for implementations, families in (

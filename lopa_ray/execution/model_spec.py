@@ -98,9 +98,9 @@ class ModelSpec:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights of all shards."""
-        from lopa_ray.model.implementation import weight_bytes
+        from lopa_ray.model.implementation import implementation_of
 
-        return weight_bytes(self.model, self.dtype)
+        return implementation_of(self.model, self.dtype).weight_bytes()
 
     @property
     def slots_bytes(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import CanvasConfig, LayerShape
-from lopa_ray.model.size_limits import largest
+from lopa_ray.model.size_limits import checked_int
 from lopa_ray.model.special_tokens import NO_MASK, Json, SpecialTokens
 
 _COMPUTED_VALUES: dict[str, tuple[object, ...]] = {
@@ -30,9 +30,6 @@ _SIZES = {
 }
 """Keys of the text model that say how large it is, and the fields here that limit them."""
 
-MAX_CANVAS_LENGTH = 2**12
-"""Positions of a canvas at most: each of a slot's has a row of self-conditioning in memory."""
-
 SLIDING = "sliding_attention"
 
 ROPE_TYPES = ("default", "proportional")
@@ -49,7 +46,9 @@ def parse_canvas_config(theirs: Any, family: str, raw: Json, generation: Json, w
         for key, values in _COMPUTED_VALUES.items():
             if getattr(config, key, values[0]) not in values:
                 raise _unsupported(key, getattr(config, key), where)
-    sizes = {key: _positive_int(of_text, key, largest(name), where) for key, name in _SIZES.items()}
+    sizes = {
+        key: checked_int(getattr(of_text, key, None), key, field, where) for key, field in _SIZES.items()
+    }
     layers = _layers(of_text, where)
     widest = max(layers, key=lambda layer: (layer.kv_heads * layer.head_dim, -layer.head_dim))
     for layer in layers:
@@ -71,14 +70,16 @@ def parse_canvas_config(theirs: Any, family: str, raw: Json, generation: Json, w
         mask_token_id=NO_MASK,
         eos_token_id=tokens.eos,
         stop_token_ids=tokens.stops,
-        canvas_length=_positive_int(theirs, "canvas_length", MAX_CANVAS_LENGTH, where),
+        canvas_length=checked_int(
+            getattr(theirs, "canvas_length", None), "canvas_length", "canvas_length", where
+        ),
         config_json=json.dumps(raw),
         layers=layers,
     )
 
 
 def _layers(of_text: Any, where: str) -> tuple[LayerShape, ...]:
-    window = _positive_int(of_text, "sliding_window", largest("max_position_embeddings"), where)
+    window = checked_int(of_text.sliding_window, "sliding_window", "max_position_embeddings", where)
     layers = []
     for index, kind in enumerate(of_text.layer_types):
         if kind not in (SLIDING, "full_attention"):
@@ -89,8 +90,8 @@ def _layers(of_text: Any, where: str) -> tuple[LayerShape, ...]:
         of_layer = of_text.per_layer_config[index]
         layers.append(
             LayerShape(
-                _positive_int(of_layer, "num_key_value_heads", largest("num_kv_heads"), where),
-                _positive_int(of_layer, "head_dim", largest("head_dim"), where),
+                checked_int(of_layer.num_key_value_heads, "num_key_value_heads", "num_kv_heads", where),
+                checked_int(of_layer.head_dim, "head_dim", "head_dim", where),
                 window if kind == SLIDING else None,
             )
         )
@@ -102,12 +103,3 @@ def _unsupported(key: str, value: object, where: str) -> CheckpointError:
         f"{where}: got {key} = {value!r}, which is not computed here for models that denoise canvases; use a "
         "checkpoint without that feature"
     )
-
-
-def _positive_int(theirs: Any, key: str, most: int, where: str) -> int:
-    value = getattr(theirs, key, None)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
-        raise CheckpointError(
-            f"{where}: got {key} = {value!r}; it must be an integer above 0 and at most {most}; correct the file"
-        )
-    return value

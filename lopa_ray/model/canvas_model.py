@@ -112,13 +112,11 @@ class CanvasModel(nn.Module):
 
     @property
     def embed(self) -> nn.Embedding:
-        """The embedding of token ids, which scales what it returns."""
         embed: nn.Embedding = self.decoder.embed_tokens
         return embed
 
     @property
     def learned_positions(self) -> int | None:
-        """None: positions are rotations."""
         return None
 
     def forward(

@@ -35,10 +35,10 @@ from lopa_ray.model.weights import (
     build_model,
     check_dtype,
     fitted,
-    is_fp8_weight,
     meta_model,
     quantize_parameter,
     storage_dtype,
+    stored_dtype,
 )
 
 WEIGHTS = "model.safetensors"
@@ -104,7 +104,7 @@ def read_weights(
             lead = torch.Size((len(own), parameter.shape[1]))
         kept = {part for part in parts if part in stored and (adapter is None or not adapter.changes(part))}
         is_converted = quantization != "none" or kept == parts.keys()
-        in_fp8 = is_converted and is_fp8_weight(model, name)
+        in_fp8 = is_converted and stored_dtype(model, name) == FP8
         # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
         fused: dict[str, Tensor] = {}
         stop = 0
@@ -118,7 +118,8 @@ def read_weights(
             else:
                 whole = stored.unfold(part, tensor) if part in stored else tensor
                 whole = whole if adapter is None else adapter.merge(part, whole)
-                values = quantize_parameter(model, name, whole.to(device), to_fp8=in_fp8)
+                whole = whole.to(device)
+                values = quantize_parameter(model, name, whole) if is_converted else iter([(name, whole)])
             for key, value in values:
                 if key not in fused:
                     kept_as = storage_dtype(model, key, value, dtype)
@@ -230,8 +231,6 @@ def as_rows(name: str, parameter: Tensor) -> Tensor:
 
 
 def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int, ...]]:
-    """Published tensor name -> the shape it must have."""
-
     def shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, parameter in model.named_parameters():
             rows = as_rows(name, parameter)

@@ -11,7 +11,7 @@ from lopa_ray.model.families import FAMILIES, find_family
 from lopa_ray.model.folder_contents import lacking, refuse_broken_links, require_folder
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.json_file import read_json
-from lopa_ray.model.size_limits import largest
+from lopa_ray.model.size_limits import checked_int
 from lopa_ray.model.stored_quantization import with_modelopt_file
 from lopa_ray.model.transformers_config import parse_transformers_config
 
@@ -29,12 +29,7 @@ def draft_rank(folder: Path) -> int:
             f"{folder}: got no {ADAPTER_CONFIG}; need the folder of a PEFT adapter for drafts, or a name on the Hub "
             f"whose folder {DRAFT_FOLDER} has one"
         )
-    rank, most = read_json(file).get("r"), largest("hidden_size")
-    if not isinstance(rank, int) or isinstance(rank, bool) or not 0 < rank <= most:
-        raise CheckpointError(
-            f"{file}: got r = {rank!r}; it must be an integer from 1 to {most}; correct the file"
-        )
-    return rank
+    return checked_int(read_json(file).get("r"), "r", "hidden_size", str(file))
 
 
 @overload

@@ -41,13 +41,9 @@ class TensorFiles:
         file_of: dict[str, Path] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         dtypes: dict[str, str] = {}
-        missing = [file for file in files if not file.is_file()]
-        if missing:
-            what = "a link to a file that is gone" if missing[0].is_symlink() else "no such file"
+        if missing := [file for file in files if not file.is_file()]:
             more = f", and {len(missing) - 1} more of {len(files)} are missing" if len(missing) > 1 else ""
-            raise CheckpointError(
-                f"{missing[0]}: {what}{more}; the checkpoint needs each of them: download it again"
-            )
+            raise CheckpointError(f"{missing[0]}: no such file{more}; download the checkpoint again")
         for file in files:
             try:
                 with safe_open(file, framework="pt") as handle:
@@ -67,10 +63,7 @@ class TensorFiles:
         return TensorFiles(file_of, shapes, dtypes)
 
     def read_tensor(self, name: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Tensor:
-        """Tensor `name` on the CPU in its stored shape (`shapes[name]`) and dtype, one of `dtypes`.
-
-        Raises CheckpointError if the file is damaged or the dtype is another one.
-        """
+        """The one tensor; see `read_tensors`."""
         return next(self.read_tensors([name], dtypes))[1]
 
     def read_tensors(

@@ -143,11 +143,9 @@ class NativeConfig(ModelShape):
         return "none" if self.fp8 is not None and not self.fp8.all_layers else self.quantization
 
     def unfolded(self) -> Self:
-        """The same model with floating weights in place of fp8."""
         return replace(self, quantization="none", fp8=None) if self.quantization == "fp8" else self
 
     def with_draft_adapter(self, rank: int) -> Self:
-        """The same model with a draft adapter of that rank."""
         return replace(self, draft_rank=rank)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
@@ -187,7 +185,6 @@ class NativeConfig(ModelShape):
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
-        """Into how many shards the model can be cut."""
         return tuple(
             size
             for size in range(1, self.num_kv_heads + 1)
@@ -195,7 +192,6 @@ class NativeConfig(ModelShape):
         )
 
     def _cut_sizes(self, size: int) -> dict[str, int]:
-        """The sizes that are divided evenly among `size` shards, by name."""
         sizes = {"heads": self.num_heads, "KV heads": self.num_kv_heads}
         if self.experts is None or self.experts.dense_layers:
             sizes["columns of MLP"] = self.intermediate_size
@@ -210,7 +206,6 @@ class NativeConfig(ModelShape):
 
     @property
     def rotary_dim(self) -> int:
-        """How many dims of a head are rotated."""
         return int(self.head_dim * self.partial_rotary_factor)
 
     def is_dense(self, layer: int) -> bool:
@@ -251,7 +246,6 @@ class TransformersConfig(ModelShape):
         return self
 
     def unfolded(self) -> Self:
-        """The same model: its weights are floating."""
         return self
 
     def with_draft_adapter(self, rank: int) -> Self:
@@ -271,15 +265,12 @@ class TransformersConfig(ModelShape):
         return self
 
     def refusal(self, setting: str, value: str, allowed: str) -> SettingsError:
-        """The error for a value of a setting that only native models have."""
         return SettingsError(
             f"{setting}: got {value} for a {self.family} model, which transformers runs; allowed there: {allowed}"
         )
 
 
 class LayerShape(NamedTuple):
-    """What the attention of one layer of a `CanvasConfig` has."""
-
     kv_heads: int
     head_dim: int
     window: int | None

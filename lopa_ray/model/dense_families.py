@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lopa_ray.model.family import Family
+from lopa_ray.model.published_checkpoint import PublishedCheckpoint
 
 QWEN_CONFIG_KEYS = {
     "vocab_size": "vocab_size",
@@ -21,8 +22,8 @@ QWEN_CONFIG_KEYS = {
 _QWEN_SUPPORTED_VALUES: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "use_sliding_window": (False, None),
-    "use_mrope": (False, None),
-    "partial_rotary_factor": (1.0, None),
+    "use_mrope": (None, False),
+    "partial_rotary_factor": (None, 1.0),
 }
 
 QWEN_PUBLISHED_MODULES = {
@@ -41,16 +42,6 @@ QWEN_HEAD_NORMS = {
     f"layers.{{i}}.{part}_norm": (f"model.layers.{{i}}.self_attn.{part}_norm",) for part in "qk"
 }
 
-_QWEN_EXTRA_CONFIG = {
-    "attention_dropout": 0.0,
-    "hidden_act": "silu",
-    "initializer_range": 0.02,
-    "rope_scaling": None,
-    "sliding_window": None,
-    "use_cache": True,
-    "use_sliding_window": False,
-}
-
 DREAM = Family(
     name="dream",
     model_type="Dream",
@@ -63,9 +54,26 @@ DREAM = Family(
     published_modules=QWEN_PUBLISHED_MODULES,
     transformers_type="qwen2",
     checked_against="recorded logits and decodes of LoPA, D2F, Dream and Fast-dLLM; transformers' Qwen2",
+    checkpoints=(
+        PublishedCheckpoint(
+            "Dream-org/Dream-v0-Instruct-7B",
+            14.2,
+            "d2f-dream-7b",
+            "GSM8K 73.8 at TPF 10.1 with D2F's adapter and LoPA (arXiv 2512.16229)",
+        ),
+        PublishedCheckpoint("Dream-org/Dream-v0-Base-7B", 14.2, "paper/d2f-dream-gsm8k"),
+        PublishedCheckpoint(
+            "apple/DiffuCoder-7B-Instruct",
+            14.2,
+            "paper/d2f-diffucoder-humaneval-plus",
+            "HumanEval+ 64.0 at TPF 8.3 with D2F's adapter and LoPA (arXiv 2512.16229)",
+        ),
+        PublishedCheckpoint("apple/DiffuCoder-7B-cpGRPO", 14.2, "paper/diffucoder-vanilla"),
+        PublishedCheckpoint("Dream-org/Dream-Coder-v0-Instruct-7B", 14.2, "paper/dream-vanilla"),
+    ),
+    tiny_model="dream-tiny-2l",
     shifted=True,
     qkv_bias=True,
-    extra_config=_QWEN_EXTRA_CONFIG,
 )
 
 FAST_DLLM_V2 = Family(
@@ -80,9 +88,23 @@ FAST_DLLM_V2 = Family(
     published_modules=QWEN_PUBLISHED_MODULES,
     transformers_type="qwen2",
     checked_against="recorded decodes of its published code; transformers' Qwen2",
+    checkpoints=(
+        PublishedCheckpoint(
+            "Efficient-Large-Model/Fast_dLLM_v2_7B",
+            14.2,
+            "models/fast-dllm-v2-7b",
+            "GSM8K 83.7, HumanEval+ 58.5",
+        ),
+        PublishedCheckpoint(
+            "Efficient-Large-Model/Fast_dLLM_v2_1.5B",
+            2.9,
+            "models/fast-dllm-v2-7b",
+            "GSM8K 62.0, HumanEval+ 40.2",
+        ),
+    ),
+    tiny_model="dream-tiny-2l",
     shifted=True,
     qkv_bias=True,
-    extra_config=_QWEN_EXTRA_CONFIG,
 )
 
 SDAR = Family(
@@ -96,9 +118,31 @@ SDAR = Family(
     published_modules=QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS,
     transformers_type="qwen3",
     checked_against="recorded logits and decodes of SDAR and MultiBD; transformers' Qwen3",
+    checkpoints=(
+        PublishedCheckpoint("JetLM/SDAR-4B-Chat", 8.2, "paper/sdar-4b-chat"),
+        PublishedCheckpoint("JetLM/SDAR-8B-Chat", 15.3, "paper/sdar-4b-chat"),
+        PublishedCheckpoint(
+            "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b32",
+            15.3,
+            "models/mbd-sdar-8b-b32",
+            "GSM8K 89.2 at TPF 3.08",
+        ),
+        PublishedCheckpoint(
+            "SJTU-DENG-Lab/MBD-Code-SDAR-8B-Chat-b32",
+            15.3,
+            "models/mbd-sdar-8b-b32",
+            "HumanEval+ 62.8 at TPF 4.82",
+        ),
+        PublishedCheckpoint(
+            "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b4",
+            15.3,
+            "models/mbd-sdar-8b-b4",
+            "GSM8K 91.8 at TPF 2.28",
+        ),
+    ),
+    tiny_model="sdar-tiny-3l",
     shifted=False,
     qk_norm=True,
-    extra_config=_QWEN_EXTRA_CONFIG | {"attention_bias": False, "use_cache": False},
 )
 
 LLADA = Family(
@@ -128,7 +172,7 @@ LLADA = Family(
         "activation_type": ("silu",),
         "rope": (True,),
         "rope_full_precision": (True,),
-        "partial_rotary_factor": (1.0, None),
+        "partial_rotary_factor": (None, 1.0),
         "alibi": (False,),
         "include_bias": (False,),
         "include_qkv_bias": (False, None),
@@ -154,24 +198,12 @@ LLADA = Family(
     },
     transformers_type="llama",
     checked_against="recorded logits and decodes of LLaDA, Fast-dLLM and D2F; transformers' Llama",
+    checkpoints=(
+        PublishedCheckpoint("GSAI-ML/LLaDA-8B-Instruct", 14.9, "paper/llada-lopa"),
+        PublishedCheckpoint("GSAI-ML/LLaDA-1.5", 14.9, "paper/llada-vanilla"),
+    ),
+    tiny_model="llada-tiny-3l",
     shifted=False,
-    extra_config={
-        "activation_type": "silu",
-        "alibi": False,
-        "attention_layer_norm": False,
-        "bias_for_layer_norm": False,
-        "block_group_size": 1,
-        "block_type": "llama",
-        "include_bias": False,
-        "include_qkv_bias": False,
-        "input_emb_norm": False,
-        "layer_norm_type": "rms",
-        "layer_norm_with_affine": True,
-        "multi_query_attention": None,
-        "rope": True,
-        "rope_full_precision": True,
-        "scale_logits": False,
-    },
 )
 
 NEMOTRON = Family(
@@ -184,7 +216,7 @@ NEMOTRON = Family(
         "attention_bias": (False, None),
         "mlp_bias": (False, None),
         "sliding_window": (None,),
-        "partial_rotary_factor": (1.0, None),
+        "partial_rotary_factor": (None, 1.0),
         # The same weights under a causal mask, and under none.
         "dlm_paradigm": ("bidirectional",),
     },
@@ -195,16 +227,17 @@ NEMOTRON = Family(
     | {"lm_head": ("diffusion_head",)},
     transformers_type="ministral3",
     checked_against="recorded logits and decodes of its published code; transformers' Ministral 3",
+    checkpoints=(
+        PublishedCheckpoint("nvidia/Nemotron-Labs-Diffusion-3B", 7.1, "models/nemotron-labs-diffusion-8b"),
+        PublishedCheckpoint(
+            "nvidia/Nemotron-Labs-Diffusion-8B",
+            15.8,
+            "models/nemotron-labs-diffusion-8b",
+            "mean of ten tasks 62.8 at TPF 5.99 with self-speculation",
+        ),
+        PublishedCheckpoint("nvidia/Nemotron-Labs-Diffusion-14B", 25.2, "models/nemotron-labs-diffusion-8b"),
+    ),
+    tiny_model="nemotron-tiny-3l",
     shifted=False,
     reads_yarn=True,
-    extra_config={
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "dlm_paradigm": "bidirectional",
-        "hidden_act": "silu",
-        "initializer_range": 0.02,
-        "mlp_bias": False,
-        "sliding_window": None,
-        "use_cache": False,
-    },
 )

@@ -26,7 +26,6 @@ class DraftAdapter(nn.Module):
     """The update of one layer. Its scale is part of `up`."""
 
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
-        """`config` is the shard's."""
         super().__init__()
         self._tp_group = tp_group
         self.down = linear(config, config.num_heads * config.head_dim, config.draft_rank)

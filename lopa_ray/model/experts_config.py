@@ -50,12 +50,10 @@ class ExpertsConfig:
 
     @property
     def columns(self) -> int:
-        """The width of an expert, or of the part of it that the shard has."""
         return self.width if self.are_whole(self.shards) else self.width // self.shards
 
     @property
     def shared_columns(self) -> int:
-        """The width of the MLP that the shared experts make up, or of the shard's part of it."""
         return self.shared * self.width // self.shards
 
     @property

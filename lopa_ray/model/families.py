@@ -10,6 +10,7 @@ from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.dense_families import DREAM, FAST_DLLM_V2, LLADA, NEMOTRON, SDAR
 from lopa_ray.model.family import Family
 from lopa_ray.model.moe_families import LLADA2, SDAR_MOE
+from lopa_ray.model.published_family import known_types
 from lopa_ray.model.special_tokens import Json
 
 FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2, NEMOTRON, SDAR_MOE, LLADA2)
@@ -23,14 +24,9 @@ def find_family(raw: Json, where: str) -> Family:
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     raise CheckpointError(
         f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
-        f"{known_types()}; use a checkpoint of a supported family, describe its family in "
+        f"{known_types(FAMILIES)}; use a checkpoint of a supported family, describe its family in "
         "lopa_ray/model, or set model.implementation to auto"
     )
-
-
-def known_types() -> str:
-    """The values in config.json by which each family is recognised, for messages."""
-    return ", ".join(f"{family.model_type!r} with [{family.architecture!r}]" for family in FAMILIES)
 
 
 def family_of(config: NativeConfig) -> Family:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 import re
 import sys
 from collections.abc import Mapping
@@ -13,61 +11,53 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig
 from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
+from lopa_ray.model.published_family import PublishedFamily
 from lopa_ray.model.rope import flatten_rope
-from lopa_ray.model.size_limits import LARGEST_EXPERTS, largest
+from lopa_ray.model.size_limits import LARGEST_EXPERTS, checked_int, wrong_value
 from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 from lopa_ray.model.stored_quantization import read_quantization
 from lopa_ray.model.yarn import KEY as YARN_KEY, split_yarn
-
-_log = logging.getLogger("lopa.model")
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")
 
 _MAY_BE_ZERO = ("shared", "dense_layers")
 
+_RECOMPUTED_BUFFERS = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One family of published checkpoints.
 
-    `config_keys` maps a `NativeConfig` field to its published key. `config_defaults` holds what the published
-    code assumes where the published key is absent or null. `supported_values` lists, for keys that change the
-    result, the only values this project computes: any other value is refused, absence is not.
-    `transformers_type` is the model type of transformers whose class computes the same, from a config.json with
-    Qwen's keys. `extra_config` is what a saved `config.json` says besides. `published_modules` maps an own module
-    (`{i}` is the layer) to the published modules whose rows it stacks, in that order; where these have an `{e}`, all of
-    them for each expert in turn.
-    `reads_yarn` says that rotary embeddings of the type yarn are computed, which are refused elsewhere.
-    `router` is how rows are routed in layers with experts, None in a family of dense models; `expert_keys` maps fields
-    of `ExpertsConfig` to their published keys. `eos_key` is the key that EOS has where there is no `eos_token_id`.
-    `mask_token_id` is the mask token of the published code, where configurations do not name it.
-    `ignored_tensors` matches published tensors that carry nothing to load. `checked_against` says
-    what results were compared with, for people to read.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family(PublishedFamily):
+    """A family that this project's own transformer runs, and transformers as well.
+
+    `config_keys` maps a `NativeConfig` field to its published key, and `expert_keys` one of `ExpertsConfig`.
+    `supported_values` lists, for keys that change the result, the only values that are computed here: any other value
+    is refused, absence is not. A saved config.json has the first ones, but for null.
+    `published_modules` maps an own module (`{i}` is the layer) to the published modules whose rows it stacks, in that
+    order; where these have an `{e}`, all of them for each expert in turn.
+    `reads_yarn`: whether rotary embeddings of the type yarn are computed, which are refused elsewhere. `router`: how
+    rows are routed in layers with experts, None in a family of dense models. `eos_key`: the key of EOS where there is
+    no `eos_token_id`.
+    `transformers_type` is the model type of transformers whose class computes the same, from a config.json with Qwen's
+    keys and `transformers_expert_keys` for some of `expert_keys`.
+    `tiny_model` is the recorded checkpoint (`tests/golden/models`) with which tests run the family.
     """
 
-    name: str
-    model_type: str
-    architecture: str
     config_keys: Mapping[str, str]
     supported_values: Mapping[str, tuple[object, ...]]
     published_modules: Mapping[str, tuple[str, ...]]
     transformers_type: str
-    checked_against: str
-    shifted: bool
+    tiny_model: str
     qkv_bias: bool = False
     qk_norm: bool = False
     reads_yarn: bool = False
     router: RouterKind | None = None
     expert_keys: Mapping[str, str] = field(default_factory=dict)
+    transformers_expert_keys: Mapping[str, str] = field(default_factory=dict)
     eos_key: str = "eos_token_id"
-    mask_token_id: int | None = None
-    config_defaults: Mapping[str, object] = field(default_factory=dict)
-    extra_config: Mapping[str, object] = field(default_factory=dict)
-    ignored_tensors: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
 
-    def claims(self, raw: Json) -> bool:
-        """Whether config.json `raw` is of this family."""
-        return is_of_type(raw, self.model_type, self.architecture)
+    @property
+    def has_experts(self) -> bool:
+        return self.router is not None
 
     def published_names(self, parameter: str, num_experts: int = 0) -> tuple[str, ...]:
         """Published tensors that an own parameter (`layers.3.qkv.bias`) stacks along its rows, in order."""
@@ -82,7 +72,7 @@ class Family:
 
     def ignores(self, tensor: str) -> bool:
         """Whether a published tensor is a leftover buffer that the model recomputes."""
-        return any(re.fullmatch(pattern, tensor) for pattern in self.ignored_tensors)
+        return _RECOMPUTED_BUFFERS.fullmatch(tensor) is not None
 
     def parse_config(self, raw: Json, generation: Json, where: str) -> NativeConfig:
         """Build a `NativeConfig` from config.json `raw`, special ids also from `generation`.
@@ -90,7 +80,7 @@ class Family:
         Raises `CheckpointError`, naming `where` and the key, for a missing key, a bad value or a
         feature that this project does not compute.
         """
-        note_assumed_type(raw, self.model_type, self.architecture, where)
+        self.note_assumed_type(raw, where)
         quantization, fp8 = read_quantization(raw, where)
         raw, yarn = split_yarn(raw, where) if self.reads_yarn else (raw, None)
         raw = flatten_rope(raw, where)
@@ -174,7 +164,7 @@ class Family:
         """The published `config.json` of `config`, special ids included: what `parse_config` accepts, but for the
         scales of fp8 (see `channel_config`)."""
         raw: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
-        raw |= self.extra_config
+        raw |= {key: first for key, (first, *_) in self.supported_values.items() if first is not None}
         raw |= {key: getattr(config, name) for name, key in self.config_keys.items() if name != "head_dim"}
         raw |= {key: getattr(config.experts, name) for name, key in self.expert_keys.items()}
         key = self.config_keys["head_dim"]
@@ -189,7 +179,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class _ConfigReader:
-    """Typed look-ups of `NativeConfig` fields in a published config."""
+    """Typed look-ups of `NativeConfig` fields in a published config. All raise CheckpointError."""
 
     raw: Json
     config_keys: Mapping[str, str]
@@ -198,60 +188,30 @@ class _ConfigReader:
     def __contains__(self, name: str) -> bool:
         return self.raw.get(self.config_keys[name]) is not None
 
-    def _get(
-        self,
-        name: str,
-        types: tuple[type, ...],
-        expected: str,
-        default: object = None,
-        *,
-        above: float = 0,
-        most: float = sys.float_info.max,
-    ) -> Any:
+    def _given(self, name: str, default: object) -> tuple[str, Any]:
         key = self.config_keys.get(name, name)
-        value: Any = default if self.raw.get(key) is None else self.raw[key]
-        # bool is an int to Python, but `"num_hidden_layers": true` is a mistake.
-        valid = isinstance(value, types) and (isinstance(value, bool) == (types == (bool,)))
-        if not valid or (types != (bool,) and not above < value <= most):
-            got = f"{key} = {value!r}" if key in self.raw else f"no {key}"
-            raise CheckpointError(f"{self.where}: got {got}; it must be {expected}; correct the file")
-        return value
+        return key, default if self.raw.get(key) is None else self.raw[key]
 
     def positive_int(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
-        most = largest(name)
-        expected = f"an integer above {minimum - 1} and at most {most}"
-        return int(self._get(name, (int,), expected, default, above=minimum - 1, most=most))
+        key, value = self._given(name, default)
+        return checked_int(value, key, name, self.where, minimum=minimum)
 
     def positive_float(self, name: str, default: float | None = None) -> float:
-        return float(self._get(name, (int, float), "a number above 0", default))
+        key, value = self._given(name, default)
+        # bool is an int to Python, but a true in place of a number is a mistake.
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not 0 < value <= sys.float_info.max
+        ):
+            raise wrong_value(key, value, "a number above 0", self.where)
+        return float(value)
 
     def boolean(self, name: str) -> bool:
-        return bool(self._get(name, (bool,), "true or false"))
-
-
-def is_of_type(raw: Json, model_type: str, architecture: str) -> bool:
-    """Whether config.json `raw` says both.
-
-    `model_type` and `architectures` must agree: a Dream body under another head has the same
-    model type and would load, but mean something else. Either of the two may be absent (`note_assumed_type`).
-    """
-    named = raw.get("model_type"), raw.get("architectures")
-    return any(named) and named[0] in (model_type, None) and named[1] in ([architecture], None)
-
-
-def note_assumed_type(raw: Json, model_type: str, architecture: str, where: str) -> None:
-    """Warn, once per file, what config.json `raw` is read as if it leaves out `model_type` or `architectures`."""
-    absent = [key for key in ("model_type", "architectures") if not raw.get(key)]
-    if absent:
-        _warn_once(
-            f"{where}: it names no {absent[0]}, and is read as model_type {model_type!r} with architectures "
-            f"[{architecture!r}]; add {absent[0]} to the file if this is right"
-        )
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    _log.warning("%s", message)
+        key, value = self._given(name, None)
+        if not isinstance(value, bool):
+            raise wrong_value(key, value, "true or false", self.where)
+        return value
 
 
 def fused_rows(config: NativeConfig, parameter: str) -> tuple[int, ...] | None:

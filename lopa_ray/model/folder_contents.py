@@ -9,10 +9,10 @@ from lopa_ray.errors import CheckpointError
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _OTHER_FORMATS = (".bin", ".ckpt", ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".pt", ".pth")
 _WEIGHTS = (".safetensors", ".gguf", *_OTHER_FORMATS)
-_OF_TRAINING = ("optimizer*", "scheduler*", "rng_state*", "training_args.bin")
-"""Files in other formats that hold no weights."""
+_OF_TRAINING = ("optimizer", "scheduler", "rng_state", "training_args.bin")
+"""How files in other formats begin that hold no weights."""
 SETTINGS_FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
-_MOST_NAMES = 6
+_MAX_NAMES = 6
 _HUB = "a name on the Hugging Face Hub (org/name or org/name@revision)"
 
 
@@ -43,32 +43,29 @@ def lacking(folder: Path, need: str) -> CheckpointError:
     """The error for a folder that has none of the files `need`, with what it has, and what to do."""
     entries = sorted(folder.iterdir(), key=lambda entry: (entry.suffix.lower() not in _WEIGHTS, entry.name))
     names = [entry.name + "/" * entry.is_dir() + " (a broken link)" * _is_broken(entry) for entry in entries]
-    if len(names) > _MOST_NAMES:
-        names[_MOST_NAMES - 1 :] = [f"{len(names) - _MOST_NAMES + 1} more"]
+    if len(names) > _MAX_NAMES:
+        names[_MAX_NAMES - 1 :] = [f"{len(names) - _MAX_NAMES + 1} more"]
     got = ", ".join(names) or "an empty folder"
     return CheckpointError(f"{folder}: got {got}; need {need}; {_advice(entries, need)}")
 
 
 def _advice(entries: list[Path], need: str) -> str:
+    wants_weights = ".safetensors" in need
+    safetensors = [entry.name for entry in entries if entry.suffix.lower() == ".safetensors"]
     for entry in entries:
         if _is_broken(entry):
             return f"{entry.name} is {_broken(entry)}"
-    for entry in entries:
         if entry.name in _ADAPTER_FILES and need not in _ADAPTER_FILES:
             return (
                 f"this is an adapter ({entry.name}): name it in model.lora (--lora), and the checkpoint it adapts in "
                 "model.path (--model)"
             )
-    weights = [entry for entry in entries if not any(map(entry.match, _OF_TRAINING))]
-    safetensors = [entry for entry in weights if entry.suffix.lower() == ".safetensors"]
-    if safetensors and ".safetensors" in need:
-        return (
-            f"{safetensors[0].name} is not read by that name: add the files that belong to it, or rename it"
-        )
-    for entry in weights if not safetensors else ():
+    if safetensors and wants_weights:
+        return f"{safetensors[0]} is not read by that name: add the files that belong to it, or rename it"
+    for entry in entries if not safetensors else ():
         if entry.suffix.lower() == ".gguf":
             return f"GGUF is not read: name a folder, or {_HUB}, with safetensors"
-        if entry.suffix.lower() in _OTHER_FORMATS:
+        if entry.suffix.lower() in _OTHER_FORMATS and not entry.name.startswith(_OF_TRAINING):
             return (
                 f"weights are read from safetensors alone, not from {entry.name}: save the model with transformers' "
                 "save_pretrained, or name a folder or repository with safetensors"
@@ -78,7 +75,7 @@ def _advice(entries: list[Path], need: str) -> str:
         for folder in (entry, *(sorted(entry.glob("*")) if entry.name == "snapshots" else ())):
             if (folder / need).is_file():
                 return f"name the folder in it, {folder}"
-    alone = "weights are read from safetensors alone: " if ".safetensors" in need else ""
+    alone = "weights are read from safetensors alone: " if wants_weights else ""
     return f"{alone}add what is missing, or name another folder or repository"
 
 

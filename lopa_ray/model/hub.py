@@ -65,7 +65,6 @@ class HubName:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the revision is a commit, which always stands for the same files."""
         return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
 
     def __str__(self) -> str:

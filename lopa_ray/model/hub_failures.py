@@ -26,22 +26,17 @@ def named_failures(repository: str, revision: str | None) -> Iterator[None]:
 
 
 def describe(repository: str, revision: str | None) -> str:
-    """The name of a repository and its revision in error messages."""
     return f"{repository} at revision {revision or 'main'}"
 
 
 def _explain(repository: str, error: Exception) -> str:
-    """What went wrong, and what to do about it."""
     from huggingface_hub import constants, errors
 
     hub, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
     if cache.startswith("~"):  # huggingface_hub has asked for the home folder when it was imported
         return f"the cache {cache} has no folder, because no home is known; set HF_HOME to one that can be written"
     if isinstance(error, errors.IncompleteSnapshotError):
-        return (
-            f"the cache {cache} has only a part of its files, and HF_HUB_OFFLINE is set; unset it, so that the others "
-            "are downloaded"
-        )
+        return f"the cache {cache} has only a part of its files, and HF_HUB_OFFLINE is set; unset it"
     reason: BaseException | None = error
     if isinstance(error, (errors.LocalEntryNotFoundError, errors.RevisionResolutionError)):
         # These say that the cache has no copy either; what kept the Hub from answering is their cause.
@@ -66,7 +61,6 @@ def _explain(repository: str, error: Exception) -> str:
 
 
 def _explain_answer(repository: str, answer: HfHubHTTPError, hub: str) -> str:
-    """What an HTTP status other than success means."""
     from huggingface_hub import errors
 
     status = answer.response.status_code

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
 from lopa_ray.model.family import Family
+from lopa_ray.model.published_checkpoint import PublishedCheckpoint
 
 _EXPERT_GATE_UP = (
     "model.layers.{i}.mlp.experts.{e}.gate_proj",
@@ -43,12 +44,8 @@ SDAR_MOE = replace(
     },
     transformers_type="qwen3_moe",
     checked_against="recorded logits, routing and decodes of SDAR-MoE; transformers' Qwen3-MoE",
-    extra_config={
-        **SDAR.extra_config,
-        "use_cache": True,
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-    },
+    checkpoints=(PublishedCheckpoint("JetLM/SDAR-30B-A3B-Chat", 56.9, "models/sdar-30b-a3b-chat"),),
+    tiny_model="sdar-moe-tiny-3l",
 )
 
 LLADA2 = Family(
@@ -72,7 +69,7 @@ LLADA2 = Family(
         "use_sliding_window": (False, None),
         "score_function": ("sigmoid", None),
         # Above 0 experts are chosen by whole blocks of rows.
-        "expert_capacity": (0, None),
+        "expert_capacity": (None, 0),
     },
     published_modules={
         "embed": ("model.word_embeddings",),
@@ -108,16 +105,51 @@ LLADA2 = Family(
     },
     eos_key="pad_token_id",
     transformers_type="glm4_moe",
+    transformers_expert_keys={"count": "n_routed_experts", "shared": "n_shared_experts"},
     checked_against="recorded logits and routing, decodes of LLaDA2.0, LLaDA2.1, DMax and MultiBD; transformers' "
     "GLM-4-MoE",
+    checkpoints=(
+        PublishedCheckpoint("inclusionAI/LLaDA2.0-mini", 30.3, "models/llada2.0-mini"),
+        PublishedCheckpoint("inclusionAI/LLaDA2.0-flash", 191.7, "models/llada2.0-flash"),
+        PublishedCheckpoint(
+            "inclusionAI/LLaDA2.1-mini", 30.3, "models/llada2.1-mini", "HumanEval+ 80.5 at TPF 12.3"
+        ),
+        PublishedCheckpoint(
+            "inclusionAI/LLaDA2.1-flash", 191.7, "models/llada2.1-flash", "HumanEval+ 89.6 at TPF 13.8"
+        ),
+        PublishedCheckpoint("Zigeng/DMax-16B", 30.3, "models/dmax-16b"),
+        PublishedCheckpoint(
+            "Zigeng/DMax-Math-16B", 30.3, "models/dmax-16b", "GSM8K at TPF 5.47 (LLaDA2.0-mini: 2.04)"
+        ),
+        PublishedCheckpoint(
+            "Zigeng/DMax-Coder-16B", 30.3, "models/dmax-16b", "MBPP at TPF 5.86 (LLaDA2.0-mini: 2.71)"
+        ),
+        PublishedCheckpoint(
+            "SJTU-DENG-Lab/MBD-Math-LLaDA2-mini-16B",
+            30.3,
+            "models/mbd-llada2-mini",
+            "GSM8K 92.0 at TPF 5.55",
+        ),
+        PublishedCheckpoint(
+            "SJTU-DENG-Lab/MBD-Code-LLaDA2-mini-16B",
+            30.3,
+            "models/mbd-llada2-mini",
+            "HumanEval+ 80.5 at TPF 7.85",
+        ),
+        PublishedCheckpoint(
+            "SJTU-DENG-Lab/MBD-Math-LLaDA2-mini-DMax-16B",
+            30.3,
+            "models/mbd-llada2-mini-dmax",
+            "GSM8K 91.7 at TPF 8.95",
+        ),
+        PublishedCheckpoint(
+            "SJTU-DENG-Lab/MBD-Code-LLaDA2-mini-DMax-16B",
+            30.3,
+            "models/mbd-llada2-mini-dmax",
+            "HumanEval+ 77.4 at TPF 10.78",
+        ),
+    ),
+    tiny_model="llada2-tiny-3l",
     shifted=False,
     qk_norm=True,
-    extra_config={
-        "hidden_act": "silu",
-        "rope_scaling": None,
-        "score_function": "sigmoid",
-        "use_bias": False,
-        "use_qkv_bias": False,
-        "use_sliding_window": False,
-    },
 )

@@ -33,6 +33,5 @@ def embed_softly(embed: nn.Embedding, ids: Tensor, weights: Tensor | None, mask_
 
 
 def _length(rows: Tensor) -> Tensor:
-    """Euclidean lengths: fp32 [R, D] → [R, 1]."""
     lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     return lengths

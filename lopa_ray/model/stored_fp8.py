@@ -69,14 +69,12 @@ class StoredFp8:
 
     @staticmethod
     def none(tensor_files: TensorFiles) -> StoredFp8:
-        """No weight is in fp8."""
         return StoredFp8(Fp8Scales(kind="tensor"), tensor_files, {})
 
     def __contains__(self, weight: str) -> bool:
         return weight in self.scale_names
 
     def beside(self) -> Iterator[str]:
-        """The tensors that are there because weights are in fp8."""
         for weight, scale in self.scale_names.items():
             yield scale
             yield from (weight.removesuffix("weight") + end for end in _ACTIVATION_SCALE_NAMES)

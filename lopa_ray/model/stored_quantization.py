@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,38 +17,7 @@ KEY = "quantization_config"
 _MODELOPT_FILE = "hf_quant_config.json"
 """Where NVIDIA's Model Optimizer writes it beside a config.json that does not have it."""
 
-_TITLES = {
-    "aqlm": "AQLM",
-    "auto-round": "AutoRound",
-    "awq": "AWQ",
-    "bitnet": "BitNet",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors",
-    "eetq": "EETQ",
-    "fbgemm_fp8": "FBGEMM fp8",
-    "gguf": "GGUF",
-    "gptq": "GPTQ",
-    "hqq": "HQQ",
-    "modelopt": "ModelOpt",
-    "mxfp4": "MXFP4",
-    "quanto": "Quanto",
-    "quark": "Quark",
-    "torchao": "TorchAO",
-}
-
 _READ_ELSE = f"{READABLE} and this project's own int8 (lopa_ray_int8)"
-
-_SUFFIX = re.compile(
-    r"(?:[-_.](?:aqlm|auto-?round|awq|bnb|bitsandbytes|block|channel|dynamic|eetq|exl2|fp4|fp8|gguf|gptq|hqq|mxfp4|"
-    r"nf4|nvfp4|quanto|quantized|static|tensor|torchao|[2348]-?bits?|g\d+|int[48]|q[2-8](?:_[\dk](?:_[sml])?)?|"
-    r"w\d+a\d+))+$",
-    re.IGNORECASE,
-)
-"""How names of quantised checkpoints end, behind the name of the model."""
-
-_IN_CACHE = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")
-_LONGEST_NAME = 200
-_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def read_quantization(raw: Json, where: str) -> tuple[Quantization, Fp8Scales | None]:
@@ -70,21 +38,19 @@ def read_quantization(raw: Json, where: str) -> tuple[Quantization, Fp8Scales | 
 
 
 def refusal(raw: Json, where: str, *, problem: str | None = None, native: bool = True) -> CheckpointError:
-    """The error for config.json `raw` with weights in a format that is not read: what it is, and what to take instead.
+    """The error for config.json `raw` with weights in a format that is not read; `problem`: the part that is to blame.
 
-    `problem`: the part of the format that is to blame. `native`: whether this project's own transformer may run the
-    model, for which there are fp8 and `model.quantization`.
+    `native`: whether this project's own transformer may run the model, for which there are fp8 and quantization.
     """
-    ways = [f"use the unquantised (bfloat16) checkpoint{_named(unquantised_name(raw, where))}"]
-    if native:
-        ways.append("and to save memory quantise it when it is loaded, with model.quantization: w8a8 or w8")
-        ways.append("or use one in fp8")
+    got = describe(raw.get(KEY)) + (f" with {problem}" if problem else "")
+    unread, advice = "weights in that format are not read", "use the unquantised (bfloat16) checkpoint"
+    if not native:
+        return CheckpointError(
+            f"{where}: got {KEY} {got}; {unread} for models that transformers runs; {advice}"
+        )
     return CheckpointError(
-        f"{where}: got {KEY} {describe(raw.get(KEY))}"
-        + (f" with {problem}" if problem else "")
-        + "; weights in that format are not read"
-        + (f", only {_READ_ELSE}" if native else " for models that transformers runs")
-        + f"; {', '.join(ways)}"
+        f"{where}: got {KEY} {got}; {unread}, only {_READ_ELSE}; {advice}, and to save memory quantise it when it is "
+        "loaded, with model.quantization: w8a8 or w8, or use one in fp8"
     )
 
 
@@ -103,11 +69,9 @@ def describe(stored: object) -> str:
     """A `quantization_config` in words: the method, and what else identifies it."""
     if not isinstance(stored, Mapping):
         return repr(stored)
-    method = stored.get("quant_method")
-    title = _TITLES.get(str(method).lower())
-    details = [title, stored.get("quant_algo"), stored.get("format"), _weight_type(stored)]
+    details = [stored.get("quant_algo"), stored.get("format"), _weight_type(stored)]
     shown = ", ".join(str(detail) for detail in details if detail)
-    return f"of quant_method {method!r}" + (f" ({shown})" if shown else "")
+    return f"of quant_method {stored.get('quant_method')!r}" + (f" ({shown})" if shown else "")
 
 
 def _weight_type(stored: Mapping[str, Any]) -> str | None:
@@ -122,27 +86,3 @@ def _weight_type(stored: Mapping[str, Any]) -> str | None:
             return f"{weights.get('type', 'int')}{weights.get('num_bits', '')}"
     bits = next((stored[key] for key in ("bits", "w_bit", "nbits", "num_bits") if stored.get(key)), None)
     return None if bits is None else f"{bits} bits"
-
-
-def unquantised_name(raw: Json, where: str) -> str | None:
-    """What the checkpoint is likely to be called that was quantised, by the names in `raw` and in the path `where`.
-
-    A name on the Hub if there is one; None if no name tells.
-    """
-    in_cache = _IN_CACHE.search(Path(where).as_posix())
-    own = f"{in_cache[1]}/{in_cache[2]}" if in_cache else Path(where).parent.name
-    stated = raw.get("_name_or_path")
-    if (
-        isinstance(stated, str)
-        and len(stated) <= _LONGEST_NAME
-        and _HUB_NAME.fullmatch(stated)
-        and stated != own
-        and not _SUFFIX.search(stated)
-    ):
-        return stated
-    base = _SUFFIX.sub("", own)
-    return base if base not in (own, "") else None
-
-
-def _named(name: str | None) -> str:
-    return "" if name is None else f" (probably {name})"

@@ -64,24 +64,18 @@ class TensorParallelGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SingleShard:
-    """The one shard of a model that is not cut."""
-
     rank: int = 0
     size: int = 1
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup.all_reduce`: x itself."""
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup.all_gather`: x as the only one."""
         return x[None]
 
-    def wait(self) -> None:
-        """There is nothing to wait for."""
+    def wait(self) -> None: ...
 
-    def barrier(self, device: torch.device) -> None:
-        """There is nothing to wait for."""
+    def barrier(self, device: torch.device) -> None: ...
 
 
 SINGLE_SHARD = SingleShard()

@@ -22,10 +22,10 @@ from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.linear import linear
 from lopa_ray.model.mlp import GatedMLP
-from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
 from lopa_ray.model.rotation import Rotation
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, OrderedSums, TensorParallelGroup, shard_range
+from lopa_ray.model.weight_formats import format_of
 
 
 class AttentionFn(Protocol):
@@ -50,20 +50,17 @@ class RMSNorm(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and MLP with fused QKV and gate/up projections."""
-
     def __init__(self, config: NativeConfig, index: int, tp_group: TensorParallelGroup) -> None:
-        """`config` is the shard's."""
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
         self.rms_norm_eps = config.rms_norm_eps
         d, e = config.hidden_size, config.head_dim
         num_projected = config.num_heads + 2 * config.num_kv_heads
         self.attn_norm = RMSNorm(d, config.rms_norm_eps)
-        self.qkv = column_parallel_linear(config, d, num_projected * e, bias=config.qkv_bias)
+        self.qkv = format_of(config).linear(config, d, num_projected * e, bias=config.qkv_bias)
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
-        self.o = row_parallel_linear(config, config.num_heads * e, d, tp_group)
+        self.o = format_of(config).linear(config, config.num_heads * e, d, tp_group)
         self.draft = DraftAdapter(config, tp_group) if config.draft_rank else None
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.mlp: GatedMLP | MixtureOfExperts
@@ -145,8 +142,7 @@ class Transformer(nn.Module):
         self.tie_weights()
 
     @property
-    def learned_positions(self) -> None:
-        """None: positions are rotations. See `MaskPredictor.learned_positions`."""
+    def learned_positions(self) -> None: ...
 
     def tie_weights(self) -> None:
         """Let the LM head share the embedding's memory, or its shard's rows, where the configuration says so."""

@@ -15,14 +15,14 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.model import stored_quantization
 from lopa_ray.model.canvas_config import parse_canvas_config
 from lopa_ray.model.config import ModelShape, TransformersConfig
-from lopa_ray.model.families import FAMILIES, known_types
-from lopa_ray.model.family import note_assumed_type
-from lopa_ray.model.size_limits import largest
+from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.published_family import known_types
+from lopa_ray.model.size_limits import checked_int
 from lopa_ray.model.special_tokens import Json, SpecialTokens
 from lopa_ray.model.transformers_families import (
+    KNOWN_FAMILIES,
     TransformersFamily,
     listed_family,
-    listed_types,
     translate_native,
     unlisted_family,
 )
@@ -87,7 +87,7 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
     family = listed_family(raw) or _unlisted(raw, where)
     if raw.get(stored_quantization.KEY) is not None:
         raise stored_quantization.refusal(raw, where, native=False)
-    note_assumed_type(raw, family.model_type, family.architecture, where)
+    family.note_assumed_type(raw, where)
     translated = {
         key: value
         for key, value in family.translate(raw).items()
@@ -135,7 +135,7 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
         has = f"runs model_type {model_type!r} as [{architecture!r}]"
     raise CheckpointError(
         f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
-        f"{known_types()}, {listed_types()}, and causal language models of transformers, but version "
+        f"{known_types(KNOWN_FAMILIES)}, and causal language models of transformers, but version "
         f"{transformers.__version__} {has}; "
         "use a checkpoint of a supported family, describe its family in lopa_ray/model/transformers_families.py, or "
         "install a transformers that has it"
@@ -184,10 +184,11 @@ def _unsupported(key: str, value: object, where: str) -> CheckpointError:
 def _config_of_family(
     family: TransformersFamily, text: str, theirs: Any, generation: Json, where: str
 ) -> TransformersConfig:
-    numbers = {key: _positive_int(theirs, key, where) for key in _SIZES}
-    for key, name in _OPTIONAL_SIZES.items():
-        if getattr(theirs, key, None) is not None:
-            _positive_int(theirs, key, where, name)
+    numbers = {
+        key: checked_int(getattr(theirs, key, None), key, field, where)
+        for key, field in (_SIZES | _OPTIONAL_SIZES).items()
+        if key in _SIZES or getattr(theirs, key, None) is not None
+    }
     translated = json.loads(text)
     heads, vocab = numbers["num_attention_heads"], numbers["vocab_size"]
     tokens = SpecialTokens.read(translated, generation, family.mask_token_id, vocab, where)
@@ -197,21 +198,11 @@ def _config_of_family(
         hidden_size=numbers["hidden_size"],
         num_layers=numbers["num_hidden_layers"],
         num_heads=heads,
-        num_kv_heads=getattr(theirs, "num_key_value_heads", None) or heads,
-        head_dim=getattr(theirs, "head_dim", None) or numbers["hidden_size"] // heads,
+        num_kv_heads=numbers.get("num_key_value_heads", heads),
+        head_dim=numbers.get("head_dim", numbers["hidden_size"] // heads),
         shifted=family.shifted,
         mask_token_id=tokens.mask,
         eos_token_id=tokens.eos,
         stop_token_ids=tokens.stops,
         config_json=text,
     )
-
-
-def _positive_int(theirs: Any, key: str, where: str, name: str | None = None) -> int:
-    """The attribute `key`; `name`: the field of a configuration here that says how large it may be."""
-    value, most = getattr(theirs, key, None), largest(name or _SIZES[key])
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
-        raise CheckpointError(
-            f"{where}: got {key} = {value!r}; it must be an integer above 0 and at most {most}; correct the file"
-        )
-    return value

@@ -14,8 +14,10 @@ from typing import Any
 
 from lopa_ray.model.config import NativeConfig, TransformersConfig
 from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
-from lopa_ray.model.families import family_of
-from lopa_ray.model.family import Family, fused_rows, is_of_type
+from lopa_ray.model.families import FAMILIES, family_of
+from lopa_ray.model.family import Family, fused_rows
+from lopa_ray.model.published_checkpoint import PublishedCheckpoint
+from lopa_ray.model.published_family import PublishedFamily
 from lopa_ray.model.special_tokens import Json
 from lopa_ray.model.yarn import Yarn
 
@@ -27,46 +29,19 @@ _THEIR_MODULES = QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS
 
 _THEIR_ATTRIBUTES = {"expert_bias": "e_score_correction_bias"}
 
-_EXPERT_KEYS = {
-    "qwen3_moe": {
-        "count": "num_experts",
-        "per_token": "num_experts_per_tok",
-        "width": "moe_intermediate_size",
-    },
-    "glm4_moe": {
-        "count": "n_routed_experts",
-        "per_token": "num_experts_per_tok",
-        "width": "moe_intermediate_size",
-        "shared": "n_shared_experts",
-        "dense_layers": "first_k_dense_replace",
-        "groups": "n_group",
-        "kept_groups": "topk_group",
-        "scale": "routed_scaling_factor",
-    },
-}
-"""What classes of transformers with experts call the fields of `ExpertsConfig`."""
 
-
-@dataclass(frozen=True, slots=True)
-class TransformersFamily:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersFamily(PublishedFamily):
     """One family of published checkpoints that only transformers runs.
 
     `runs_as` is the model type of transformers whose class computes it. `config_keys` maps published keys of
-    config.json to that class's own, where they differ; `config_defaults` holds what the published code assumes where
-    a published key is absent or null, and `mask_token_id` is its mask token where configurations name none.
+    config.json to that class's own, where they differ.
     `tensor_names` are regular expressions of published tensor names and what to replace them by, applied in order.
     With `denoises_canvases` the model has no mask token, and its configuration is a `CanvasConfig`.
     """
 
-    name: str
-    model_type: str
-    architecture: str
     runs_as: str
-    checked_against: str
-    shifted: bool
-    mask_token_id: int | None = None
     config_keys: Mapping[str, str] = field(default_factory=dict)
-    config_defaults: Mapping[str, object] = field(default_factory=dict)
     tensor_names: Mapping[str, str] = field(default_factory=dict)
     denoises_canvases: bool = False
 
@@ -77,7 +52,6 @@ class TransformersFamily:
         return {**named, **self.config_defaults, **given, "model_type": self.runs_as}
 
     def rename_tensor(self, name: str) -> str:
-        """The name of a published tensor in transformers."""
         for pattern, replacement in self.tensor_names.items():
             name = re.sub(pattern, replacement, name)
         return name
@@ -90,31 +64,28 @@ TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (
         architecture="DiffusionGemmaForBlockDiffusion",
         runs_as="diffusion_gemma",
         checked_against="recorded forwards and decodes",
+        checkpoints=(
+            PublishedCheckpoint("google/diffusiongemma-26B-A4B-it", 47.0, "models/diffusion-gemma-26b"),
+        ),
         shifted=False,
         denoises_canvases=True,
     ),
 )
 
+KNOWN_FAMILIES: tuple[PublishedFamily, ...] = (*FAMILIES, *TRANSFORMERS_FAMILIES)
+"""All families, native ones first."""
+
 
 def listed_family(raw: Json) -> TransformersFamily | None:
-    """The row that config.json `raw` belongs to."""
-    for family in TRANSFORMERS_FAMILIES:
-        if is_of_type(raw, family.model_type, family.architecture):
-            return family
-    return None
-
-
-def listed_types() -> str:
-    """The values in config.json by which each family is recognised, for messages."""
-    return ", ".join(f"{row.model_type!r} with [{row.architecture!r}]" for row in TRANSFORMERS_FAMILIES)
+    return next((family for family in TRANSFORMERS_FAMILIES if family.claims(raw)), None)
 
 
 def unlisted_family(model_type: str, architecture: str) -> TransformersFamily:
     """Checkpoints of a model type of transformers: its own keys and names, and logits that are not shifted."""
     return TransformersFamily(
-        model_type,
-        model_type,
-        architecture,
+        name=model_type,
+        model_type=model_type,
+        architecture=architecture,
         runs_as=model_type,
         checked_against="a trial when it is loaded",
         shifted=False,
@@ -125,7 +96,7 @@ def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
     """config.json of a model of a native family, as the class of transformers that computes the same reads it."""
     named = {key: getattr(config, name) for name, key in QWEN_CONFIG_KEYS.items()}
     if config.experts is not None:
-        keys = _EXPERT_KEYS[family.transformers_type]
+        keys = {**family.expert_keys, **family.transformers_expert_keys}
         named |= {key: getattr(config.experts, name) for name, key in keys.items()}
         named |= {"norm_topk_prob": True, "use_qk_norm": config.qk_norm}
         named |= {"partial_rotary_factor": config.partial_rotary_factor}
@@ -140,7 +111,6 @@ def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
 
 
 def tensor_names(config: TransformersConfig) -> RenameTensor:
-    """The renaming of published tensors for a model that transformers runs."""
     if config.native is not None:
         return _native_names(config.native)
     for family in TRANSFORMERS_FAMILIES:

@@ -105,7 +105,6 @@ class TransformersModel(nn.Module):
 
     @property
     def embed(self) -> nn.Embedding:
-        """The embedding of token ids."""
         embed: nn.Embedding = self.causal_lm.get_input_embeddings()
         return embed
 

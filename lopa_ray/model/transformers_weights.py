@@ -1,4 +1,4 @@
-"""Weights of models that the package transformers runs: read, drawn, counted, and built into a model.
+"""TransformersImplementation: models that the package transformers runs.
 
 transformers loads them, since it knows how published tensors become its own (experts, say, are one tensor there). So
 `Weights` here have its own names: what one process has converted, others on the node use as it is.
@@ -6,11 +6,12 @@ transformers loads them, since it knows how published tensors become its own (ex
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from lopa_ray.model.checkpoint import (
 from lopa_ray.model.checkpoint_files import TensorFiles
 from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.lora import LoraAdapter
+from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.model_implementation import ModelImplementation
 from lopa_ray.model.transformers_config import causal_lm_class, make_pretrained_config
 from lopa_ray.model.transformers_experts import register_padded_experts
 from lopa_ray.model.transformers_families import tensor_names
@@ -34,90 +37,171 @@ from lopa_ray.model.transformers_package import import_transformers
 from lopa_ray.model.transformers_trial import try_attention, try_forward
 from lopa_ray.model.weights import Weights, check_dtype, meta_model
 
+ConfigT = TypeVar("ConfigT", bound=TransformersConfig)
 
-def read_weights(
-    config: TransformersConfig, path: str | Path, *, dtype: torch.dtype, lora: str | Path | None = None
-) -> Weights:
-    """The parameters of `config` from the checkpoint folder `path`, one by one on the CPU, in transformers' names.
 
-    `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors. The whole model is
-    converted in host memory before the first one is given, and each is let go of with that.
-    Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
-    """
-    check_dtype(dtype)
-    folder = Path(path)
-    _refuse_attention(config)
-    tensor_files = find_tensors(folder)
-    if config.native is not None:
-        check_tensors(folder, tensor_files, meta_model(config.native, dtype))
-    rename = tensor_names(config)
-    published: dict[str, str] = {}
-    rows: dict[str, slice] = {}
-    for stored in tensor_files.shapes:
-        for name, part in rename(stored).items():
-            if published.setdefault(name, stored) != stored:
-                refuse_extra(folder, tensor_files, [stored], config)
-            rows[name] = part
-    for tied, source in _make_empty(config, dtype).all_tied_weights_keys.items():
-        if tied in published and source in published:
-            check_tied(tensor_files, published.pop(tied), published[source])
-    adapter = LoraAdapter.load(lora) if lora is not None else None
-    if adapter is not None:
-        adapter.check_shapes({name: tensor_files.shapes[name] for name in published.values()})
-    tensors = {
-        name: _StoredTensor(stored, rows[name], tensor_files, adapter) for name, stored in published.items()
-    }
-    loaded = _load(config, tensors, dtype)
-    if loaded.reason:
-        shapes = _expected_shapes(config, dtype)
-        expected = {published.get(name, name): shape for name, shape in shapes.items()}
-        check_expected(folder, tensor_files, expected, config)
-        # Names of converted tensors are no published ones.
-        extra = [published[name] for name in sorted(loaded.extra) if name in published]
-        extra = extra or [stored for stored in published.values() if stored not in expected]
-        refuse_extra(folder, tensor_files, extra, config)
-        raise CheckpointError(
-            f"{folder}: transformers cannot make a {config.family} model of its tensors ({loaded.reason}); use weights "
-            "and configuration of the same checkpoint"
+class TheirImplementation(ModelImplementation[ConfigT]):
+    """What is the same for all models that transformers runs. They are not cut into shards."""
+
+    def fitted(self) -> ConfigT:
+        return self.config
+
+    def random_weights(self, seed: int) -> Weights:
+        check_dtype(self.dtype)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self._make()
+        yield from self._give_away(model)
+
+    def shard_weights(self, weights: Weights) -> Weights:
+        return weights
+
+    def weight_bytes(self) -> int:
+        check_dtype(self.dtype)
+        return sum(
+            tensor.numel() * tensor.itemsize for tensor in self._parameters(self._make_empty()).values()
         )
-    yield from _give_away(loaded.model)
+
+    @abstractmethod
+    def _make(self) -> Any: ...
+
+    def _make_empty(self) -> Any:
+        """The module on the meta device. Raises CheckpointError if its class cannot be made."""
+        try:
+            with torch.device("meta"):
+                return self._make()
+        except Exception as error:  # what its checks raise differs from class to class
+            raise CheckpointError(
+                f"transformers cannot make a {self.config.family} model of its configuration "
+                f"({type(error).__name__}: {error}); correct config.json, or use a checkpoint of another model"
+            ) from error
+
+    def _parameters(self, model: Any) -> dict[str, Tensor]:
+        """All that is loaded or drawn, each once: parameters, and the buffers that checkpoints have."""
+        stored = model.state_dict()
+        buffers = {name: tensor for name, tensor in model.named_buffers() if name in stored}
+        return {name: tensor.detach() for name, tensor in model.named_parameters()} | buffers
+
+    def _give_away(self, model: Any) -> Weights:
+        """The parameters of `model`, which cannot be used afterwards: each is freed when the caller drops it."""
+        parameters = self._parameters(model)
+        model.to("meta")
+        for name in list(parameters):
+            yield name, parameters.pop(name)
+
+    def _expert_function(self) -> str | None:
+        """How experts are computed. Elsewhere than on CPUs bits depend on the batch anyway, and the host would wait for
+        the numbers of rows."""
+        return register_padded_experts() if torch.device(self.device).type == "cpu" else None
 
 
-def random_weights(config: TransformersConfig, seed: int, dtype: torch.dtype) -> Weights:
-    """Random weights on the CPU as the class of transformers initialises them, which the seed decides."""
-    check_dtype(dtype)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = _make(config, dtype)
-    yield from _give_away(model)
+class TransformersImplementation(TheirImplementation[TransformersConfig]):
+    """Causal language models. Weights are converted in host memory as a whole before the first one is given."""
 
+    def read_weights(
+        self, path: str | Path, *, lora: str | Path | None = None, draft_adapter: Path | None = None
+    ) -> Weights:
+        check_dtype(self.dtype)
+        config, folder = self.config, Path(path)
+        self._refuse_attention()
+        tensor_files = find_tensors(folder)
+        if config.native is not None:
+            check_tensors(folder, tensor_files, meta_model(config.native, self.dtype))
+        rename = tensor_names(config)
+        published: dict[str, str] = {}
+        rows: dict[str, slice] = {}
+        for stored in tensor_files.shapes:
+            for name, part in rename(stored).items():
+                if published.setdefault(name, stored) != stored:
+                    refuse_extra(folder, tensor_files, [stored], config)
+                rows[name] = part
+        for tied, source in self._make_empty().all_tied_weights_keys.items():
+            if tied in published and source in published:
+                check_tied(tensor_files, published.pop(tied), published[source])
+        adapter = LoraAdapter.load(lora) if lora is not None else None
+        if adapter is not None:
+            adapter.check_shapes({name: tensor_files.shapes[name] for name in published.values()})
+        tensors = {
+            name: _StoredTensor(stored, rows[name], tensor_files, adapter)
+            for name, stored in published.items()
+        }
+        loaded = self._load(tensors)
+        if loaded.reason:
+            expected = {published.get(name, name): shape for name, shape in self._expected_shapes().items()}
+            check_expected(folder, tensor_files, expected, config)
+            # Names of converted tensors are no published ones.
+            extra = [published[name] for name in sorted(loaded.extra) if name in published]
+            extra = extra or [stored for stored in published.values() if stored not in expected]
+            refuse_extra(folder, tensor_files, extra, config)
+            raise CheckpointError(
+                f"{folder}: transformers cannot make a {config.family} model of its tensors ({loaded.reason}); use "
+                "weights and configuration of the same checkpoint"
+            )
+        yield from self._give_away(loaded.model)
 
-def weight_bytes(config: TransformersConfig, dtype: torch.dtype) -> int:
-    """Bytes that the parameters of a model take up."""
-    check_dtype(dtype)
-    _refuse_attention(config)
-    return sum(
-        tensor.numel() * tensor.itemsize for tensor in _parameters(_make_empty(config, dtype)).values()
-    )
+    def weight_bytes(self) -> int:
+        self._refuse_attention()
+        return super().weight_bytes()
 
+    def build_model(self, weights: Weights) -> MaskPredictor:
+        check_dtype(self.dtype)
+        self.config.shard(self.tp_group.size)
+        loaded = self._load(dict(weights), self._expert_function())
+        if loaded.reason:
+            raise CheckpointError(
+                f"cannot make a {self.config.family} model of these weights: {loaded.reason}"
+            )
+        model = TransformersModel(self.config, loaded.model).to(self.device).eval()
+        try_forward(model)
+        return model
 
-def build_model(
-    config: TransformersConfig, weights: Weights, *, dtype: torch.dtype, device: torch.device | str
-) -> TransformersModel:
-    """A `TransformersModel` of `config` in eval mode, without gradients, that holds `weights` on `device`.
+    def _make(self) -> Any:
+        return import_transformers().AutoModelForCausalLM.from_config(
+            make_pretrained_config(self.config.config_json),
+            dtype=self.dtype,
+            attn_implementation=register_attention(),
+        )
 
-    `weights` lie on the CPU, where they are used as they are, and never written to. Raises CheckpointError if one is
-    missing, or the model computes something that this project does not.
-    """
-    check_dtype(dtype)
-    # Elsewhere bits depend on the batch anyway, and its size would have to wait for the device.
-    experts = register_padded_experts() if torch.device(device).type == "cpu" else None
-    loaded = _load(config, dict(weights), dtype, experts)
-    if loaded.reason:
-        raise CheckpointError(f"cannot make a {config.family} model of these weights: {loaded.reason}")
-    model = TransformersModel(config, loaded.model).to(device).eval()
-    try_forward(model)
-    return model
+    def _load(self, tensors: dict[str, Any], experts: str | None = None) -> _Loaded:
+        """Have transformers make a model of `tensors`, by its names or published ones, on the CPU."""
+        theirs = make_pretrained_config(self.config.config_json)
+        with _without_reports():
+            try:
+                model, loading_info = causal_lm_class(type(theirs)).from_pretrained(
+                    None,
+                    config=theirs,
+                    state_dict=tensors,
+                    dtype=self.dtype,
+                    attn_implementation=register_attention(),
+                    experts_implementation=experts,
+                    ignore_mismatched_sizes=True,
+                    local_files_only=True,
+                    output_loading_info=True,
+                )
+            except Exception as error:  # of a conversion, or of a check of its class
+                return _Loaded(None, reason=f"{type(error).__name__}: {error}")
+        wrong = {
+            "missing": sorted(loading_info["missing_keys"]),
+            "not part of it": sorted(loading_info["unexpected_keys"]),
+            "of another shape": sorted(name for name, *_ in loading_info["mismatched_keys"]),
+        }
+        reasons = [f"{names[0]} is {what}, of {len(names)} in all" for what, names in wrong.items() if names]
+        return _Loaded(model.requires_grad_(False), loading_info["unexpected_keys"], "; ".join(reasons))
+
+    def _refuse_attention(self) -> None:
+        """Raise CheckpointError for a class whose attention is not computed here, before its weights are read."""
+        # The product over experts that transformers takes by default has no fp32 on the meta device.
+        half = TransformersImplementation(self.config, torch.bfloat16)
+        try_attention(TransformersModel(self.config, half._make_empty()).eval())
+
+    def _expected_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names that transformers publishes tensors by → their shapes."""
+        from transformers.core_model_loading import revert_weight_conversion
+
+        model = self._make_empty()
+        tied = model.all_tied_weights_keys
+        own = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+        return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, own).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,96 +223,11 @@ class _StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A causal language model of transformers, and what was wrong with its tensors."""
+    """A causal language model of transformers, and what was wrong with its tensors: nothing if `reason` is empty."""
 
     model: Any
     extra: Collection[str] = ()
     reason: str = ""
-    """Empty if nothing was."""
-
-
-def _load(
-    config: TransformersConfig, tensors: dict[str, Any], dtype: torch.dtype, experts: str | None = None
-) -> _Loaded:
-    """Have transformers make a model of `tensors`, by its names or published ones, on the CPU.
-
-    `experts`: its name of how experts are computed; None: its default.
-    """
-    theirs = make_pretrained_config(config.config_json)
-    with _without_reports():
-        try:
-            model, loading_info = causal_lm_class(type(theirs)).from_pretrained(
-                None,
-                config=theirs,
-                state_dict=tensors,
-                dtype=dtype,
-                attn_implementation=register_attention(),
-                experts_implementation=experts,
-                ignore_mismatched_sizes=True,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-        except Exception as error:  # of a conversion, or of a check of its class
-            return _Loaded(None, reason=f"{type(error).__name__}: {error}")
-    wrong = {
-        "missing": sorted(loading_info["missing_keys"]),
-        "not part of it": sorted(loading_info["unexpected_keys"]),
-        "of another shape": sorted(name for name, *_ in loading_info["mismatched_keys"]),
-    }
-    reasons = [f"{names[0]} is {what}, of {len(names)} in all" for what, names in wrong.items() if names]
-    return _Loaded(model.requires_grad_(False), loading_info["unexpected_keys"], "; ".join(reasons))
-
-
-def _make(config: TransformersConfig, dtype: torch.dtype) -> Any:
-    theirs = make_pretrained_config(config.config_json)
-    return import_transformers().AutoModelForCausalLM.from_config(
-        theirs, dtype=dtype, attn_implementation=register_attention()
-    )
-
-
-def _make_empty(config: TransformersConfig, dtype: torch.dtype) -> Any:
-    """The model on the meta device. Raises CheckpointError if its class cannot be made."""
-    try:
-        with torch.device("meta"):
-            model = _make(config, dtype)
-    except Exception as error:  # what its checks raise differs from class to class
-        raise CheckpointError(
-            f"transformers cannot make a {config.family} model of its configuration ({type(error).__name__}: {error}); "
-            "correct config.json, or use a checkpoint of another model"
-        ) from error
-    return model
-
-
-def _refuse_attention(config: TransformersConfig) -> None:
-    """Raise CheckpointError for a class whose attention is not computed here, before its weights are read."""
-    # The product over experts that transformers takes by default has no fp32 on the meta device.
-    try_attention(TransformersModel(config, _make_empty(config, torch.bfloat16)).eval())
-
-
-def _expected_shapes(config: TransformersConfig, dtype: torch.dtype) -> dict[str, tuple[int, ...]]:
-    """Names that transformers publishes tensors by → their shapes."""
-    from transformers.core_model_loading import revert_weight_conversion
-
-    model = _make_empty(config, dtype)
-    own = {
-        name: tensor for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys
-    }
-    return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, own).items()}
-
-
-def _parameters(model: Any) -> dict[str, Tensor]:
-    """All that is loaded or drawn, each once: parameters, and the buffers that checkpoints have."""
-    stored = model.state_dict()
-    buffers = {name: tensor for name, tensor in model.named_buffers() if name in stored}
-    return {name: tensor.detach() for name, tensor in model.named_parameters()} | buffers
-
-
-def _give_away(model: Any) -> Weights:
-    """The parameters of `model`, which cannot be used afterwards: each is freed as soon as the caller drops it."""
-    parameters = _parameters(model)
-    model.to("meta")
-    for name in list(parameters):
-        yield name, parameters.pop(name)
 
 
 @contextmanager

@@ -55,7 +55,6 @@ class Yarn:
         return low, high if low != high else high + 0.001
 
     def to_json(self, theta: float) -> dict[str, Any]:
-        """`rope_parameters` of config.json."""
         numbers = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"rope_type": "yarn", "rope_theta": theta, **dict.fromkeys(_SCALES, 1.0), **numbers}
 

@@ -51,7 +51,6 @@ class RefusalPart(TolerantObject):
 
     @property
     def text(self) -> str:
-        """The refusal."""
         return self.refusal
 
 
@@ -98,7 +97,6 @@ class EarlierCall(TolerantObject):
     """Accepted, and not used."""
 
     def template_call(self) -> dict[str, Any]:
-        """What the template gets."""
         function = {"name": self.function.name, "arguments": self.function.arguments}
         return {"type": "function", "function": function} | ({} if self.id is None else {"id": self.id})
 

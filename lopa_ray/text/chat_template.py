@@ -52,7 +52,6 @@ class ChatTemplate:
             raise self._wrong(f"is not valid Jinja ({error})") from None
 
     def mentions(self, text: str) -> bool:
-        """Whether the source of the template contains `text`."""
         return text in self.source
 
     def render(

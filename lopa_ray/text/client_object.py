@@ -32,7 +32,6 @@ MAX_ERRORS = 1000
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether a JSON value nests deeper than `MAX_DEPTH`."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [
@@ -97,7 +96,6 @@ class FieldError:
 
 
 def unknown_field_message(name: str, known: list[str]) -> str:
-    """The error message about a field that does not exist."""
     close = difflib.get_close_matches(name, known, n=1)
     return (
         f"is no known field; did you mean {close[0]}?"

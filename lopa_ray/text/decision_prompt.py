@@ -81,7 +81,6 @@ def value_text(value: str | bool) -> str:
 
 
 def described(text: str, description: str | None) -> str:
-    """A choice or a level with its description, if it has one."""
     return text if description is None else f"{text}: {description}"
 
 

@@ -98,7 +98,6 @@ class IncrementalDetokenizer:
         return stable if len(stable) >= len(self.text) else self.text
 
     def _tokens_within(self, prefix: list[int], length: int) -> int:
-        """How many tokens lie wholly within the first `length` characters."""
         low, high = self.num_emitted_tokens, len(prefix)
         while low < high:
             middle = (low + high + 1) // 2

@@ -51,7 +51,6 @@ class _Reader:
         self._text, self._at = text, 0
 
     def next(self) -> str:
-        """The next character that is no white space; empty at the end."""
         while self._text[self._at : self._at + 1].isspace():
             self._at += 1
         return self._text[self._at : self._at + 1]
@@ -85,7 +84,6 @@ class _Reader:
         return key, self.value()
 
     def _quoted(self) -> str | None:
-        """A quoted string that begins here; None if none does."""
         if self._text.startswith(QUOTE, self._at):
             start = self._at + len(QUOTE)
             end = self._text.index(QUOTE, start)

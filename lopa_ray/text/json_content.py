@@ -16,7 +16,6 @@ MAX_JSON_BYTES = 256 * 1024
 
 
 def json_text(value: Any) -> str:
-    """A value as text: a string as it is, another one as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -39,7 +39,6 @@ class SpecialTokenEscaper:
         return value
 
     def unescape(self, text: str) -> str:
-        """The text with all escaped characters restored."""
         return text.translate({ord(placeholder): char for char, placeholder in self._placeholders.items()})
 
     def _escape_item(self, key: str, value: Any) -> Any:
@@ -82,7 +81,6 @@ class SpecialTokenEscaper:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

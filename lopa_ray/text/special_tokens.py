@@ -28,11 +28,9 @@ class SpecialTokens:
         self._longest = max(map(len, texts), default=0)
 
     def begin_at_end_of(self, text: str) -> bool:
-        """Whether the last characters of a text are the first ones of a special token."""
         return any(text[-n:] in self.prefixes for n in range(1, min(self._longest, len(text) + 1)))
 
     def end_at_beginning_of(self, text: str) -> bool:
-        """Whether the first characters of a text are the last ones of a special token."""
         return any(text[:n] in self.suffixes for n in range(1, min(self._longest, len(text) + 1)))
 
     def split(self, text: str) -> Iterator[tuple[str, str | None]]:

@@ -23,8 +23,6 @@ _THEIRS = "transformers.utils.chat_template_utils"
 
 
 class _Renderer:
-    """What runs in the process."""
-
     def render(self, call: str) -> str:
         """Render a chat; `call`: arguments of `render_jinja_template` of transformers for one chat, in JSON.
 

@@ -89,7 +89,6 @@ class Tokenizer:
 
     @property
     def mask_token_id(self) -> int | None:
-        """The id of its mask token, if it names one."""
         token_id = self._pretrained.mask_token_id
         return token_id if isinstance(token_id, int) else None
 
@@ -288,7 +287,6 @@ class Tokenizer:
 
 
 def _as_text(backend: Backend) -> Backend:
-    """A copy that encodes the text of special tokens as plain text."""
     copy = deepcopy(backend)
     copy.encode_special_tokens = True
     return copy

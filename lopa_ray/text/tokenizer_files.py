@@ -78,7 +78,6 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
 
 
 def template_file(folder: Path, name: str = "default") -> Path:
-    """The file with the chat template of that name."""
     file = folder / (_TEMPLATE if name == "default" else f"{_NAMED_TEMPLATES}/{name}.jinja")
     return file if file.exists() else folder / _CONFIG
 

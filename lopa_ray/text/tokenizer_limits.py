@@ -147,7 +147,6 @@ def check_added_tokens(file: Path, contents: Collection[Any], special: Iterable[
 
 
 def _values(value: Any) -> Iterator[Any]:
-    """A JSON value and all values in it."""
     yield value
     for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         yield from _values(each)

@@ -17,8 +17,6 @@ from lopa_ray.text.gemma_arguments import QUOTE, read_arguments, write_arguments
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function call."""
-
     name: str
     arguments: str
     """The arguments as the JSON text of an object."""
@@ -47,7 +45,6 @@ class ToolFormat:
         return (self.trigger, self.separator, self.end)
 
     def write(self, call: ToolCall) -> str:
-        """A call as the model would write it."""
         return f"{self.opening}{call.name}{self.separator} {call.arguments}{self.closing}"
 
     def split(self, text: str) -> tuple[str, str] | None:

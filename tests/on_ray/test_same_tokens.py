@@ -26,7 +26,7 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "2 workers, SDAR-MoE": {
         "group": {"num_workers": 2},
-        "model": {"path": str(TINY_EXPERTS["sdar-moe"])},
+        "model": {"path": str(TINY_EXPERTS["sdar_moe"])},
     },
     "2 workers, object store, steps in parts": {
         "group": {"num_workers": 2, "transfer": "object_store"},

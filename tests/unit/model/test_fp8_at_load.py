@@ -18,12 +18,12 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.kernels.fp8 import by_group, has_fp8_kernel, quantize_groups, unfold
-from lopa_ray.model import implementation, weights
+from lopa_ray.model import weights
 from lopa_ray.model.checkpoint import load_model, save_model
 from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.config import Fp8Scales
-from lopa_ray.model.experts import Fp8ExpertLinear
-from lopa_ray.model.quantized import Fp8Linear
+from lopa_ray.model.fp8_layers import Fp8ExpertLinear, Fp8Linear
+from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
@@ -254,7 +254,7 @@ def test_shards_have_parts_of_the_whole_weights(name: str, expert_parallel: bool
         config = config.with_expert_parallel(expert_parallel)
     restored = converted(whole)
     for group in ShardThreads(2).tp_groups:
-        read = implementation.read_weights(config, MODELS / name, dtype=torch.float32, tp_group=group)
+        read = implementation_of(config, torch.float32, tp_group=group).read_weights(MODELS / name)
         shard = build_model(config, read, dtype=torch.float32, device="cpu", tp_group=group)
         parts = converted(shard)
         assert parts.keys() == restored.keys()

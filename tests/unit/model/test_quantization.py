@@ -21,10 +21,9 @@ from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.int8 import exact_matmul
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
-from lopa_ray.model import quantized
 from lopa_ray.model.checkpoint import load_model, save_model
 from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.quantized import Int8Linear, quantize_rows
+from lopa_ray.model.int8_layers import Int8Linear, quantize_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from support.paths import MODELS
@@ -114,7 +113,7 @@ def test_a_kernel_that_fails_or_saturates_is_not_used(monkeypatch, caplog) -> No
     a, b = (torch.full((n, 40), 100, dtype=torch.int8) for n in (3, 5))
     for kernel, reason in ((fails, "multiple of 8"), (saturates, "saturates")):
         has_int8_kernel.cache_clear()
-        monkeypatch.setattr(quantized.torch, "_int_mm", kernel)
+        monkeypatch.setattr(torch, "_int_mm", kernel)
         assert (int8_matmul(a, b) == 400_000).all()
         assert reason in caplog.records[-1].message
     has_int8_kernel.cache_clear()

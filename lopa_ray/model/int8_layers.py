@@ -1,0 +1,171 @@
+"""Layers with int8 weights (`w8`), and with int8 activations too (`w8a8`).
+
+Int8 is symmetric: a row has one fp32 scale, its largest magnitude ÷ 127. A row of weights is an output channel, scaled
+once; a row of activations is a token, scaled in every call. Nothing but the row itself decides its scale,
+and integer sums are exact, so a row's result does not depend on the rows beside it.
+
+Shape suffixes: R rows, S sorted rows, N experts, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lopa_ray.kernels import int8
+from lopa_ray.kernels.grouped_matmul import grouped_matmul
+from lopa_ray.kernels.int8 import dequantize
+from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
+from lopa_ray.kernels.sort_rows import SortedRows
+from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.linear import product
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
+from lopa_ray.model.weight_format import QuantizedLayer, WeightFormat, frozen
+
+
+class _Int8Layer(QuantizedLayer):
+    stored_dtype: ClassVar[torch.dtype] = torch.int8
+    scale_name: ClassVar[str] = "weight_scale"
+
+    def encode(self, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+        values, scale = quantize_rows(weight.flatten(0, -2))
+        yield "weight_scale", scale.view(weight.shape[:-1])
+        yield "weight", values.view(weight.shape)
+
+
+class Int8Linear(_Int8Layer):
+    """A linear layer whose weights are int8 [O, I] with scales fp32 [O]."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool,
+        int8_activations: bool,
+        tp_group: TensorParallelGroup = SINGLE_SHARD,
+        product: Callable[..., Tensor] = F.linear,
+    ) -> None:
+        """With `int8_activations` the product is one of integers; up to 133,000 inputs fit its int32. `product` is that
+        of dequantised weights."""
+        super().__init__()
+        self._tp_group = tp_group
+        self._product = product
+        self.int8_activations = int8_activations
+        self.weight = frozen(out_features, in_features, dtype=torch.int8)
+        self.weight_scale = frozen(out_features, dtype=torch.float32)
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+
+    def probe_kernel(self) -> None:
+        if self.int8_activations:
+            has_int8_kernel(self.weight.device.type, *self.weight.shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [R, I] → [R, O] in the dtype of x; with int8 activations all but the product is done in fp32.
+
+        Without them weights are dequantised in each call: on CUDA within the product, elsewhere before it, which saves
+        memory and costs time.
+        """
+        if not self.int8_activations and x.is_cuda:
+            ends = torch.full((1,), x.shape[0], dtype=torch.int32, device=x.device)
+            out = grouped_matmul(x, self.weight[None], ends).mul_(self.weight_scale)
+            return self._tp_group.all_reduce(out if self.bias is None else out.add_(self.bias))
+        if not self.int8_activations:
+            weight = self.weight.to(x.dtype).mul_(self.weight_scale.to(x.dtype)[:, None])
+            return self._tp_group.all_reduce(self._product(x, weight, self.bias))
+        quantized, scale = quantize_rows(x, self._tp_group)
+        # Integers are summed, so a model in shards gives the bits of the whole one.
+        product = self._tp_group.all_reduce(int8_matmul(quantized, self.weight))
+        return dequantize(product, scale, self.weight_scale, self.bias, x.dtype)
+
+
+class Int8ExpertLinear(_Int8Layer):
+    """A linear layer per expert, with int8 weights [N, O, I] and scales fp32 [N, O]."""
+
+    def __init__(
+        self,
+        count: int,
+        in_features: int,
+        out_features: int,
+        *,
+        int8_activations: bool,
+        tp_group: TensorParallelGroup,
+        batch_invariant: bool,
+    ) -> None:
+        super().__init__()
+        self._batch_invariant = batch_invariant
+        self._tp_group = tp_group
+        self.int8_activations = int8_activations
+        self.weight = frozen(count, out_features, in_features, dtype=torch.int8)
+        self.weight_scale = frozen(count, out_features, dtype=torch.float32)
+
+    def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
+        """Sorted rows x [S, I] → [S, O] in the dtype of x."""
+        scale = self.weight_scale[rows.experts.clamp(max=len(self.weight_scale) - 1)]
+        if not self.int8_activations:
+            out = grouped_matmul(x, self.weight, rows.ends, batch_invariant=self._batch_invariant)
+            return out.mul_(scale)
+        quantized, row_scale = quantize_rows(x, self._tp_group)
+        product = self._tp_group.all_reduce(grouped_matmul(quantized, self.weight, rows.ends))
+        return product.float().mul_(row_scale[:, None]).mul_(scale).to(x.dtype)
+
+
+class W8(WeightFormat):
+    """Int8 weights, multiplied in the model's dtype."""
+
+    def linear(
+        self,
+        config: NativeConfig,
+        inputs: int,
+        outputs: int,
+        tp_group: TensorParallelGroup | None = None,
+        *,
+        bias: bool = False,
+    ) -> nn.Module:
+        return Int8Linear(
+            inputs,
+            outputs,
+            bias=bias,
+            int8_activations=self.sums_exactly,
+            tp_group=tp_group or SINGLE_SHARD,
+            product=product(config),
+        )
+
+    def experts(
+        self,
+        config: NativeConfig,
+        count: int,
+        inputs: int,
+        outputs: int,
+        tp_group: TensorParallelGroup | None = None,
+    ) -> nn.Module:
+        return Int8ExpertLinear(
+            count,
+            inputs,
+            outputs,
+            int8_activations=self.sums_exactly,
+            # Floating results are summed once for the whole layer.
+            tp_group=tp_group if tp_group and self.sums_exactly else SINGLE_SHARD,
+            batch_invariant=config.batch_invariant,
+        )
+
+
+class W8A8(W8):
+    """Int8 weights and activations."""
+
+    sums_exactly: ClassVar[bool] = True
+
+
+def quantize_rows(x: Tensor, tp_group: TensorParallelGroup = SINGLE_SHARD) -> tuple[Tensor, Tensor]:
+    """x [R, I] → int8 [R, I] and scales fp32 [R]; their product is off by half a scale at most.
+
+    `tp_group`: the shards that have the rest of each row; all get the scale of the whole row.
+    """
+    if tp_group.size == 1:
+        return int8.quantize_rows(x)
+    wide = x.float()
+    return int8.scale_rows(wide, tp_group.all_gather(wide.abs().amax(dim=-1)).amax(dim=0))
