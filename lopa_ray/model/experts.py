@@ -40,8 +40,8 @@ class Experts(nn.Module):
         exact = weight_format.sums_exactly and self._lacks_some
         self._results_group: TensorParallelGroup = tp_group if exact else SINGLE_SHARD
         count, width, d = len(self._own), config.experts.columns, config.hidden_size
-        self.gate_up = weight_format.experts(config, count, d, 2 * width)
-        self.down = weight_format.experts(config, count, width, d, None if self._lacks_some else tp_group)
+        self.gate_up = weight_format.experts(config, count, (2 * width, d))
+        self.down = weight_format.experts(config, count, (d, width), None if self._lacks_some else tp_group)
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """The sum of the experts `chosen` int64 [R, P] of rows x [R, D], each times its weight fp32 [R, P] → [R, D]."""

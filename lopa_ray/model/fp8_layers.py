@@ -17,7 +17,7 @@ from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.weight_format import QuantizedLayer, WeightFormat, frozen
+from lopa_ray.model.weight_format import QuantizedLayer, Shape, Shards, WeightFormat, frozen
 
 
 class Fp8Layer(QuantizedLayer):
@@ -29,11 +29,12 @@ class Fp8Layer(QuantizedLayer):
     stored_dtype: ClassVar[torch.dtype] = FP8
     scale_name: ClassVar[str] = "group_scale"
 
-    def __init__(self, *rows: int, inputs: int, width: int) -> None:
-        """`rows`: O, or N and O."""
+    def __init__(self, shape: tuple[int, ...], width: int) -> None:
+        """`shape`: [O, I], or [N, O, I]."""
         super().__init__()
+        *rows, inputs = shape
         self.width = width
-        self.weight = frozen(*rows, inputs, dtype=FP8)
+        self.weight = frozen(*shape, dtype=FP8)
         self.group_scale: nn.Parameter | None = frozen(*rows, -(-inputs // width), dtype=torch.float32)
 
     def encode(self, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -52,17 +53,11 @@ class Fp8Linear(Fp8Layer):
     """A linear layer, or the part of one that has some of its inputs."""
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        bias: bool,
-        width: int,
-        tp_group: TensorParallelGroup = SINGLE_SHARD,
+        self, shape: Shape, width: int, *, bias: bool, tp_group: TensorParallelGroup = SINGLE_SHARD
     ) -> None:
-        super().__init__(out_features, inputs=in_features, width=width)
+        super().__init__(shape, width)
         self._tp_group = tp_group
-        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.bias = nn.Parameter(torch.empty(shape[0])) if bias else None
 
     def hold(self, attribute: str, value: Tensor) -> None:
         super().hold(attribute, by_group(value) if attribute == "group_scale" else value)
@@ -91,26 +86,12 @@ class Fp8(WeightFormat):
     """Fp8 weights, multiplied by fp8 activations where the device does that."""
 
     def linear(
-        self,
-        config: NativeConfig,
-        inputs: int,
-        outputs: int,
-        tp_group: TensorParallelGroup | None = None,
-        *,
-        bias: bool = False,
+        self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
     ) -> nn.Module:
         assert config.fp8 is not None
-        width = config.fp8.width(inputs, cut=tp_group is not None)
-        return Fp8Linear(inputs, outputs, bias=bias, width=width, tp_group=tp_group or SINGLE_SHARD)
+        width = config.fp8.width(shape[1], cut=group is not None)
+        return Fp8Linear(shape, width, bias=bias, tp_group=group or SINGLE_SHARD)
 
-    def experts(
-        self,
-        config: NativeConfig,
-        count: int,
-        inputs: int,
-        outputs: int,
-        tp_group: TensorParallelGroup | None = None,
-    ) -> nn.Module:
+    def experts(self, config: NativeConfig, count: int, shape: Shape, group: Shards = None) -> nn.Module:
         assert config.fp8 is not None
-        width = config.fp8.width(inputs, cut=tp_group is not None)
-        return Fp8ExpertLinear(count, outputs, inputs=inputs, width=width)
+        return Fp8ExpertLinear((count, *shape), config.fp8.width(shape[1], cut=group is not None))

@@ -24,7 +24,7 @@ from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.linear import product
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.weight_format import QuantizedLayer, WeightFormat, frozen
+from lopa_ray.model.weight_format import QuantizedLayer, Shape, Shards, WeightFormat, frozen
 
 
 class _Int8Layer(QuantizedLayer):
@@ -42,11 +42,10 @@ class Int8Linear(_Int8Layer):
 
     def __init__(
         self,
-        in_features: int,
-        out_features: int,
+        shape: Shape,
+        int8_activations: bool,
         *,
         bias: bool,
-        int8_activations: bool,
         tp_group: TensorParallelGroup = SINGLE_SHARD,
         product: Callable[..., Tensor] = F.linear,
     ) -> None:
@@ -56,9 +55,9 @@ class Int8Linear(_Int8Layer):
         self._tp_group = tp_group
         self._product = product
         self.int8_activations = int8_activations
-        self.weight = frozen(out_features, in_features, dtype=torch.int8)
-        self.weight_scale = frozen(out_features, dtype=torch.float32)
-        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.weight = frozen(*shape, dtype=torch.int8)
+        self.weight_scale = frozen(shape[0], dtype=torch.float32)
+        self.bias = nn.Parameter(torch.empty(shape[0])) if bias else None
 
     def probe_kernel(self) -> None:
         if self.int8_activations:
@@ -88,10 +87,7 @@ class Int8ExpertLinear(_Int8Layer):
 
     def __init__(
         self,
-        count: int,
-        in_features: int,
-        out_features: int,
-        *,
+        shape: tuple[int, int, int],
         int8_activations: bool,
         tp_group: TensorParallelGroup,
         batch_invariant: bool,
@@ -100,8 +96,8 @@ class Int8ExpertLinear(_Int8Layer):
         self._batch_invariant = batch_invariant
         self._tp_group = tp_group
         self.int8_activations = int8_activations
-        self.weight = frozen(count, out_features, in_features, dtype=torch.int8)
-        self.weight_scale = frozen(count, out_features, dtype=torch.float32)
+        self.weight = frozen(*shape, dtype=torch.int8)
+        self.weight_scale = frozen(*shape[:2], dtype=torch.float32)
 
     def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
         """Sorted rows x [S, I] → [S, O] in the dtype of x."""
@@ -118,40 +114,15 @@ class W8(WeightFormat):
     """Int8 weights, multiplied in the model's dtype."""
 
     def linear(
-        self,
-        config: NativeConfig,
-        inputs: int,
-        outputs: int,
-        tp_group: TensorParallelGroup | None = None,
-        *,
-        bias: bool = False,
+        self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
     ) -> nn.Module:
-        return Int8Linear(
-            inputs,
-            outputs,
-            bias=bias,
-            int8_activations=self.sums_exactly,
-            tp_group=tp_group or SINGLE_SHARD,
-            product=product(config),
-        )
+        group = group or SINGLE_SHARD
+        return Int8Linear(shape, self.sums_exactly, bias=bias, tp_group=group, product=product(config))
 
-    def experts(
-        self,
-        config: NativeConfig,
-        count: int,
-        inputs: int,
-        outputs: int,
-        tp_group: TensorParallelGroup | None = None,
-    ) -> nn.Module:
-        return Int8ExpertLinear(
-            count,
-            inputs,
-            outputs,
-            int8_activations=self.sums_exactly,
-            # Floating results are summed once for the whole layer.
-            tp_group=tp_group if tp_group and self.sums_exactly else SINGLE_SHARD,
-            batch_invariant=config.batch_invariant,
-        )
+    def experts(self, config: NativeConfig, count: int, shape: Shape, group: Shards = None) -> nn.Module:
+        # Floating results are summed once for the whole layer.
+        group = group if group is not None and self.sums_exactly else SINGLE_SHARD
+        return Int8ExpertLinear((count, *shape), self.sums_exactly, group, config.batch_invariant)
 
 
 class W8A8(W8):

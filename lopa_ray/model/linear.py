@@ -13,8 +13,8 @@ from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.invariant_linear import invariant_linear, place_matters
 from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.tensor_parallel import RowParallelLinear, TensorParallelGroup
-from lopa_ray.model.weight_format import WeightFormat
+from lopa_ray.model.tensor_parallel import RowParallelLinear
+from lopa_ray.model.weight_format import Shape, Shards, WeightFormat
 
 
 class InvariantLinear(nn.Linear):
@@ -28,10 +28,10 @@ class InvariantLinear(nn.Linear):
 class ExpertLinear(nn.Module):
     """A linear layer per expert: weights [N, O, I]."""
 
-    def __init__(self, count: int, in_features: int, out_features: int, *, batch_invariant: bool) -> None:
+    def __init__(self, shape: tuple[int, int, int], batch_invariant: bool) -> None:
         super().__init__()
         self._batch_invariant = batch_invariant
-        self.weight = nn.Parameter(torch.empty(count, out_features, in_features))
+        self.weight = nn.Parameter(torch.empty(shape))
 
     def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
         """Sorted rows x [S, I] → [S, O], in the dtype of x."""
@@ -42,27 +42,15 @@ class Floating(WeightFormat):
     """Weights in the model's dtype."""
 
     def linear(
-        self,
-        config: NativeConfig,
-        inputs: int,
-        outputs: int,
-        tp_group: TensorParallelGroup | None = None,
-        *,
-        bias: bool = False,
+        self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
     ) -> nn.Module:
-        if tp_group is not None:
-            return RowParallelLinear(inputs, outputs, tp_group, product(config))
+        outputs, inputs = shape
+        if group is not None:
+            return RowParallelLinear(inputs, outputs, group, product(config))
         return linear(config, inputs, outputs, bias=bias)
 
-    def experts(
-        self,
-        config: NativeConfig,
-        count: int,
-        inputs: int,
-        outputs: int,
-        tp_group: TensorParallelGroup | None = None,
-    ) -> nn.Module:
-        return ExpertLinear(count, inputs, outputs, batch_invariant=config.batch_invariant)
+    def experts(self, config: NativeConfig, count: int, shape: Shape, group: Shards = None) -> nn.Module:
+        return ExpertLinear((count, *shape), config.batch_invariant)
 
 
 def linear(config: NativeConfig, in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:

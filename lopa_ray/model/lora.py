@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import regex
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
@@ -16,9 +18,11 @@ from lopa_ray.model.checkpoint_config import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint_files import TensorFiles
 from lopa_ray.model.folder_contents import lacking, require_folder
 from lopa_ray.model.json_file import read_json
-from lopa_ray.model.module_patterns import first_matches
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+MATCH_S = 10.0
+"""Time for all patterns of a setting. Usual ones take milliseconds."""
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 # Settings with no bearing on the merged weights, or that this file reads below.
@@ -203,9 +207,19 @@ def _matching_values(
     patterns = raw.get(key) or {}
     if not isinstance(patterns, dict):
         raise CheckpointError(f"{where}: got {key} = {patterns!r}; it must be an object of module patterns")
+    stop = time.monotonic() + MATCH_S
+    found = [default] * len(modules)
     try:
-        found = first_matches(list(patterns), modules)
-    except CheckpointError as error:
-        raise CheckpointError(f"{where}: got {key} {error}; correct the file") from None
-    values = list(patterns.values())
-    return [default if at is None else values[at] for at in found]
+        # PEFT has Python's `re`, which nothing can interrupt.
+        compiled = [(regex.compile(rf"(.*\.)?({pattern})$"), value) for pattern, value in patterns.items()]
+        for at, module in enumerate(modules):
+            left = max(1e-3, stop - time.monotonic())
+            matching = (value for pattern, value in compiled if pattern.match(module, timeout=left))
+            found[at] = next(matching, default)
+    except TimeoutError:
+        raise CheckpointError(f"{where}: got {key} patterns that take too long; correct the file") from None
+    except (regex.error, OverflowError, RecursionError) as error:
+        raise CheckpointError(
+            f"{where}: got {key} {str(list(patterns))[:200]}, not regular expressions ({error}); correct the file"
+        ) from None
+    return found

@@ -16,8 +16,8 @@ class GatedMLP(nn.Module):
     def __init__(self, config: NativeConfig, width: int, tp_group: TensorParallelGroup) -> None:
         """`width` is the shard's."""
         super().__init__()
-        self.gate_up = format_of(config).linear(config, config.hidden_size, 2 * width)
-        self.down = format_of(config).linear(config, width, config.hidden_size, tp_group)
+        self.gate_up = format_of(config).linear(config, (2 * width, config.hidden_size))
+        self.down = format_of(config).linear(config, (config.hidden_size, width), tp_group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x [R, D] → [R, D], in the dtype of x."""

@@ -57,10 +57,10 @@ class Layer(nn.Module):
         d, e = config.hidden_size, config.head_dim
         num_projected = config.num_heads + 2 * config.num_kv_heads
         self.attn_norm = RMSNorm(d, config.rms_norm_eps)
-        self.qkv = format_of(config).linear(config, d, num_projected * e, bias=config.qkv_bias)
+        self.qkv = format_of(config).linear(config, (num_projected * e, d), bias=config.qkv_bias)
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
-        self.o = format_of(config).linear(config, config.num_heads * e, d, tp_group)
+        self.o = format_of(config).linear(config, (d, config.num_heads * e), tp_group)
         self.draft = DraftAdapter(config, tp_group) if config.draft_rank else None
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.mlp: GatedMLP | MixtureOfExperts

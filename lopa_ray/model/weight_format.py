@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
+
+Shape: TypeAlias = tuple[int, int]
+"""Of a layer's weights: outputs and inputs."""
+
+Shards: TypeAlias = TensorParallelGroup | None
 
 
 class WeightFormat(ABC):
@@ -24,31 +29,18 @@ class WeightFormat(ABC):
 
     @abstractmethod
     def linear(
-        self,
-        config: NativeConfig,
-        inputs: int,
-        outputs: int,
-        tp_group: TensorParallelGroup | None = None,
-        *,
-        bias: bool = False,
+        self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
     ) -> nn.Module:
         """A layer of x [R, I] → [R, O], in the dtype of x.
 
-        `tp_group`: the shards that have the other inputs, if the layer has a part of them; then it has no bias.
+        `group`: the shards that have the other inputs, if the layer has a part of them; then it has no bias.
         """
 
     @abstractmethod
-    def experts(
-        self,
-        config: NativeConfig,
-        count: int,
-        inputs: int,
-        outputs: int,
-        tp_group: TensorParallelGroup | None = None,
-    ) -> nn.Module:
+    def experts(self, config: NativeConfig, count: int, shape: Shape, group: Shards = None) -> nn.Module:
         """A layer of so many experts: sorted rows x [S, I] and their `SortedRows` → [S, O], in the dtype of x.
 
-        What is behind the last expert's rows has no value. `tp_group`: as above.
+        What is behind the last expert's rows has no value. `group`: as above.
         """
 
 

@@ -68,7 +68,7 @@ def rounding(x: Tensor) -> Tensor:
 
 
 def layer_of(weight: Tensor, bias: Tensor | None = None) -> Fp8Linear:
-    layer = Fp8Linear(weight.shape[1], weight.shape[0], bias=bias is not None, width=weight.shape[1])
+    layer = Fp8Linear((weight.shape[0], weight.shape[1]), weight.shape[1], bias=bias is not None)
     quantized, scale = quantize_groups(weight, weight.shape[1])
     layer.weight = nn.Parameter(quantized, requires_grad=False)
     layer.group_scale = nn.Parameter(by_group(scale), requires_grad=False)

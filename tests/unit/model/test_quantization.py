@@ -34,9 +34,7 @@ IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 
 
 def layer(weight: Tensor, bias: Tensor | None = None, *, int8_activations: bool = True) -> Int8Linear:
-    linear = Int8Linear(
-        weight.shape[1], weight.shape[0], bias=bias is not None, int8_activations=int8_activations
-    )
+    linear = Int8Linear((weight.shape[0], weight.shape[1]), int8_activations, bias=bias is not None)
     quantized_weight, scale = quantize_rows(weight)
     linear.weight, linear.weight_scale = nn.Parameter(quantized_weight, False), nn.Parameter(scale, False)
     linear.bias = None if bias is None else nn.Parameter(bias, False)
