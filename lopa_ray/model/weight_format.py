@@ -44,16 +44,16 @@ class WeightFormat(ABC):
         """
 
 
-class QuantizedLayer(nn.Module):
+class QuantizedLayer(nn.Module, ABC):
     """A layer whose weights [..., O, I] are stored in another dtype than the model's, beside scales in fp32."""
 
     stored_dtype: ClassVar[torch.dtype]
     scale_name: ClassVar[str]
 
+    @abstractmethod
     def encode(self, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Floating weights [..., O, I] as attributes of the layer: the scales, fp32 [..., O] or [..., O, G], and then
         the weights in `stored_dtype`."""
-        raise NotImplementedError
 
     def hold(self, attribute: str, value: Tensor) -> None:
         """Make `value`, weights or scales as `encode` gives them, the layer's own (see `encode`)."""

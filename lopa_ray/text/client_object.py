@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic_core import PydanticCustomError
 
 from lopa_ray.errors import short_repr
+from lopa_ray.text.json_content import levels
 
 TAG_MARK = "|"
 """The tags of unions begin with it, which distinguishes them from the fields of a value."""
@@ -32,17 +33,7 @@ MAX_ERRORS = 1000
 
 
 def is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            member
-            for container in level
-            if isinstance(container, dict | list)
-            for member in (container.values() if isinstance(container, dict) else container)
-        ]
-        if not level:
-            return False
-    return True
+    return any(depth > MAX_DEPTH for depth, _ in enumerate(levels(value)))
 
 
 class ClientObject(BaseModel):
