@@ -36,11 +36,9 @@ ROPE_TYPES = ("default", "proportional")
 
 
 def parse_canvas_config(theirs: Any, family: str, raw: Json, generation: Json, where: str) -> CanvasConfig:
-    """The model that `theirs` describes, the configuration object of transformers for config.json `raw`.
-
-    Raises CheckpointError, naming `where` and the key, for a
-    missing or wrong value and for a feature that is not computed here.
-    """
+    """The model that `theirs` describes, the configuration object of transformers for config.json `raw`. Raises
+    CheckpointError, naming `where` and the key, for a missing or wrong value and for a feature that is not computed
+    here."""
     of_text = theirs.get_text_config()
     for config in (theirs, of_text):
         for key, values in _COMPUTED_VALUES.items():

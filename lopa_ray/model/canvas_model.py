@@ -45,10 +45,8 @@ def _attend(
     scaling: float,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E].
-
-    `others` say what the step decides here: windows, and that a canvas sees all of itself.
-    """
+    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E]. `others`
+    say what the step decides here: windows, and that a canvas sees all of itself."""
     assert attention_mask is None and scaling == 1.0 and isinstance(module.layer_idx, int)
     q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
     if packed_step.kv is not None:
@@ -93,10 +91,8 @@ class CanvasModel(nn.Module):
     """Token ids in, normed hidden rows out. It is a `MaskPredictor`, except that it fills no masks."""
 
     def __init__(self, config: CanvasConfig, decoder: Any, encoder_scalars: Tensor) -> None:
-        """Over a decoder of transformers that has `register_canvas_attention` for its attention.
-
-        `encoder_scalars` [L] scale the layers in rows of the encoder, the decoder's own in the others.
-        """
+        """Over a decoder of transformers that has `register_canvas_attention` for its attention. `encoder_scalars` [L]
+        scale the layers in rows of the encoder, the decoder's own in the others."""
         super().__init__()
         self.config = config
         self.shard_config = config
@@ -130,11 +126,9 @@ class CanvasModel(nn.Module):
         is_encoded: Tensor | None = None,
         signals: Tensor | None = None,
     ) -> Tensor:
-        """See `MaskPredictor.__call__`. `kv` receives folded heads (see `fold_heads`).
-
-        `is_encoded` bool [R] says which rows are the encoder's; None: all. `signals` [R, D] is the self-conditioning
-        of the others (see `signals`); rows of 0 have none. There are no soft inputs.
-        """
+        """See `MaskPredictor.__call__`. `kv` receives folded heads (see `fold_heads`). `is_encoded` bool [R] says which
+        rows are the encoder's; None: all. `signals` [R, D] is the self-conditioning of the others (see `signals`); rows
+        of 0 have none. There are no soft inputs."""
         assert input_weights is None
         decoder, ids, positions = self.decoder, ids[None], positions[None]
         hidden = decoder.embed_tokens(ids)

@@ -60,14 +60,13 @@ def read_weights(
 ) -> Weights:
     """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
 
-    `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
-    `quantization` makes the linear layers int8 or fp8 after that, unless the checkpoint has them in fp8 already. With
-    none they are as the checkpoint has them, but floating if it has them in fp8. With `keep_fp8` those in fp8 stay so,
-    where no adapter changes them.
-    `mask_token_id`: see `load_config`. `experts`: those to read; the others' tensors are not touched, and parameters
-    that stack experts are as much shorter. None: all.
-    Tensors are read one by one into their final place on `device`, so host memory stays near the size of the model.
-    Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
+    `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors. `quantization` makes the
+    linear layers int8 or fp8 after that, unless the checkpoint has them in fp8 already. With none they are as the
+    checkpoint has them, but floating if it has them in fp8. With `keep_fp8` those in fp8 stay so, where no adapter
+    changes them. `mask_token_id`: see `load_config`. `experts`: those to read; the others' tensors are not touched, and
+    parameters that stack experts are as much shorter. None: all. Tensors are read one by one into their final place on
+    `device`, so host memory stays near the size of the model. Raises `CheckpointError`, naming file and tensor, for
+    anything missing, extra, misshapen or unreadable.
     """
     folder = Path(path)
     config = load_config(folder, mask_token_id=mask_token_id)
@@ -136,12 +135,8 @@ def load_model(
     lora: str | Path | None = None,
     quantization: Quantization = "none",
 ) -> Transformer:
-    """Load the checkpoint `path` in `dtype` on `device`, in eval mode, without gradients.
-
-    `path` and `lora` are folders or names on the Hub.
-
-    See `read_weights` for `lora`, `quantization` and what is raised.
-    """
+    """Load the checkpoint `path` in `dtype` on `device`, in eval mode, without gradients. `path` and `lora` are folders
+    or names on the Hub. See `read_weights` for `lora`, `quantization` and what is raised."""
     path = download(str(path), weights=True)
     lora = None if lora is None else download(str(lora), weights=True)
     config = fitted(load_config(path).with_quantization(quantization), dtype=dtype, device=device)
@@ -254,10 +249,8 @@ def _check_all(
 def check_tensors(
     folder: Path, tensor_files: TensorFiles, model: Transformer, beside: Collection[str] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """The published tensors of `model` and their shapes.
-
-    Raises `CheckpointError` unless `tensor_files` has exactly these, bar what may be left aside or is `beside` them.
-    """
+    """The published tensors of `model` and their shapes. Raises `CheckpointError` unless `tensor_files` has exactly
+    these, bar what may be left aside or is `beside` them."""
     config, family = model.config, family_of(model.config)
     expected = _published_shapes(model, family)
     check_expected(folder, tensor_files, expected, config)

@@ -22,10 +22,8 @@ FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
-    """Which file has each tensor, its shape, and its type in safetensors' words.
-
-    A file is open for one read at a time.
-    """
+    """Which file has each tensor, its shape, and its type in safetensors' words. A file is open for one read at a
+    time."""
 
     files: Mapping[str, Path]
     shapes: Mapping[str, tuple[int, ...]]
@@ -33,10 +31,8 @@ class TensorFiles:
 
     @staticmethod
     def scan(files: list[Path], index: Mapping[str, Path] | None = None) -> TensorFiles:
-        """Read the headers of `files`. A tensor that `index` lists in one file is not taken from another one.
-
-        Raises `CheckpointError` for a file that cannot be used, and for a tensor in two files that is not in `index`.
-        """
+        """Read the headers of `files`. A tensor that `index` lists in one file is not taken from another one. Raises
+        `CheckpointError` for a file that cannot be used, and for a tensor in two files that is not in `index`."""
         listed = index or {}
         file_of: dict[str, Path] = {}
         shapes: dict[str, tuple[int, ...]] = {}
@@ -70,10 +66,8 @@ class TensorFiles:
         self, names: Iterable[str], dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES
     ) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of each of `names`, in order, on the CPU in its stored shape [...] and dtype, one of `dtypes`.
-
         Files are opened anew after some tensors: a mapping that stays open keeps every page it has touched in the
-        process, which would double the memory of loading a large checkpoint. Raises CheckpointError.
-        """
+        process, which would double the memory of loading a large checkpoint. Raises CheckpointError."""
         for file, group in groupby(names, key=self.files.__getitem__):
             while batch := list(islice(group, TENSORS_PER_OPENING)):
                 yield from self._read_batch(file, batch, dtypes)

@@ -38,11 +38,9 @@ class Fp8Scales:
     shards: int = 1
 
     def width(self, inputs: int, *, cut: bool = False) -> int:
-        """How many inputs of a row share a scale in a layer with so many inputs.
-
-        `cut`: these are a part of the whole layer's, of which each shard has one. Where shards begin within a block, a
-        scale is that of fewer inputs, so that all shards' parts have whole numbers of them.
-        """
+        """How many inputs of a row share a scale in a layer with so many inputs. `cut`: these are a part of the whole
+        layer's, of which each shard has one. Where shards begin within a block, a scale is that of fewer inputs, so
+        that all shards' parts have whole numbers of them."""
         whole = inputs * self.shards if cut else inputs
         if self.block is None or whole <= self.block[1]:
             return inputs
@@ -54,12 +52,11 @@ class Fp8Scales:
 class ModelShape:
     """What runner, cache and vocabulary need to know of a model, whatever runs it.
 
-    `shifted` says that row p - 1 of the logits decides position p (Dream keeps the
-    autoregressive shift of the model it was trained from); without it row p decides p.
-    `stop_token_ids` end an answer like EOS.
-    Ids from `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen.
-    `canvas_length` is the number of positions that a model without a mask token denoises together, from random tokens;
-    its `mask_token_id` is `NO_MASK`. 0: the model fills masks.
+    `shifted` says that row p - 1 of the logits decides position p (Dream keeps the autoregressive shift of the model it
+    was trained from); without it row p decides p. `stop_token_ids` end an answer like EOS. Ids from
+    `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen. `canvas_length` is the number
+    of positions that a model without a mask token denoises together, from random tokens; its `mask_token_id` is
+    `NO_MASK`. 0: the model fills masks.
     """
 
     family: str
@@ -119,11 +116,8 @@ class NativeConfig(ModelShape):
         return replace(self.unfolded(), batch_invariant=True) if value else self
 
     def with_quantization(self, quantization: Quantization) -> Self:
-        """The same model in that format; with none in the format that it has.
-
-        In fp8 it has a scale per output channel, or those that its checkpoint has. Raises SettingsError for fp8 and a
-        model in int8.
-        """
+        """The same model in that format; with none in the format that it has. In fp8 it has a scale per output channel,
+        or those that its checkpoint has. Raises SettingsError for fp8 and a model in int8."""
         if quantization == "fp8":
             if self.quantization in QUANTIZATION_CONFIGS:
                 raise SettingsError(
@@ -149,10 +143,8 @@ class NativeConfig(ModelShape):
         return replace(self, draft_rank=rank)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
-        """The same model, whose shards have whole experts or parts of them as `parallel` says.
-
-        Raises SettingsError for true and a model without experts.
-        """
+        """The same model, whose shards have whole experts or parts of them as `parallel` says. Raises SettingsError for
+        true and a model without experts."""
         if self.experts is not None:
             return replace(self, experts=replace(self.experts, parallel=parallel))
         if parallel is True:
@@ -163,10 +155,8 @@ class NativeConfig(ModelShape):
         return self
 
     def shard(self, size: int) -> Self:
-        """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width.
-
-        Raises SettingsError if these cannot be spread evenly.
-        """
+        """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width. Raises
+        SettingsError if these cannot be spread evenly."""
         if size not in self.shard_sizes:
             sizes = ", ".join(f"{count} {what}" for what, count in self._cut_sizes(size).items())
             raise SettingsError(
@@ -215,11 +205,9 @@ class NativeConfig(ModelShape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformersConfig(ModelShape):
-    """The configuration of a model that the package transformers runs.
-
-    `config_json` is the text of a config.json as its class reads it. `native` is the same model for this project's own
-    transformer; None if only transformers knows the family.
-    """
+    """The configuration of a model that the package transformers runs. `config_json` is the text of a config.json as
+    its class reads it. `native` is the same model for this project's own transformer; None if only transformers knows
+    the family."""
 
     implementation: ClassVar[Implementation] = "transformers"
     quantization: ClassVar[Quantization] = "none"
@@ -281,10 +269,8 @@ class LayerShape(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanvasConfig(TransformersConfig):
     """The configuration of a model that denoises canvases of random tokens, by modules of the package transformers.
-
     Rows of its encoder write K/V of prompt and finished canvases, and rows of its decoder denoise a canvas. Layers
-    differ in their `layers`; K/V of each fit `num_kv_heads` x `head_dim` values per position (see `fold_heads`).
-    """
+    differ in their `layers`; K/V of each fit `num_kv_heads` x `head_dim` values per position (see `fold_heads`)."""
 
     layers: tuple[LayerShape, ...]
 

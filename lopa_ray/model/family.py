@@ -31,15 +31,13 @@ class Family(PublishedFamily):
 
     `config_keys` maps a `NativeConfig` field to its published key, and `expert_keys` one of `ExpertsConfig`.
     `supported_values` lists, for keys that change the result, the only values that are computed here: any other value
-    is refused, absence is not. A saved config.json has the first ones, but for null.
-    `published_modules` maps an own module (`{i}` is the layer) to the published modules whose rows it stacks, in that
-    order; where these have an `{e}`, all of them for each expert in turn.
-    `reads_yarn`: whether rotary embeddings of the type yarn are computed, which are refused elsewhere. `router`: how
-    rows are routed in layers with experts, None in a family of dense models. `eos_key`: the key of EOS where there is
-    no `eos_token_id`.
-    `transformers_type` is the model type of transformers whose class computes the same, from a config.json with Qwen's
-    keys and `transformers_expert_keys` for some of `expert_keys`.
-    `tiny_model` is the recorded checkpoint (`tests/golden/models`) with which tests run the family.
+    is refused, absence is not. A saved config.json has the first ones, but for null. `published_modules` maps an own
+    module (`{i}` is the layer) to the published modules whose rows it stacks, in that order; where these have an `{e}`,
+    all of them for each expert in turn. `reads_yarn`: whether rotary embeddings of the type yarn are computed, which
+    are refused elsewhere. `router`: how rows are routed in layers with experts, None in a family of dense models.
+    `eos_key`: the key of EOS where there is no `eos_token_id`. `transformers_type` is the model type of transformers
+    whose class computes the same, from a config.json with Qwen's keys and `transformers_expert_keys` for some of
+    `expert_keys`. `tiny_model` is the recorded checkpoint (`tests/golden/models`) with which tests run the family.
     """
 
     config_keys: Mapping[str, str]
@@ -75,11 +73,8 @@ class Family(PublishedFamily):
         return _RECOMPUTED_BUFFERS.fullmatch(tensor) is not None
 
     def parse_config(self, raw: Json, generation: Json, where: str) -> NativeConfig:
-        """Build a `NativeConfig` from config.json `raw`, special ids also from `generation`.
-
-        Raises `CheckpointError`, naming `where` and the key, for a missing key, a bad value or a
-        feature that this project does not compute.
-        """
+        """Build a `NativeConfig` from config.json `raw`, special ids also from `generation`. Raises `CheckpointError`,
+        naming `where` and the key, for a missing key, a bad value or a feature that this project does not compute."""
         self.note_assumed_type(raw, where)
         quantization, fp8 = read_quantization(raw, where)
         raw, yarn = split_yarn(raw, where) if self.reads_yarn else (raw, None)

@@ -21,10 +21,8 @@ from lopa_ray.model.weight_format import QuantizedLayer, Shape, Shards, WeightFo
 
 
 class Fp8Layer(QuantizedLayer):
-    """Weights fp8 [..., O, I] and scales fp32 [..., O, G], each of `width` inputs.
-
-    Where the checkpoint has not converted the layer, the weights are floating, and there are no scales.
-    """
+    """Weights fp8 [..., O, I] and scales fp32 [..., O, G], each of `width` inputs. Where the checkpoint has not
+    converted the layer, the weights are floating, and there are no scales."""
 
     stored_dtype: ClassVar[torch.dtype] = FP8
     scale_name: ClassVar[str] = "group_scale"

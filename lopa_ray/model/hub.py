@@ -45,10 +45,8 @@ class HubName:
 
     @staticmethod
     def parse(source: str) -> HubName | None:
-        """The name that `source` is, or None if it is a path.
-
-        What exists is a path, whatever it is called. So is what no repository can be called.
-        """
+        """The name that `source` is, or None if it is a path. What exists is a path, whatever it is called. So is what
+        no repository can be called."""
         repository, at, revision = source.partition("@")
         if source.startswith(("/", "./", "../", "~")) or repository.count("/") != 1 or os.path.exists(source):
             return None
@@ -127,10 +125,8 @@ def _pin(name: HubName) -> HubName:
 
 
 def _find_cached(name: HubName, patterns: Sequence[str], prefix: str) -> Path | None:
-    """The snapshot of a pinned name, if the cache is known to have all files that are asked for.
-
-    huggingface_hub would find them as well, but only after a request for the statistics that it sends.
-    """
+    """The snapshot of a pinned name, if the cache is known to have all files that are asked for. huggingface_hub would
+    find them as well, but only after a request for the statistics that it sends."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
 

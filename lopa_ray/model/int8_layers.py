@@ -64,11 +64,9 @@ class Int8Linear(_Int8Layer):
             has_int8_kernel(self.weight.device.type, *self.weight.shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [R, I] → [R, O] in the dtype of x; with int8 activations all but the product is done in fp32.
-
-        Without them weights are dequantised in each call: on CUDA within the product, elsewhere before it, which saves
-        memory and costs time.
-        """
+        """x [R, I] → [R, O] in the dtype of x; with int8 activations all but the product is done in fp32. Without them
+        weights are dequantised in each call: on CUDA within the product, elsewhere before it, which saves memory and
+        costs time."""
         if not self.int8_activations and x.is_cuda:
             ends = torch.full((1,), x.shape[0], dtype=torch.int32, device=x.device)
             out = grouped_matmul(x, self.weight[None], ends).mul_(self.weight_scale)
@@ -132,10 +130,8 @@ class W8A8(W8):
 
 
 def quantize_rows(x: Tensor, tp_group: TensorParallelGroup = SINGLE_SHARD) -> tuple[Tensor, Tensor]:
-    """x [R, I] → int8 [R, I] and scales fp32 [R]; their product is off by half a scale at most.
-
-    `tp_group`: the shards that have the rest of each row; all get the scale of the whole row.
-    """
+    """x [R, I] → int8 [R, I] and scales fp32 [R]; their product is off by half a scale at most. `tp_group`: the shards
+    that have the rest of each row; all get the scale of the whole row."""
     if tp_group.size == 1:
         return int8.quantize_rows(x)
     wide = x.float()

@@ -15,9 +15,7 @@ LARGEST_BYTES = 2**28
 
 def check_file(path: Path) -> None:
     """Raise `CheckpointError` for what would block its reader or never end: a pipe, a device, a file that is too large.
-
-    A file that does not exist is for its reader to report.
-    """
+    A file that does not exist is for its reader to report."""
     if path.exists() and not path.is_file():
         raise CheckpointError(f"{path}: this is not a regular file; put the checkpoint's own file there")
     if path.exists() and path.stat().st_size > LARGEST_BYTES:

@@ -68,11 +68,9 @@ class LoraAdapter:
 
     @staticmethod
     def load(path: str | Path) -> LoraAdapter:
-        """Read adapter_config.json and the header of adapter_model.safetensors in the folder `path`.
-
-        Raises `CheckpointError` for a missing or broken file, for any setting that would change
-        the result and is not supported (by its name), and for a tensor that is not one half of a LoRA pair.
-        """
+        """Read adapter_config.json and the header of adapter_model.safetensors in the folder `path`. Raises
+        `CheckpointError` for a missing or broken file, for any setting that would change the result and is not
+        supported (by its name), and for a tensor that is not one half of a LoRA pair."""
         folder = Path(path)
         require_folder(path, f"a PEFT adapter: a folder with {ADAPTER_CONFIG}")
         where = folder / ADAPTER_CONFIG

@@ -19,10 +19,8 @@ ConfigT = TypeVar("ConfigT", bound=ModelShape)
 
 @dataclass(frozen=True, slots=True)
 class ModelImplementation(ABC, Generic[ConfigT]):
-    """A model in `dtype` on `device`, or a shard of it, which has a part of the weights.
-
-    Weights that are read or drawn are on `device`, or on the CPU where transformers runs the model, which is never cut.
-    """
+    """A model in `dtype` on `device`, or a shard of it, which has a part of the weights. Weights that are read or drawn
+    are on `device`, or on the CPU where transformers runs the model, which is never cut."""
 
     config: ConfigT
     dtype: torch.dtype

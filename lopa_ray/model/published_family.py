@@ -32,11 +32,9 @@ class PublishedFamily:
     config_defaults: Mapping[str, object] = field(default_factory=dict)
 
     def claims(self, raw: Json) -> bool:
-        """Whether config.json `raw` is of this family.
-
-        `model_type` and `architectures` must agree: a Dream body under another head has the same model type and would
-        load, but mean something else. Either of the two may be absent (`note_assumed_type`).
-        """
+        """Whether config.json `raw` is of this family. `model_type` and `architectures` must agree: a Dream body under
+        another head has the same model type and would load, but mean something else. Either of the two may be absent
+        (`note_assumed_type`)."""
         named = raw.get("model_type"), raw.get("architectures")
         return any(named) and named[0] in (self.model_type, None) and named[1] in ([self.architecture], None)
 

@@ -17,11 +17,9 @@ _NUMBERS = ("rope_theta", "partial_rotary_factor")
 
 
 def flatten_rope(raw: Json, where: str) -> Json:
-    """config.json `raw` with `rope_theta` and `partial_rotary_factor` outside of these two keys, as older files.
-
-    Raises CheckpointError, naming `where` and the key, for any type but default, for further parameters, and for a
-    number that differs from the one outside.
-    """
+    """config.json `raw` with `rope_theta` and `partial_rotary_factor` outside of these two keys, as older files. Raises
+    CheckpointError, naming `where` and the key, for any type but default, for further parameters, and for a number that
+    differs from the one outside."""
     flat = {key: value for key, value in raw.items() if key not in _KEYS}
     for key in _KEYS:
         for name, value in _default_type(key, raw.get(key), where).items():

@@ -1,7 +1,4 @@
-"""Rotation: what turns queries and keys by their positions.
-
-Shape suffixes: R rows, T rotated dims of a head.
-"""
+"""Rotation: what turns queries and keys by their positions. Shape suffixes: R rows, T rotated dims of a head."""
 
 from __future__ import annotations
 

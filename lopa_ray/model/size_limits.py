@@ -34,10 +34,8 @@ def largest(field: str) -> int:
 
 
 def checked_int(value: Any, key: str, field: str, where: str, *, minimum: int = 1) -> int:
-    """The value of a key of the file `where`, which sets a `field` of a model's configuration.
-
-    Raises CheckpointError unless it is an integer from `minimum` to the largest of that field.
-    """
+    """The value of a key of the file `where`, which sets a `field` of a model's configuration. Raises CheckpointError
+    unless it is an integer from `minimum` to the largest of that field."""
     most = largest(field)
     if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= most:
         raise wrong_value(key, value, f"an integer above {minimum - 1} and at most {most}", where)

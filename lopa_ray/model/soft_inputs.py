@@ -14,12 +14,9 @@ EPSILON = 1e-6
 
 
 def embed_softly(embed: nn.Embedding, ids: Tensor, weights: Tensor | None, mask_token_id: int) -> Tensor:
-    """The inputs of rows: int64 ids [R] → [R, D] in the embedding's dtype.
-
-    Without `weights` these are the embeddings. With weights w, floating [R], a row is w · E[id] + (1 - w) · E[mask],
-    rescaled to the length w · |E[id]| + (1 - w) · |E[mask]|, computed in fp32. Where w is 1 it is the embedding itself,
-    bit for bit.
-    """
+    """The inputs of rows: int64 ids [R] → [R, D] in the embedding's dtype. Without `weights` these are the embeddings.
+    With weights w, floating [R], a row is w · E[id] + (1 - w) · E[mask], rescaled to the length w · |E[id]| + (1 - w) ·
+    |E[mask]|, computed in fp32. Where w is 1 it is the embedding itself, bit for bit."""
     if weights is None:
         return embed(ids)  # type: ignore[no-any-return]  # modules are not typed
     embeddings = embed(F.pad(ids, (0, 1), value=mask_token_id))

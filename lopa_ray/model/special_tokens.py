@@ -42,10 +42,9 @@ class SpecialTokens:
     def read(cls, raw: Json, generation: Json, family_mask: int | None, vocab: int, where: str) -> Self:
         """From config.json `raw`, and where it has none from `generation`; null is none.
 
-        EOS is the first id of both files' `eos_token_id`, and the others are stop tokens.
-        Where neither has a mask token it is `family_mask`, if the vocabulary reaches so far. Raises `CheckpointError`,
-        naming `where` and the key, for one that is missing or not in the vocabulary, and for a mask token that ends
-        answers.
+        EOS is the first id of both files' `eos_token_id`, and the others are stop tokens. Where neither has a mask
+        token it is `family_mask`, if the vocabulary reaches so far. Raises `CheckpointError`, naming `where` and the
+        key, for one that is missing or not in the vocabulary, and for a mask token that ends answers.
         """
         ends = _end_token_ids(raw, vocab, where)
         also_ends = _end_token_ids(generation, vocab, f"{where} ({_GENERATION})")

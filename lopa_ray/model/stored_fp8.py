@@ -47,10 +47,8 @@ class StoredFp8:
     def find(
         scales: Fp8Scales, tensor_files: TensorFiles, shapes: Mapping[str, tuple[int, ...]]
     ) -> StoredFp8:
-        """Those of the weights `shapes` (published name → shape) that `tensor_files` has in fp8.
-
-        Raises `CheckpointError` for scales that are missing or have another shape than `scales` says.
-        """
+        """Those of the weights `shapes` (published name → shape) that `tensor_files` has in fp8. Raises
+        `CheckpointError` for scales that are missing or have another shape than `scales` says."""
         names: dict[str, str] = {}
         for weight, shape in shapes.items():
             if len(shape) != 2 or tensor_files.dtypes.get(weight) != STORED_FP8:
@@ -80,10 +78,8 @@ class StoredFp8:
             yield from (weight.removesuffix("weight") + end for end in _ACTIVATION_SCALE_NAMES)
 
     def row_scales(self, weight: str) -> Tensor:
-        """Scales fp32 [O, G] of a weight, one per row and group of `Fp8Scales.width` inputs.
-
-        Raises `CheckpointError` for one that is not a finite number above 0.
-        """
+        """Scales fp32 [O, G] of a weight, one per row and group of `Fp8Scales.width` inputs. Raises `CheckpointError`
+        for one that is not a finite number above 0."""
         name = self.scale_names[weight]
         rows, inputs = self.tensor_files.shapes[weight]
         scale = self.tensor_files.read_tensor(name, _SCALE_DTYPES).float()

@@ -21,10 +21,8 @@ _READ_ELSE = f"{READABLE} and this project's own int8 (lopa_ray_int8)"
 
 
 def read_quantization(raw: Json, where: str) -> tuple[Quantization, Fp8Scales | None]:
-    """The format of the weights that config.json `raw` describes, and their scales if it is fp8.
-
-    Raises `CheckpointError` for one that is not read.
-    """
+    """The format of the weights that config.json `raw` describes, and their scales if it is fp8. Raises
+    `CheckpointError` for one that is not read."""
     stored = raw.get(KEY)
     if stored is None:
         return "none", None
@@ -39,9 +37,7 @@ def read_quantization(raw: Json, where: str) -> tuple[Quantization, Fp8Scales | 
 
 def refusal(raw: Json, where: str, *, problem: str | None = None, native: bool = True) -> CheckpointError:
     """The error for config.json `raw` with weights in a format that is not read; `problem`: the part that is to blame.
-
-    `native`: whether this project's own transformer may run the model, for which there are fp8 and quantization.
-    """
+    `native`: whether this project's own transformer may run the model, for which there are fp8 and quantization."""
     got = describe(raw.get(KEY)) + (f" with {problem}" if problem else "")
     unread, advice = "weights in that format are not read", "use the unquantised (bfloat16) checkpoint"
     if not native:
@@ -56,9 +52,7 @@ def refusal(raw: Json, where: str, *, problem: str | None = None, native: bool =
 
 def with_modelopt_file(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """config.json `raw` of `folder`, with the `quantization_config` of the file that Model Optimizer writes beside it.
-
-    Raises `CheckpointError` if that file cannot be read.
-    """
+    Raises `CheckpointError` if that file cannot be read."""
     if raw.get(KEY) is not None or not (folder / _MODELOPT_FILE).exists():
         return raw
     content = read_json(folder / _MODELOPT_FILE).get("quantization")

@@ -39,10 +39,8 @@ class TensorParallelGroup(Protocol):
         ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of all shards' x, [...] in the same dtype: the same bits on each. x itself may be overwritten.
-
-        Raises TransferError.
-        """
+        """The sum of all shards' x, [...] in the same dtype: the same bits on each. x itself may be overwritten. Raises
+        TransferError."""
         ...
 
     def all_gather(self, x: Tensor) -> Tensor:
@@ -55,10 +53,8 @@ class TensorParallelGroup(Protocol):
         ...
 
     def barrier(self, device: torch.device) -> None:
-        """Return when all shards have called this, and their devices have done what was enqueued before.
-
-        Raises TransferError.
-        """
+        """Return when all shards have called this, and their devices have done what was enqueued before. Raises
+        TransferError."""
         ...
 
 
@@ -82,11 +78,9 @@ SINGLE_SHARD = SingleShard()
 
 
 class OrderedSums:
-    """A `TensorParallelGroup` whose floating sums are in order of rank, in fp32.
-
-    The order of an all-reduce depends on a tensor's size and on an element's place in it, from three shards on. Here
-    all parts are gathered instead: a shard receives size ÷ 2 times the bytes of a ring's all-reduce.
-    """
+    """A `TensorParallelGroup` whose floating sums are in order of rank, in fp32. The order of an all-reduce depends on
+    a tensor's size and on an element's place in it, from three shards on. Here all parts are gathered instead: a shard
+    receives size ÷ 2 times the bytes of a ring's all-reduce."""
 
     def __init__(self, tp_group: TensorParallelGroup) -> None:
         self._tp_group = tp_group

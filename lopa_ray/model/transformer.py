@@ -79,11 +79,9 @@ class Layer(nn.Module):
         kv: Tensor | None,
         draft_rows: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D].
-
-        `rotation` is that of the rows' positions. `kv` [2, R, K, E], if given, receives keys and values. All have the
-        model's dtype. `draft_rows`: see `Transformer.forward`.
-        """
+        """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D]. `rotation` is
+        that of the rows' positions. `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype.
+        `draft_rows`: see `Transformer.forward`."""
         x, q, k, v = self.project_qkv(x, delta, rotation, kv)
         return self.output_and_mlp(x, attention(index, q, k, v), draft_rows)
 
@@ -91,10 +89,8 @@ class Layer(nn.Module):
         self, x: Tensor, delta: Tensor, rotation: Rotation, kv: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x + delta [R, D], and what attention takes of it: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
-
-        Residual sums are left to the norm that follows, which is one kernel with them: a layer takes rows and what
-        is to be added to them. `kv` [2, R, K, E], if given, receives k and v. All have the model's dtype.
-        """
+        Residual sums are left to the norm that follows, which is one kernel with them: a layer takes rows and what is
+        to be added to them. `kv` [2, R, K, E], if given, receives k and v. All have the model's dtype."""
         x, normed = self.attn_norm(x, delta)
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
@@ -107,9 +103,7 @@ class Layer(nn.Module):
         self, x: Tensor, attn_output: Tensor, draft_rows: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype.
-
-        Rows with a 1 in `draft_rows`, floating [R], are projected with the draft adapter, if there is one.
-        """
+        Rows with a 1 in `draft_rows`, floating [R], are projected with the draft adapter, if there is one."""
         heads = attn_output.flatten(1)
         projected = self.o(heads)
         if self.draft is not None and draft_rows is not None:

@@ -71,11 +71,9 @@ _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 def parse_transformers_config(raw: Json, generation: Json, where: str) -> TransformersConfig:
-    """The model that config.json `raw` describes, to be run by transformers; special ids also from `generation`.
-
-    Raises `CheckpointError`, naming `where` and the key, if the installed transformers has no class for it, for a
-    missing or wrong value, and for a feature that is not computed here.
-    """
+    """The model that config.json `raw` describes, to be run by transformers; special ids also from `generation`. Raises
+    `CheckpointError`, naming `where` and the key, if the installed transformers has no class for it, for a missing or
+    wrong value, and for a feature that is not computed here."""
     for native in FAMILIES:
         if native.claims(raw):
             config = native.parse_config(raw, generation, where)

@@ -10,10 +10,7 @@ _lock = threading.Lock()
 
 
 def import_transformers() -> Any:
-    """The package, whole.
-
-    It puts another module in its place at the end of its import, so that a second thread's `import` statement gets one
-    that has no classes yet. Call this before any such statement.
-    """
+    """The package, whole. It puts another module in its place at the end of its import, so that a second thread's
+    `import` statement gets one that has no classes yet. Call this before any such statement."""
     with _lock:
         return importlib.import_module("transformers")

@@ -53,9 +53,7 @@ class _OwnRowAttention:
 @torch.inference_mode()
 def try_attention(model: TransformersModel) -> None:
     """Raise CheckpointError if `model`, which has no weights yet, asks for other attention than an `AttentionFn` gives.
-
-    It is on the meta device, where not every class can run: what fails there is left to `try_forward`.
-    """
+    It is on the meta device, where not every class can run: what fails there is left to `try_forward`."""
     attention = _OwnRowAttention(model)
     ids = torch.arange(ROWS, device=model.embed.weight.device)
     try:

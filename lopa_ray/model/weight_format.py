@@ -31,17 +31,13 @@ class WeightFormat(ABC):
     def linear(
         self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
     ) -> nn.Module:
-        """A layer of x [R, I] → [R, O], in the dtype of x.
-
-        `group`: the shards that have the other inputs, if the layer has a part of them; then it has no bias.
-        """
+        """A layer of x [R, I] → [R, O], in the dtype of x. `group`: the shards that have the other inputs, if the layer
+        has a part of them; then it has no bias."""
 
     @abstractmethod
     def experts(self, config: NativeConfig, count: int, shape: Shape, group: Shards = None) -> nn.Module:
-        """A layer of so many experts: sorted rows x [S, I] and their `SortedRows` → [S, O], in the dtype of x.
-
-        What is behind the last expert's rows has no value. `group`: as above.
-        """
+        """A layer of so many experts: sorted rows x [S, I] and their `SortedRows` → [S, O], in the dtype of x. What is
+        behind the last expert's rows has no value. `group`: as above."""
 
 
 class QuantizedLayer(nn.Module, ABC):

@@ -100,11 +100,8 @@ def shard_weights(weights: Weights, config: NativeConfig, rank: int, size: int) 
 def random_weights(
     config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Weights:
-    """Normal weights (std 0.02), zero biases and unit norms.
-
-    Drawn in fp32 on `device` and then cast: the same seed gives the same weights on the same kind
-    of device. For benchmarks, where only shapes matter.
-    """
+    """Normal weights (std 0.02), zero biases and unit norms. Drawn in fp32 on `device` and then cast: the same seed
+    gives the same weights on the same kind of device. For benchmarks, where only shapes matter."""
     model = meta_model(config, dtype)
     generator = torch.Generator(device=device).manual_seed(seed)
     for name, parameter in meta_model(replace(config, quantization="none"), dtype).named_parameters():
@@ -143,10 +140,8 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 
 def weight_bytes(config: NativeConfig, dtype: torch.dtype, shards: int = 1) -> int:
-    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first.
-
-    Layers that an fp8 checkpoint has not converted count as if they were.
-    """
+    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first. Layers
+    that an fp8 checkpoint has not converted count as if they were."""
     model = meta_model(config, dtype, SingleShard(0, shards))
     return sum(
         p.numel() * storage_dtype(model, name, p, dtype).itemsize for name, p in model.named_parameters()
@@ -172,11 +167,9 @@ def stored_dtype(model: Transformer, name: str) -> torch.dtype | None:
 
 
 def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
-    """Yield the whole parameter `name` of `model` as the model stores it.
-
-    A floating weight [..., O, I] of a quantized layer becomes two parameters: scales, fp32 [..., O] or [..., O, G], and
-    then the weight. All else stays as it is. Raises AttributeError if `model` has no module of that name.
-    """
+    """Yield the whole parameter `name` of `model` as the model stores it. A floating weight [..., O, I] of a quantized
+    layer becomes two parameters: scales, fp32 [..., O] or [..., O, G], and then the weight. All else stays as it is.
+    Raises AttributeError if `model` has no module of that name."""
     owner = name.rpartition(".")[0]
     layer = model.get_submodule(owner)
     if isinstance(layer, QuantizedLayer) and stored_dtype(model, name) not in (None, value.dtype):

@@ -61,9 +61,7 @@ class Yarn:
 
 def split_yarn(raw: Json, where: str) -> tuple[Json, Yarn | None]:
     """config.json `raw` without what describes YaRN, and YaRN; None if the rotary embeddings are of another type.
-
-    Raises CheckpointError, naming `where`, for a parameter that is missing, is no number above 0 or is not computed.
-    """
+    Raises CheckpointError, naming `where`, for a parameter that is missing, is no number above 0 or is not computed."""
     parameters = raw.get(KEY)
     if not isinstance(parameters, Mapping) or parameters.get("rope_type") != "yarn":
         return raw, None

@@ -200,10 +200,8 @@ class _Chat(ClientObject):
 
 
 def read_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages of a chat as templates get them. What this returns, it reads as the same.
-
-    Raises PromptError, which names the field, for messages that are empty or wrong.
-    """
+    """The messages of a chat as templates get them. What this returns, it reads as the same. Raises PromptError, which
+    names the field, for messages that are empty or wrong."""
     try:
         chat = _Chat.model_validate({"messages": [_as_dict(message) for message in messages]})
     except ValidationError as error:

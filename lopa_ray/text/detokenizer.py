@@ -1,9 +1,8 @@
 """From a canvas that fills in any order to text that can no longer change.
 
-Final is what the decided prefix says: the tokens before the first mask, up to the first EOS. The canvas ends before
-the first position that a later step may edit.
-Two things are held back until more is known: a character whose bytes are not all there, and
-text that may turn out to be the beginning of a stop string.
+Final is what the decided prefix says: the tokens before the first mask, up to the first EOS. The canvas ends before the
+first position that a later step may edit. Two things are held back until more is known: a character whose bytes are not
+all there, and text that may turn out to be the beginning of a stop string.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ class IncrementalDetokenizer:
         """A stop string came; the text ends before it, and nothing more will be added."""
 
     def update(self, canvas: Sequence[int], *, final: bool = False) -> DetokenizedText:
-        """What is new in the canvas. With `final` nothing is held back any more.
-
-        After a stop string, and for a canvas that says nothing new, the text is empty.
-        """
+        """What is new in the canvas. With `final` nothing is held back any more. After a stop string, and for a canvas
+        that says nothing new, the text is empty."""
         if self.stopped:
             return DetokenizedText("", 0)
         prefix = self._decided_prefix(canvas)

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The characters with which byte-level tokenizers (such as GPT-2's) write bytes, mapped to these bytes.
-
-    Printable bytes are written as themselves, the others from U+0100 on.
-    """
+    """The characters with which byte-level tokenizers (such as GPT-2's) write bytes, mapped to these bytes. Printable
+    bytes are written as themselves, the others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
@@ -99,9 +97,7 @@ class Tokenizer:
 
     def chat_template(self, tools: Sequence[Mapping[str, Any]] = ()) -> ChatTemplate:
         """The checkpoint's template for chats with `tools`, or without any. Of several, transformers selects one.
-
-        Raises PromptError if the checkpoint has no template.
-        """
+        Raises PromptError if the checkpoint has no template."""
         source = self._template_source(tools)
         if source is None:
             raise PromptError("got chat messages, but the checkpoint has no chat template; send plain text")
@@ -177,9 +173,7 @@ class Tokenizer:
 
     def token_text(self, token: int) -> str:
         """The text of one token behind another one, with the space that decoders may strip at the beginning of a text.
-
-        A special token is shown by name, and an id without text as `[id]`.
-        """
+        A special token is shown by name, and an id without text as `[id]`."""
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
         if token in self._special_tokens:

@@ -168,10 +168,8 @@ def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokeniz
 
 
 def _check_class(pretrained: Any, folder: Path, files: list[Path]) -> None:
-    """Raise CheckpointError if a class is not supported here, or did not find all files that it needs.
-
-    A class that finds none of its files may load without an error, with a vocabulary of a few special tokens only.
-    """
+    """Raise CheckpointError if a class is not supported here, or did not find all files that it needs. A class that
+    finds none of its files may load without an error, with a vocabulary of a few special tokens only."""
     fast, kind = import_transformers().PreTrainedTokenizerFast, type(pretrained)
     if not isinstance(pretrained, fast):
         raise CheckpointError(
@@ -210,10 +208,8 @@ def _check_ids(pretrained: PreTrainedTokenizerFast, listed: Mapping[int, str], w
 
 
 def _mark_tokens(pretrained: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> None:
-    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops those of tokens with a role.
-
-    A token with a role, such as the mask token, is marked as special even if its file does not mark it.
-    """
+    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops those of tokens with a role. A
+    token with a role, such as the mask token, is marked as special even if its file does not mark it."""
     backend = pretrained.backend_tokenizer
     flagged = _tokens_with_flags(config) if _LISTED in config else {}
     tokens = {

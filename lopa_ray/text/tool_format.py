@@ -48,10 +48,8 @@ class ToolFormat:
         return f"{self.opening}{call.name}{self.separator} {call.arguments}{self.closing}"
 
     def split(self, text: str) -> tuple[str, str] | None:
-        """Split `text`, which follows a trigger, into the body of the call and the text after the call.
-
-        Returns None if the call has not ended yet.
-        """
+        """Split `text`, which follows a trigger, into the body of the call and the text after the call. Returns None if
+        the call has not ended yet."""
         if self.end:
             at = text.find(self.end)
             while at >= 0 and _ends_within_string(text[:at]):
@@ -136,11 +134,8 @@ def tool_format(template: ChatTemplate) -> ToolFormat:
 def without_tool_messages(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], known: ToolFormat
 ) -> list[Message]:
-    """The same chat for a template that does not support tools.
-
-    The tools are described in the system message, calls become part of the assistant's text, and the results of
-    functions become messages of the user.
-    """
+    """The same chat for a template that does not support tools. The tools are described in the system message, calls
+    become part of the assistant's text, and the results of functions become messages of the user."""
     written: list[dict[str, Any]] = []
     for message in messages:
         content = message["content"]
