@@ -16,7 +16,7 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.model.checkpoint_config import CONFIG, load_config
 from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
-from lopa_ray.model.config import ModelConfig, NativeConfig, Quantization
+from lopa_ray.model.config import ModelConfig, Quantization
 from lopa_ray.model.families import family_of
 from lopa_ray.model.family import Family, published_rows
 from lopa_ray.model.folder_contents import lacking
@@ -77,7 +77,8 @@ def read_weights(
         target = target.unfolded()
     model = meta_model(target, dtype)
     tensor_files = find_tensors(folder)
-    expected, stored = _check_all(folder, tensor_files, published, config)
+    stored = StoredFp8.find(config.fp8, tensor_files, _published_shapes(published, family))
+    expected = check_tensors(folder, tensor_files, published, beside=set(stored.beside()))
     adapter = LoraAdapter.load(lora) if lora is not None else None
     if adapter is not None:
         if published.config.quantization != "none":
@@ -235,17 +236,6 @@ def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int
     return dict(shapes())
 
 
-def _check_all(
-    folder: Path, tensor_files: TensorFiles, published: Transformer, config: NativeConfig
-) -> tuple[dict[str, tuple[int, ...]], StoredFp8]:
-    """What `check_tensors` returns, and which of these tensors are fp8. Raises `CheckpointError`."""
-    if config.fp8 is None:
-        expected = check_tensors(folder, tensor_files, published)
-        return expected, StoredFp8.none(tensor_files)
-    stored = StoredFp8.find(config.fp8, tensor_files, _published_shapes(published, family_of(config)))
-    return check_tensors(folder, tensor_files, published, beside=set(stored.beside())), stored
-
-
 def check_tensors(
     folder: Path, tensor_files: TensorFiles, model: Transformer, beside: Collection[str] = ()
 ) -> dict[str, tuple[int, ...]]:
@@ -274,8 +264,8 @@ def check_expected(
     """Raise `CheckpointError` unless each tensor `expected` of a model is there, in its shape."""
     missing = [name for name in expected if name not in tensor_files.shapes]
     if missing:
-        where = next(iter(sorted(set(tensor_files.files.values()))), folder / WEIGHTS)
-        place = where if len(set(tensor_files.files.values())) < 2 else folder / INDEX
+        files = sorted(set(tensor_files.files.values()))
+        place = folder / INDEX if len(files) > 1 else (*files, folder / WEIGHTS)[0]
         raise CheckpointError(
             f"{place}: tensor {_name_tensors(missing)} missing; {folder / CONFIG} describes a {config.family} "
             f"model with {config.num_layers} layers that needs it: download the checkpoint again, or "
@@ -285,8 +275,7 @@ def check_expected(
         if tensor_files.shapes[name] != shape:
             raise CheckpointError(
                 f"{tensor_files.files[name]}: tensor {name} has shape {list(tensor_files.shapes[name])}, but "
-                f"{folder / CONFIG} requires {list(shape)}; use weights and configuration of the same "
-                "checkpoint"
+                f"{folder / CONFIG} requires {list(shape)}; use weights and configuration of the same checkpoint"
             )
 
 

@@ -222,40 +222,35 @@ class TransformersConfig(ModelShape):
         return self.native.intermediate_size if self.native is not None else 4 * self.hidden_size
 
     def with_quantization(self, quantization: Quantization) -> Self:
-        """The same model; raises SettingsError for any format but none."""
-        if quantization != "none":
-            raise self.refusal("model.quantization", repr(quantization), "none; set it to none")
-        return self
+        return self._only(
+            "model.quantization", repr(quantization), "none; set it to none", quantization == "none"
+        )
 
     def with_batch_invariant(self, value: bool) -> Self:
-        """The same model; raises SettingsError for true."""
-        if value:
-            raise self.refusal("model.batch_invariant", "true", "false")
-        return self
+        return self._only("model.batch_invariant", "true", "false", not value)
 
     def unfolded(self) -> Self:
         return self
 
     def with_draft_adapter(self, rank: int) -> Self:
-        """Raises SettingsError."""
-        raise self.refusal("model.draft_adapter", "one", "none; leave it out")
+        return self._only("model.draft_adapter", "one", "none; leave it out", False)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
-        """The same model; raises SettingsError for true."""
-        if parallel is True:
-            raise self.refusal("group.expert_parallel", "true", "auto or false")
-        return self
+        return self._only("group.expert_parallel", "true", "auto or false", parallel is not True)
 
     def shard(self, size: int) -> Self:
-        """The same model; raises SettingsError for any size but 1."""
-        if size != 1:
-            raise self.refusal("group.tensor_parallel_size", str(size), "1; set it to 1")
-        return self
+        return self._only("group.tensor_parallel_size", str(size), "1; set it to 1", size == 1)
 
     def refusal(self, setting: str, value: str, allowed: str) -> SettingsError:
+        """The error for a value of a setting that only native models have."""
         return SettingsError(
             f"{setting}: got {value} for a {self.family} model, which transformers runs; allowed there: {allowed}"
         )
+
+    def _only(self, setting: str, value: str, allowed: str, is_allowed: bool) -> Self:
+        if not is_allowed:
+            raise self.refusal(setting, value, allowed)
+        return self
 
 
 class LayerShape(NamedTuple):

@@ -103,9 +103,8 @@ class Family(PublishedFamily):
             )
         if heads % kv_heads or head_dim % 2 or ("head_dim" not in reader and hidden % heads):
             raise CheckpointError(
-                f"{where}: got hidden size {hidden}, {heads} heads, {kv_heads} KV heads, head dim "
-                f"{head_dim}; heads must divide the hidden size, KV heads the heads, and the head dim must "
-                "be even; correct the file"
+                f"{where}: got hidden size {hidden}, {heads} heads, {kv_heads} KV heads, head dim {head_dim}; heads "
+                "must divide the hidden size, KV heads the heads, and the head dim must be even; correct the file"
             )
         vocab = reader.positive_int("vocab_size")
         ids = {"eos_token_id": raw.get(self.eos_key), **given}

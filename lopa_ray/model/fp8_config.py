@@ -47,7 +47,9 @@ def parse_fp8(stored: Mapping[str, Any]) -> Fp8Scales | str | None:
     """The scales that a `quantization_config` names; None if it is of no fp8 format, and if it is of one that is not
     read the key that is to blame, with its value."""
     if stored.get("quant_method") == "fp8":
-        return _refused(stored, _FINE_GRAINED_VALUES) or _fine_grained(stored)
+        block = stored.get("weight_block_size")
+        scales = Fp8Scales(kind="tensor") if block is None else _in_blocks("weight_block_size", block)
+        return _refused(stored, _FINE_GRAINED_VALUES) or scales
     if stored.get("quant_method") != "compressed-tensors":
         return None
     groups = stored.get("config_groups")
@@ -80,12 +82,6 @@ def channel_config(floating: Iterable[str]) -> dict[str, Any]:
         "ignore": sorted(floating),
         "kv_cache_scheme": None,
     }
-
-
-def _fine_grained(stored: Mapping[str, Any]) -> Fp8Scales | str:
-    if stored.get("weight_block_size") is None:
-        return Fp8Scales(kind="tensor")
-    return _in_blocks("weight_block_size", stored["weight_block_size"])
 
 
 def _compressed(weights: Mapping[str, Any]) -> Fp8Scales | str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,25 @@ def download(source: str, *, weights: bool, subfolder: str = "") -> Path:
     patterns = [
         prefix + pattern for pattern in (*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ()))
     ]
+    from huggingface_hub import is_offline_mode, snapshot_download
+
+    get = partial(
+        snapshot_download,
+        name.repository,
+        revision=name.revision,
+        allow_patterns=patterns,
+        ignore_patterns=[prefix + _BELOW],
+        library_name="lopa-ray",
+    )
     with named_failures(name.repository, name.revision):
-        return (_find_cached(name, patterns, prefix) or _fetch(name, patterns, prefix)) / prefix
+        folder = _find_cached(name, get) or get(local_files_only=is_offline_mode())
+    if not (place := Path(folder, prefix)).is_dir():
+        level = f"in its folder {subfolder}" if prefix else "at its top level"
+        raise CheckpointError(
+            f"{describe(name.repository, name.revision)}: got no .json or .safetensors file {level}; need a checkpoint "
+            "or an adapter as Transformers and PEFT save them, not GGUF files: name another repository"
+        )
+    return place
 
 
 def _pin(name: HubName) -> HubName:
@@ -124,8 +142,8 @@ def _pin(name: HubName) -> HubName:
         return replace(name, revision=revision.resolved)
 
 
-def _find_cached(name: HubName, patterns: Sequence[str], prefix: str) -> Path | None:
-    """The snapshot of a pinned name, if the cache is known to have all files that are asked for. huggingface_hub would
+def _find_cached(name: HubName, get: Callable[..., str]) -> str | None:
+    """The snapshot of a pinned name, if the cache is known to have all files that `get` asks for. huggingface_hub would
     find them as well, but only after a request for the statistics that it sends."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
@@ -133,35 +151,6 @@ def _find_cached(name: HubName, patterns: Sequence[str], prefix: str) -> Path | 
     try:
         # Without the list of a commit's files a folder that has a part of them counts as complete.
         get_cached_repo_tree(name.repository, revision=name.revision)
-        return _snapshot(name, patterns, prefix, local_files_only=True)
+        return get(local_files_only=True)
     except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
         return None
-
-
-def _fetch(name: HubName, patterns: Sequence[str], prefix: str) -> Path:
-    from huggingface_hub import is_offline_mode
-
-    folder = _snapshot(name, patterns, prefix, local_files_only=is_offline_mode())
-    if not (folder / prefix).is_dir():
-        where = describe(name.repository, name.revision)
-        level = f"in its folder {prefix[:-1]}" if prefix else "at its top level"
-        raise CheckpointError(
-            f"{where}: got no .json or .safetensors file {level}; need a checkpoint or an adapter as "
-            "Transformers and PEFT save them, not GGUF files: name another repository"
-        )
-    return folder
-
-
-def _snapshot(name: HubName, patterns: Sequence[str], prefix: str, *, local_files_only: bool) -> Path:
-    from huggingface_hub import snapshot_download
-
-    return Path(
-        snapshot_download(
-            name.repository,
-            revision=name.revision,
-            allow_patterns=list(patterns),
-            ignore_patterns=[prefix + _BELOW],
-            library_name="lopa-ray",
-            local_files_only=local_files_only,
-        )
-    )

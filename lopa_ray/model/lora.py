@@ -109,8 +109,7 @@ class LoraAdapter:
             if (b[0], a[1]) != shape:
                 raise CheckpointError(
                     f"{file}: tensors {_lora_tensor(module, 'A')} {list(a)} and {_lora_tensor(module, 'B')} {list(b)} "
-                    f"do not fit {module}.weight {list(shape)}; use the adapter with the model it was trained "
-                    "on"
+                    f"do not fit {module}.weight {list(shape)}; use the adapter with the model it was trained on"
                 )
         for name, shape in shapes.items():
             module = name.removesuffix(".weight")
@@ -191,9 +190,8 @@ def _scale(
     a, b = tensor_files.shapes[name], tensor_files.shapes[_lora_tensor(module, "B")]
     if a[0] != rank or b[1] != rank:
         raise CheckpointError(
-            f"{tensor_files.files[name]}: tensors {name} {list(a)} and lora_B "
-            f"{list(b)} do not have the rank {rank} of {where}; use configuration and tensors of the "
-            "same adapter"
+            f"{tensor_files.files[name]}: tensors {name} {list(a)} and lora_B {list(b)} do not have the rank {rank} "
+            f"of {where}; use configuration and tensors of the same adapter"
         )
     return float(alpha / math.sqrt(rank) if raw.get("use_rslora") else alpha / rank)
 

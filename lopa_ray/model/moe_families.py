@@ -71,16 +71,13 @@ LLADA2 = Family(
         # Above 0 experts are chosen by whole blocks of rows.
         "expert_capacity": (None, 0),
     },
-    published_modules={
+    published_modules=QWEN_PUBLISHED_MODULES
+    | {
         "embed": ("model.word_embeddings",),
-        "layers.{i}.attn_norm": ("model.layers.{i}.input_layernorm",),
         "layers.{i}.qkv": ("model.layers.{i}.attention.query_key_value",),
         "layers.{i}.q_norm": ("model.layers.{i}.attention.query_layernorm",),
         "layers.{i}.k_norm": ("model.layers.{i}.attention.key_layernorm",),
         "layers.{i}.o": ("model.layers.{i}.attention.dense",),
-        "layers.{i}.mlp_norm": ("model.layers.{i}.post_attention_layernorm",),
-        "layers.{i}.mlp.gate_up": QWEN_PUBLISHED_MODULES["layers.{i}.mlp.gate_up"],
-        "layers.{i}.mlp.down": QWEN_PUBLISHED_MODULES["layers.{i}.mlp.down"],
         "layers.{i}.mlp.router": ("model.layers.{i}.mlp.gate",),
         "layers.{i}.mlp.experts.gate_up": _EXPERT_GATE_UP,
         "layers.{i}.mlp.experts.down": _EXPERT_DOWN,
@@ -89,8 +86,6 @@ LLADA2 = Family(
             "model.layers.{i}.mlp.shared_experts.up_proj",
         ),
         "layers.{i}.mlp.shared.down": ("model.layers.{i}.mlp.shared_experts.down_proj",),
-        "norm": ("model.norm",),
-        "lm_head": ("lm_head",),
     },
     router="sigmoid",
     expert_keys={

@@ -80,8 +80,7 @@ def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> 
         return None
     if not _is_token_id(value, vocab):
         raise CheckpointError(
-            f"{where}: got {key} = {value!r}; it must be one id in 0..{vocab - 1} (the vocabulary); correct "
-            "the file"
+            f"{where}: got {key} = {value!r}; it must be one id in 0..{vocab - 1} (the vocabulary); correct the file"
         )
     return int(value)
 

@@ -45,12 +45,12 @@ class StoredFp8:
 
     @staticmethod
     def find(
-        scales: Fp8Scales, tensor_files: TensorFiles, shapes: Mapping[str, tuple[int, ...]]
+        scales: Fp8Scales | None, tensor_files: TensorFiles, shapes: Mapping[str, tuple[int, ...]]
     ) -> StoredFp8:
-        """Those of the weights `shapes` (published name → shape) that `tensor_files` has in fp8. Raises
-        `CheckpointError` for scales that are missing or have another shape than `scales` says."""
+        """Of the weights `shapes` (published name → shape) the ones that `tensor_files` has in fp8; none without
+        `scales`. Raises `CheckpointError` for scales that are missing or have another shape than `scales` says."""
         names: dict[str, str] = {}
-        for weight, shape in shapes.items():
+        for weight, shape in shapes.items() if scales is not None else ():
             if len(shape) != 2 or tensor_files.dtypes.get(weight) != STORED_FP8:
                 continue
             module = weight.removesuffix("weight")
@@ -58,16 +58,11 @@ class StoredFp8:
             if not present:
                 raise CheckpointError(
                     f"{tensor_files.files[weight]}: tensor {weight} is stored in fp8, and its scales are missing: "
-                    f"neither {' nor '.join(module + end for end in _SCALE_NAMES)} is there; download the checkpoint "
-                    "again"
+                    f"neither {' nor '.join(module + end for end in _SCALE_NAMES)} is there; download it again"
                 )
             names[weight] = present[0]
             _check_shape(scales, tensor_files, present[0], weight, shape)
-        return StoredFp8(scales, tensor_files, names)
-
-    @staticmethod
-    def none(tensor_files: TensorFiles) -> StoredFp8:
-        return StoredFp8(Fp8Scales(kind="tensor"), tensor_files, {})
+        return StoredFp8(scales or Fp8Scales(kind="tensor"), tensor_files, names)
 
     def __contains__(self, weight: str) -> bool:
         return weight in self.scale_names

@@ -79,32 +79,20 @@ class Layer(nn.Module):
         kv: Tensor | None,
         draft_rows: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D]. `rotation` is
-        that of the rows' positions. `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype.
-        `draft_rows`: see `Transformer.forward`."""
-        x, q, k, v = self.project_qkv(x, delta, rotation, kv)
-        return self.output_and_mlp(x, attention(index, q, k, v), draft_rows)
+        """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D].
 
-    def project_qkv(
-        self, x: Tensor, delta: Tensor, rotation: Rotation, kv: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x + delta [R, D], and what attention takes of it: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
-        Residual sums are left to the norm that follows, which is one kernel with them: a layer takes rows and what is
-        to be added to them. `kv` [2, R, K, E], if given, receives k and v. All have the model's dtype."""
+        Residual sums are left to the norm that follows, which is one kernel with them. `rotation` is that of the rows'
+        positions. `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype. `draft_rows`: see
+        `MaskPredictor.__call__`.
+        """
         x, normed = self.attn_norm(x, delta)
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
         k_weight = None if self.k_norm is None else self.k_norm.weight
         cos, sin, query_scale = rotation
         q, k, v = rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
-        return x, q if query_scale is None else q * query_scale, k, v
-
-    def output_and_mlp(
-        self, x: Tensor, attn_output: Tensor, draft_rows: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype.
-        Rows with a 1 in `draft_rows`, floating [R], are projected with the draft adapter, if there is one."""
-        heads = attn_output.flatten(1)
+        q = q if query_scale is None else q * query_scale
+        heads = attention(index, q, k, v).flatten(1)
         projected = self.o(heads)
         if self.draft is not None and draft_rows is not None:
             projected = projected + self.draft(heads, draft_rows)
@@ -156,13 +144,7 @@ class Transformer(nn.Module):
         input_weights: Tensor | None = None,
         draft_rows: Tensor | None = None,
     ) -> Tensor:
-        """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
-        model's dtype.
-
-        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With `input_weights`,
-        floating [R], inputs are soft: see `embed_softly`. Rows with a 1 in `draft_rows`, floating [R], go through the
-        draft adapter, if the model has one.
-        """
+        """See `MaskPredictor.__call__`."""
         x = embed_softly(self.embed, ids, input_weights, self.config.mask_token_id)
         delta = torch.zeros_like(x)
         rotation = Rotation.of(self.config, positions, x.dtype)

@@ -78,7 +78,11 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
         if native.claims(raw):
             config = native.parse_config(raw, generation, where)
             if config.quantization != "none":
-                raise _native_alone(raw, where)
+                stored = stored_quantization.describe(raw[stored_quantization.KEY])
+                raise CheckpointError(
+                    f"{where}: got {stored_quantization.KEY} {stored}, which is not read for models that transformers "
+                    "runs; set model.implementation to auto or native, or use the unquantised (bfloat16) checkpoint"
+                )
             shape = {field.name: getattr(config, field.name) for field in fields(ModelShape)}
             text = json.dumps(translate_native(config, native))
             return TransformersConfig(**shape, config_json=text, native=config)
@@ -101,7 +105,9 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
         ) from None
     if family.denoises_canvases:
         return parse_canvas_config(theirs, family.name, translated, generation, where)
-    _refuse({key: getattr(theirs, key, None) for key in _COMPUTED_VALUES}, where)
+    for key, computed in _COMPUTED_VALUES.items():
+        if (value := getattr(theirs, key, None)) not in computed:
+            raise _unsupported(key, value, where)
     _refuse_other_attention(theirs, where)
     return _config_of_family(family, text, theirs, generation, where)
 
@@ -134,25 +140,9 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
     raise CheckpointError(
         f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
         f"{known_types(KNOWN_FAMILIES)}, and causal language models of transformers, but version "
-        f"{transformers.__version__} {has}; "
-        "use a checkpoint of a supported family, describe its family in lopa_ray/model/transformers_families.py, or "
-        "install a transformers that has it"
+        f"{transformers.__version__} {has}; use a checkpoint of a supported family, describe its family in "
+        "lopa_ray/model/transformers_families.py, or install a transformers that has it"
     )
-
-
-def _native_alone(raw: Json, where: str) -> CheckpointError:
-    """The error for weights in a format that is read for this project's own transformer alone."""
-    stored = stored_quantization.describe(raw[stored_quantization.KEY])
-    return CheckpointError(
-        f"{where}: got {stored_quantization.KEY} {stored}, which is not read for models that transformers runs; set "
-        "model.implementation to auto or native, or use the unquantised (bfloat16) checkpoint"
-    )
-
-
-def _refuse(values: Json, where: str) -> None:
-    for key, value in values.items():
-        if value not in _COMPUTED_VALUES[key]:
-            raise _unsupported(key, value, where)
 
 
 def _refuse_other_attention(theirs: Any, where: str) -> None:

@@ -65,7 +65,9 @@ def _attend(
             f"{type(module).__name__} does not pass the call's arguments on to its attention"
         )
     asked = {
-        name: given for name, given in others.items() if name not in HARMLESS_ARGUMENTS and not _is_off(given)
+        name: given
+        for name, given in others.items()
+        if name not in HARMLESS_ARGUMENTS and given is not None and given is not False
     }
     if attention_mask is not None:
         asked["attention_mask"] = attention_mask
@@ -84,10 +86,6 @@ def _attend(
         packed_step.kv[layer, 0].copy_(k)
         packed_step.kv[layer, 1].copy_(v)
     return packed_step.attention(layer, q, k, v)[None], None
-
-
-def _is_off(given: Any) -> bool:
-    return given is None or given is False
 
 
 class TransformersModel(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, computes_fp8, has_fp8_kernel
-from lopa_ray.model.config import Fp8Scales, NativeConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.fp8_layers import Fp8ExpertLinear
 from lopa_ray.model.linear import check_places
 from lopa_ray.model.router import Router
@@ -64,13 +64,12 @@ def build_model(
 def fitted(config: NativeConfig, *, dtype: torch.dtype, device: torch.device | str) -> NativeConfig:
     """The same model as it is loaded on `device`: with floating weights in place of the checkpoint's fp8 if that device
     does not multiply it, unless fp8 is demanded."""
-    if (
-        config.fp8 is None
-        or config.fp8.all_layers
-        or _has_fp8_products(config.fp8, dtype, torch.device(device))
-    ):
+    device = torch.device(device)
+    if config.fp8 is None or config.fp8.all_layers:
         return config
-    return config.unfolded()
+    may_multiply = device.type == "cuda" and dtype == torch.bfloat16 and computes_fp8(device)
+    size, width = TRIAL_SIZE, config.fp8.width(TRIAL_SIZE)
+    return config if may_multiply and has_fp8_kernel("cuda", size, size, width) else config.unfolded()
 
 
 def _check_experts(model: Transformer, device: torch.device) -> None:
@@ -84,12 +83,6 @@ def _check_experts(model: Transformer, device: torch.device) -> None:
             f"model.quantization: got 'fp8' for a {model.config.family} model, whose experts are unfolded by a kernel "
             f"that needs a GPU of compute capability {major}.{minor} or more; set it to w8 or w8a8"
         )
-
-
-def _has_fp8_products(scales: Fp8Scales, dtype: torch.dtype, device: torch.device) -> bool:
-    if device.type != "cuda" or dtype != torch.bfloat16 or not computes_fp8(device):
-        return False
-    return has_fp8_kernel(device.type, TRIAL_SIZE, TRIAL_SIZE, scales.width(TRIAL_SIZE))
 
 
 def shard_weights(weights: Weights, config: NativeConfig, rank: int, size: int) -> Weights:

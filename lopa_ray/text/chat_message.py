@@ -203,11 +203,8 @@ def read_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages of a chat as templates get them. What this returns, it reads as the same. Raises PromptError, which
     names the field, for messages that are empty or wrong."""
     try:
-        chat = _Chat.model_validate({"messages": [_as_dict(message) for message in messages]})
+        plain = [dict(message) if isinstance(message, Mapping) else message for message in messages]
+        chat = _Chat.model_validate({"messages": plain})
     except ValidationError as error:
         raise PromptError(first_error(error, _Chat).message) from None
     return [message.template_message() for message in chat.messages]
-
-
-def _as_dict(message: Any) -> Any:
-    return dict(message) if isinstance(message, Mapping) else message

@@ -198,15 +198,10 @@ class Tokenizer:
 
     def regular_token_bytes(self, token: int) -> bytes:
         """As `token_bytes` for the ordinary tokens of a byte-level vocabulary; empty for any other id."""
-        written = self._backend.id_to_token(token)
-        if (
-            written is None
-            or not self.byte_level
-            or token in self._added_ids
-            or not _BYTE_OF.keys() >= set(written)
-        ):
-            return b""
-        return bytes(_BYTE_OF[char] for char in written)
+        written = (
+            self._backend.id_to_token(token) if self.byte_level and token not in self._added_ids else None
+        )
+        return self.token_bytes(token) if written is not None and _BYTE_OF.keys() >= set(written) else b""
 
     def apply_chat_template(
         self,

@@ -96,7 +96,8 @@ def _files(folder: Path) -> list[Path]:
 def _without_byte_order_marks(folder: Path) -> Iterator[Path]:
     """The folder, or one for the time being with the same files without these marks, which transformers cannot read or
     takes for text."""
-    marked = [file for file in _files(folder) if file.is_file() and _is_marked(file)]
+    files = [file for file in _files(folder) if file.is_file()]
+    marked = [file for file in files if file.read_bytes().startswith(BYTE_ORDER_MARK)]
     if not marked:
         yield folder
         return
@@ -109,11 +110,6 @@ def _without_byte_order_marks(folder: Path) -> Iterator[Path]:
             else:
                 copy.symlink_to(file.absolute())
         yield Path(name)
-
-
-def _is_marked(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
 
 
 def _find_layout(folder: Path, config: Mapping[str, Any]) -> tuple[str, list[Path]] | None:
@@ -231,13 +227,7 @@ def _check_templates(folder: Path, config: Mapping[str, Any]) -> None:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: cannot be read ({error}); download it again") from None
     template = config.get("chat_template")
-    entries = template if isinstance(template, list) else [{"name": "default", "template": template or ""}]
-    if not files and not all(
-        isinstance(entry, dict)
-        and isinstance(entry.get("name"), str)
-        and isinstance(entry.get("template"), str)
-        for entry in entries
-    ):
+    if not files and not isinstance(template, str | list | None):
         raise CheckpointError(
             f"{folder / _CONFIG}: got chat_template of type {type(template).__name__}; it must be text, or a list of "
             "objects with name and template: correct the file"

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from lopa_ray.text.chat_template import ChatTemplate, Message
 from lopa_ray.text.gemma_arguments import QUOTE, read_arguments, write_arguments
+from lopa_ray.text.json_content import json_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class ToolFormat:
         the call has not ended yet."""
         if self.end:
             at = text.find(self.end)
-            while at >= 0 and _ends_within_string(text[:at]):
+            while at >= 0 and self._ends_within_string(text[:at]):
                 at = text.find(self.end, at + 1)
             return None if at < 0 else (text[:at], text[at + len(self.end) :])
         start = text.find("{")
@@ -61,6 +62,17 @@ class ToolFormat:
         except (ValueError, RecursionError):
             return None
         return None if length < 0 else (text[: start + length], text[start + length :])
+
+    def _ends_within_string(self, text: str) -> bool:
+        """Whether the JSON object that begins in `text` ends inside an unterminated string."""
+        _, brace, rest = text.partition("{")
+        try:
+            json.loads(brace + rest)
+        except json.JSONDecodeError as error:
+            return error.msg.startswith("Unterminated string")
+        except (ValueError, RecursionError):
+            return False
+        return False
 
     def parse(self, body: str) -> ToolCall | None:
         """The call in a body; None if the body is not a valid call. Any white space between its parts is accepted."""
@@ -94,12 +106,8 @@ class GemmaToolFormat(ToolFormat):
     def write(self, call: ToolCall) -> str:
         return f"{self.opening}{call.name}{write_arguments(json.loads(call.arguments))}{self.closing}"
 
-    def split(self, text: str) -> tuple[str, str] | None:
-        """See `ToolFormat`. A string of the arguments may contain the end of a call."""
-        at = text.find(self.end)
-        while at >= 0 and text.count(QUOTE, 0, at) % 2:
-            at = text.find(self.end, at + 1)
-        return None if at < 0 else (text[:at], text[at + len(self.end) :])
+    def _ends_within_string(self, text: str) -> bool:
+        return text.count(QUOTE) % 2 == 1
 
     def parse(self, body: str) -> ToolCall | None:
         before, brace, rest = body.partition("{")
@@ -145,7 +153,7 @@ def without_tool_messages(
                 written[-1]["content"] += f"\n{content}"
                 continue
         calls = [
-            known.write(ToolCall(call["function"]["name"], _arguments_text(call["function"]["arguments"])))
+            known.write(ToolCall(call["function"]["name"], json_text(call["function"]["arguments"])))
             for call in message.get("tool_calls", ())
         ]
         text = "\n".join([content, *calls] if content else calls) if calls else content
@@ -170,19 +178,3 @@ def _description(tools: Sequence[Mapping[str, Any]], known: ToolFormat) -> str:
         f"# Tools\n\nYou can call these functions:\n<tools>\n{listed}\n</tools>\n\n"
         f"Write a call, with its arguments as a JSON object, in this form:\n{shape}"
     )
-
-
-def _ends_within_string(text: str) -> bool:
-    """Whether the JSON object that begins in `text` ends inside an unterminated string."""
-    _, brace, rest = text.partition("{")
-    try:
-        json.loads(brace + rest)
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except (ValueError, RecursionError):
-        return False
-    return False
-
-
-def _arguments_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
