@@ -20,6 +20,10 @@ _MODELOPT_FILE = "hf_quant_config.json"
 _READ_ELSE = f"{READABLE} and this project's own int8 (lopa_ray_int8)"
 
 
+_IDENTIFYING = ("quant_algo", "format", "bits", "w_bit", "nbits", "load_in_4bit", "load_in_8bit")
+"""Keys that say which of a method's formats it is."""
+
+
 def read_quantization(raw: Json, where: str) -> tuple[Quantization, Fp8Scales | None]:
     """The format of the weights that config.json `raw` describes, and their scales if it is fp8. Raises
     `CheckpointError` for one that is not read."""
@@ -63,20 +67,5 @@ def describe(stored: object) -> str:
     """A `quantization_config` in words: the method, and what else identifies it."""
     if not isinstance(stored, Mapping):
         return repr(stored)
-    details = [stored.get("quant_algo"), stored.get("format"), _weight_type(stored)]
-    shown = ", ".join(str(detail) for detail in details if detail)
-    return f"of quant_method {stored.get('quant_method')!r}" + (f" ({shown})" if shown else "")
-
-
-def _weight_type(stored: Mapping[str, Any]) -> str | None:
-    """The type of the weights, such as int4, where a `quantization_config` says it in one of the usual ways."""
-    for width in (4, 8):
-        if stored.get(f"load_in_{width}bit") or stored.get(f"_load_in_{width}bit"):
-            return str(stored.get("bnb_4bit_quant_type", "int4")) if width == 4 else "int8"
-    groups = stored.get("config_groups")
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping):
-            return f"{weights.get('type', 'int')}{weights.get('num_bits', '')}"
-    bits = next((stored[key] for key in ("bits", "w_bit", "nbits", "num_bits") if stored.get(key)), None)
-    return None if bits is None else f"{bits} bits"
+    details = ", ".join(f"{key} {stored[key]}" for key in _IDENTIFYING if stored.get(key))
+    return f"of quant_method {stored.get('quant_method')!r}" + (f" ({details})" if details else "")

@@ -7,7 +7,7 @@ transformers loads them, since it knows how published tensors become its own (ex
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint import (
-    check_expected,
     check_tensors,
     check_tied,
     find_tensors,
@@ -125,19 +124,7 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
             name: _StoredTensor(stored, rows[name], tensor_files, adapter)
             for name, stored in published.items()
         }
-        loaded = self._load(tensors)
-        if loaded.reason:
-            expected = {published.get(name, name): shape for name, shape in self._expected_shapes().items()}
-            check_expected(folder, tensor_files, expected, config)
-            # Names of converted tensors are no published ones.
-            extra = [published[name] for name in sorted(loaded.extra) if name in published]
-            extra = extra or [stored for stored in published.values() if stored not in expected]
-            refuse_extra(folder, tensor_files, extra, config)
-            raise CheckpointError(
-                f"{folder}: transformers cannot make a {config.family} model of its tensors ({loaded.reason}); use "
-                "weights and configuration of the same checkpoint"
-            )
-        yield from self._give_away(loaded.model)
+        yield from self._give_away(self._load(tensors, f"{folder}: "))
 
     def weight_bytes(self) -> int:
         self._refuse_attention()
@@ -146,12 +133,8 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
     def build_model(self, weights: Weights) -> MaskPredictor:
         check_dtype(self.dtype)
         self.config.shard(self.tp_group.size)
-        loaded = self._load(dict(weights), self._expert_function())
-        if loaded.reason:
-            raise CheckpointError(
-                f"cannot make a {self.config.family} model of these weights: {loaded.reason}"
-            )
-        model = TransformersModel(self.config, loaded.model).to(self.device).eval()
+        causal_lm = self._load(dict(weights), experts=self._expert_function())
+        model = TransformersModel(self.config, causal_lm).to(self.device).eval()
         try_forward(model)
         return model
 
@@ -162,8 +145,9 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
             attn_implementation=register_attention(),
         )
 
-    def _load(self, tensors: dict[str, Any], experts: str | None = None) -> _Loaded:
-        """Have transformers make a model of `tensors`, by its names or published ones, on the CPU."""
+    def _load(self, tensors: dict[str, Any], where: str = "", experts: str | None = None) -> Any:
+        """A causal language model of transformers, on the CPU, of `tensors` by its names or published ones. Raises
+        CheckpointError, which begins with `where`."""
         theirs = make_pretrained_config(self.config.config_json)
         with _without_reports():
             try:
@@ -179,29 +163,28 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
                     output_loading_info=True,
                 )
             except Exception as error:  # of a conversion, or of a check of its class
-                return _Loaded(None, reason=f"{type(error).__name__}: {error}")
+                raise self._unusable(where, f"{type(error).__name__}: {error}") from error
         wrong = {
             "missing": sorted(loading_info["missing_keys"]),
             "not part of it": sorted(loading_info["unexpected_keys"]),
             "of another shape": sorted(name for name, *_ in loading_info["mismatched_keys"]),
         }
         reasons = [f"{names[0]} is {what}, of {len(names)} in all" for what, names in wrong.items() if names]
-        return _Loaded(model.requires_grad_(False), loading_info["unexpected_keys"], "; ".join(reasons))
+        if reasons:
+            raise self._unusable(where, "; ".join(reasons))
+        return model.requires_grad_(False)
+
+    def _unusable(self, where: str, reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"{where}transformers cannot make a {self.config.family} model of these weights: {reason}; use weights and "
+            "configuration of the same checkpoint"
+        )
 
     def _refuse_attention(self) -> None:
         """Raise CheckpointError for a class whose attention is not computed here, before its weights are read."""
         # The product over experts that transformers takes by default has no fp32 on the meta device.
         half = TransformersImplementation(self.config, torch.bfloat16)
         try_attention(TransformersModel(self.config, half._make_empty()).eval())
-
-    def _expected_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names that transformers publishes tensors by → their shapes."""
-        from transformers.core_model_loading import revert_weight_conversion
-
-        model = self._make_empty()
-        tied = model.all_tied_weights_keys
-        own = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
-        return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, own).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +202,6 @@ class _StoredTensor:
             tensor = self.adapter.merge(self.name, tensor)
         # In memory of its own: in a mapped file it lies as the file has it, and CPU kernels may round by alignment.
         return tensor[self.rows][index].clone()
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A causal language model of transformers, and what was wrong with its tensors: nothing if `reason` is empty."""
-
-    model: Any
-    extra: Collection[str] = ()
-    reason: str = ""
 
 
 @contextmanager
