@@ -16,8 +16,8 @@ from lopa_ray.config.yaml_files import read_config
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import Quantization
-from lopa_ray.model.families import FAMILIES
-from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
+from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.transformers_models.families import TRANSFORMERS_FAMILIES
 
 WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
     ("float32", "none"),

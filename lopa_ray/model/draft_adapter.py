@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.lora import LoraAdapter
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.families import family_of
+from lopa_ray.model.families.native import family_of
 from lopa_ray.model.linear import linear
-from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 
 

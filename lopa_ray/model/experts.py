@@ -17,9 +17,9 @@ from lopa_ray.kernels.weighted_sum import weighted_sum
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.linear import product
 from lopa_ray.model.mlp import GatedMLP
+from lopa_ray.model.quantization.weight_formats import format_of
 from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, own_experts
-from lopa_ray.model.weight_formats import format_of
 
 
 class Experts(nn.Module):

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from lopa_ray.errors import SettingsError
-from lopa_ray.model import checkpoint, weights as native_weights
-from lopa_ray.model.canvas_weights import CanvasImplementation
+from lopa_ray.model import weights as native_weights
+from lopa_ray.model.checkpoint import native_checkpoint as checkpoint
 from lopa_ray.model.config import CanvasConfig, ModelConfig, NativeConfig, TransformersConfig
 from lopa_ray.model.draft_adapter import read_draft_adapter
 from lopa_ray.model.mask_predictor import MaskPredictor
@@ -22,7 +22,8 @@ from lopa_ray.model.tensor_parallel import (
     own_experts,
     shard_parameter,
 )
-from lopa_ray.model.transformers_weights import TransformersImplementation
+from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
+from lopa_ray.model.transformers_models.implementation import TransformersImplementation
 from lopa_ray.model.weights import Weights
 
 

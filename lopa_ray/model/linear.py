@@ -13,8 +13,8 @@ from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.invariant_linear import invariant_linear, place_matters
 from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.quantization.weight_format import Shape, Shards, WeightFormat
 from lopa_ray.model.tensor_parallel import RowParallelLinear
-from lopa_ray.model.weight_format import Shape, Shards, WeightFormat
 
 
 class InvariantLinear(nn.Linear):

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.quantization.weight_formats import format_of
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
-from lopa_ray.model.weight_formats import format_of
 
 
 class GatedMLP(nn.Module):

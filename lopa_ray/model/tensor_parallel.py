@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts_config import ExpertsConfig
-from lopa_ray.model.family import fused_rows, row_inputs
+from lopa_ray.model.families.family import fused_rows, row_inputs
 
 
 class TensorParallelGroup(Protocol):

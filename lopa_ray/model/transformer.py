@@ -22,10 +22,10 @@ from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.linear import linear
 from lopa_ray.model.mlp import GatedMLP
+from lopa_ray.model.quantization.weight_formats import format_of
 from lopa_ray.model.rotation import Rotation
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, OrderedSums, TensorParallelGroup, shard_range
-from lopa_ray.model.weight_formats import format_of
 
 
 class AttentionFn(Protocol):

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, computes_fp8, has_fp8_kernel
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.fp8_layers import Fp8ExpertLinear
 from lopa_ray.model.linear import check_places
+from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear
+from lopa_ray.model.quantization.weight_format import QuantizedLayer
+from lopa_ray.model.quantization.weight_formats import probe_kernels
 from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SingleShard, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weight_format import QuantizedLayer
-from lopa_ray.model.weight_formats import probe_kernels
 
 Weights: TypeAlias = Iterator[tuple[str, Tensor]]
 """(own name, tensor) of every parameter, whole or a shard's, in the dtype in which the model stores it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.special_tokens import Json
+from lopa_ray.model.checkpoint.special_tokens import Json
 
 KEY = "rope_parameters"
 

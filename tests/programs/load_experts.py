@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.tensor_parallel import SingleShard

@@ -23,7 +23,7 @@ from lopa_ray.execution.model_loader import warm_up
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.operators import LAUNCHES
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.deviceless_triton import (

@@ -14,7 +14,7 @@ from lopa_ray.execution.attention import LaneAttention
 from lopa_ray.execution.flash_attention import FlashAttention, LaneTable
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.config import Fp8Scales
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.fake_cuda import AMPERE
 from support.fake_steps import (

@@ -11,11 +11,11 @@ from torch import Tensor
 from lopa_lab.bench.step_plans import plan_of, step_of
 from lopa_ray.execution.attention import AttentionBackend, PackedAttention
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import Fp8Scales, NativeConfig, Quantization
 from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.quantization.weight_formats import probe_kernels
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.weight_formats import probe_kernels
 from lopa_ray.protocol.plan import Plan, StepPlan
 from support.device_log import DeviceLog
 from support.empty_models import empty_model

@@ -17,8 +17,8 @@ from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.config.yaml_files import CONFIGS
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.model.families import FAMILIES
-from lopa_ray.model.transformers_families import KNOWN_FAMILIES
+from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.transformers_models.families import KNOWN_FAMILIES
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
 from support.paths import GOLDEN, MODELS, ROOT

@@ -22,7 +22,7 @@ from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.transformers_config import parse_transformers_config
+from lopa_ray.model.transformers_models.config import parse_transformers_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.protocol.events import RequestFailure
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes

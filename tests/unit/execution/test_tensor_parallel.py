@@ -19,12 +19,12 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.checkpoint import save_model
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.checkpoint_files import TensorFiles
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
+from lopa_ray.model.checkpoint.tensor_files import TensorFiles
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.tensor_parallel import shard_parameter, shard_range
 from lopa_ray.model.transformer import Transformer

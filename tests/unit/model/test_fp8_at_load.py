@@ -19,11 +19,11 @@ from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.kernels.fp8 import by_group, has_fp8_kernel, quantize_groups, unfold
 from lopa_ray.model import weights
-from lopa_ray.model.checkpoint import load_model, save_model
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
 from lopa_ray.model.config import Fp8Scales
-from lopa_ray.model.fp8_layers import Fp8ExpertLinear, Fp8Linear
 from lopa_ray.model.implementation import implementation_of
+from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear, Fp8Linear
 from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes

@@ -21,9 +21,9 @@ from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.int8 import exact_matmul
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
-from lopa_ray.model.checkpoint import load_model, save_model
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.int8_layers import Int8Linear, quantize_rows
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
+from lopa_ray.model.quantization.int8_layers import Int8Linear, quantize_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from support.paths import MODELS

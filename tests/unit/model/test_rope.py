@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import NativeConfig, TransformersConfig
 from support.checkpoints import edit_json
 from support.paths import MODELS

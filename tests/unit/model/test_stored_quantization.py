@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from support.checkpoints import edit_json
 from support.transformers_checkpoints import save_checkpoint
 

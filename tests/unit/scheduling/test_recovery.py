@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lopa_ray.execution.attention import PackedAttention
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.protocol.plan import ScheduledRequest
 from lopa_ray.scheduling.recovery import recover
 from support.chaos_group import decode_with_losses

@@ -17,7 +17,7 @@ from lopa_lab.conformance.cases import Verdict, read_cases
 from lopa_lab.conformance.replay import replay
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.families.native import FAMILIES
 from support.paths import GOLDEN
 
 EXPERTS = [family.name for family in FAMILIES if family.has_experts]

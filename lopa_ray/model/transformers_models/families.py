@@ -1,6 +1,6 @@
 """The families that the package transformers runs: under which of its model types, and what it calls keys and tensors.
 
-A family is a row here. What this project's own transformer runs as well has its row in `families.py`, and transformers'
+A family is a row here. What this project's own transformer runs as well has its row in `model/families`, and transformers'
 name for it there. A checkpoint of a model type that transformers has itself needs none: see `unlisted_family`.
 """
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from lopa_ray.model.checkpoint.special_tokens import Json
 from lopa_ray.model.config import NativeConfig, TransformersConfig
-from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
-from lopa_ray.model.families import FAMILIES, family_of
-from lopa_ray.model.family import Family, fused_rows
-from lopa_ray.model.published_checkpoint import PublishedCheckpoint
-from lopa_ray.model.published_family import PublishedFamily
-from lopa_ray.model.special_tokens import Json
+from lopa_ray.model.families.dense import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
+from lopa_ray.model.families.family import Family, fused_rows
+from lopa_ray.model.families.native import FAMILIES, family_of
+from lopa_ray.model.families.published_checkpoint import PublishedCheckpoint
+from lopa_ray.model.families.published_family import PublishedFamily
 from lopa_ray.model.yarn import Yarn
 
 RenameTensor = Callable[[str], Mapping[str, slice]]

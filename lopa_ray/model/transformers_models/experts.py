@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.kernels.padding import ROW_MULTIPLE
-from lopa_ray.model.transformers_package import import_transformers
+from lopa_ray.model.transformers_models.package import import_transformers
 
 PADDED_EXPERTS = "lopa_ray_padded"
 """Name of the function among those of transformers."""

@@ -6,12 +6,12 @@ A family is data, not code. Another one of the same transformer shape is one mor
 from __future__ import annotations
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.special_tokens import Json
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.dense_families import DREAM, FAST_DLLM_V2, LLADA, NEMOTRON, SDAR
-from lopa_ray.model.family import Family
-from lopa_ray.model.moe_families import LLADA2, SDAR_MOE
-from lopa_ray.model.published_family import known_types
-from lopa_ray.model.special_tokens import Json
+from lopa_ray.model.families.dense import DREAM, FAST_DLLM_V2, LLADA, NEMOTRON, SDAR
+from lopa_ray.model.families.family import Family
+from lopa_ray.model.families.moe import LLADA2, SDAR_MOE
+from lopa_ray.model.families.published_family import known_types
 
 FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2, NEMOTRON, SDAR_MOE, LLADA2)
 

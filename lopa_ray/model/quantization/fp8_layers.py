@@ -16,8 +16,8 @@ from lopa_ray.kernels.fp8 import FP8, by_group, fp8_linear, has_fp8_kernel, quan
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.quantization.weight_format import QuantizedLayer, Shape, Shards, WeightFormat, frozen
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.weight_format import QuantizedLayer, Shape, Shards, WeightFormat, frozen
 
 
 class Fp8Layer(QuantizedLayer):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.hub_failures import describe, named_failures
+from lopa_ray.model.hub.failures import describe, named_failures
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # What git accepts between the slashes of a revision. It becomes a path in the cache, so ".." must not pass.

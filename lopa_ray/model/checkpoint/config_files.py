@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Literal, overload
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.folder_contents import lacking, refuse_broken_links, require_folder
+from lopa_ray.model.checkpoint.generation_defaults import GENERATION
+from lopa_ray.model.checkpoint.json_file import read_json
+from lopa_ray.model.checkpoint.size_limits import checked_int
 from lopa_ray.model.config import Implementation, ModelConfig, NativeConfig
-from lopa_ray.model.families import FAMILIES, find_family
-from lopa_ray.model.folder_contents import lacking, refuse_broken_links, require_folder
-from lopa_ray.model.generation_defaults import GENERATION
-from lopa_ray.model.json_file import read_json
-from lopa_ray.model.size_limits import checked_int
-from lopa_ray.model.stored_quantization import with_modelopt_file
-from lopa_ray.model.transformers_config import parse_transformers_config
+from lopa_ray.model.families.native import FAMILIES, find_family
+from lopa_ray.model.quantization.stored_quantization import with_modelopt_file
+from lopa_ray.model.transformers_models.config import parse_transformers_config
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.kernels.fp8 import FP8, unfold
-from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
+from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, TensorFiles
 from lopa_ray.model.config import Fp8Scales
 
 STORED_FP8 = "F8_E4M3"

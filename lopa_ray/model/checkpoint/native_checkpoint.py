@@ -14,19 +14,19 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.kernels.fp8 import FP8
-from lopa_ray.model.checkpoint_config import CONFIG, load_config
-from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
+from lopa_ray.model.checkpoint.config_files import CONFIG, load_config
+from lopa_ray.model.checkpoint.folder_contents import lacking
+from lopa_ray.model.checkpoint.generation_defaults import GENERATION
+from lopa_ray.model.checkpoint.json_file import read_json
+from lopa_ray.model.checkpoint.lora import LoraAdapter
+from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, TensorFiles
 from lopa_ray.model.config import ModelConfig, Quantization
-from lopa_ray.model.families import family_of
-from lopa_ray.model.family import Family, published_rows
-from lopa_ray.model.folder_contents import lacking
-from lopa_ray.model.fp8_config import channel_config
-from lopa_ray.model.generation_defaults import GENERATION
-from lopa_ray.model.hub import download
-from lopa_ray.model.json_file import read_json
-from lopa_ray.model.lora import LoraAdapter
-from lopa_ray.model.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
-from lopa_ray.model.stored_quantization import KEY as QUANTIZATION_CONFIG
+from lopa_ray.model.families.family import Family, published_rows
+from lopa_ray.model.families.native import family_of
+from lopa_ray.model.hub.repository import download
+from lopa_ray.model.quantization.fp8_config import channel_config
+from lopa_ray.model.quantization.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
+from lopa_ray.model.quantization.stored_quantization import KEY as QUANTIZATION_CONFIG
 from lopa_ray.model.tensor_parallel import is_of_experts
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (

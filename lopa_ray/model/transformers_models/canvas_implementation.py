@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.canvas_model import CanvasModel, register_canvas_attention
-from lopa_ray.model.checkpoint import check_expected, check_tied, find_tensors, refuse_extra
+from lopa_ray.model.checkpoint.lora import LoraAdapter
+from lopa_ray.model.checkpoint.native_checkpoint import check_expected, check_tied, find_tensors, refuse_extra
 from lopa_ray.model.config import CanvasConfig
-from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.transformers_config import make_pretrained_config
-from lopa_ray.model.transformers_weights import TheirImplementation
+from lopa_ray.model.transformers_models.canvas_model import CanvasModel, register_canvas_attention
+from lopa_ray.model.transformers_models.config import make_pretrained_config
+from lopa_ray.model.transformers_models.implementation import TheirImplementation
 from lopa_ray.model.weights import Weights, check_dtype
 
 _DECODER, _ENCODER = "model.decoder.", "model.encoder.language_model."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
-from lopa_ray.model.family import Family
-from lopa_ray.model.published_checkpoint import PublishedCheckpoint
+from lopa_ray.model.families.dense import QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
+from lopa_ray.model.families.family import Family
+from lopa_ray.model.families.published_checkpoint import PublishedCheckpoint
 
 _EXPERT_GATE_UP = (
     "model.layers.{i}.mlp.experts.{e}.gate_proj",

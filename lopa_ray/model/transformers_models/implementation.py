@@ -17,23 +17,23 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint import (
+from lopa_ray.model.checkpoint.lora import LoraAdapter
+from lopa_ray.model.checkpoint.native_checkpoint import (
     check_tensors,
     check_tied,
     find_tensors,
     refuse_extra,
 )
-from lopa_ray.model.checkpoint_files import TensorFiles
+from lopa_ray.model.checkpoint.tensor_files import TensorFiles
 from lopa_ray.model.config import TransformersConfig
-from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.model_implementation import ModelImplementation
-from lopa_ray.model.transformers_config import causal_lm_class, make_pretrained_config
-from lopa_ray.model.transformers_experts import register_padded_experts
-from lopa_ray.model.transformers_families import tensor_names
-from lopa_ray.model.transformers_model import TransformersModel, register_attention
-from lopa_ray.model.transformers_package import import_transformers
-from lopa_ray.model.transformers_trial import try_attention, try_forward
+from lopa_ray.model.transformers_models.config import causal_lm_class, make_pretrained_config
+from lopa_ray.model.transformers_models.experts import register_padded_experts
+from lopa_ray.model.transformers_models.families import tensor_names
+from lopa_ray.model.transformers_models.model import TransformersModel, register_attention
+from lopa_ray.model.transformers_models.package import import_transformers
+from lopa_ray.model.transformers_models.trial import try_attention, try_forward
 from lopa_ray.model.weights import Weights, check_dtype, meta_model
 
 ConfigT = TypeVar("ConfigT", bound=TransformersConfig)

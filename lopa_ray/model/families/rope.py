@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.special_tokens import Json
+from lopa_ray.model.checkpoint.special_tokens import Json
 
 _KEYS = ("rope_scaling", "rope_parameters")
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.size_limits import LARGEST_EXPERTS, checked_int, wrong_value
+from lopa_ray.model.checkpoint.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig
 from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
-from lopa_ray.model.published_family import PublishedFamily
-from lopa_ray.model.rope import flatten_rope
-from lopa_ray.model.size_limits import LARGEST_EXPERTS, checked_int, wrong_value
-from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
-from lopa_ray.model.stored_quantization import read_quantization
+from lopa_ray.model.families.published_family import PublishedFamily
+from lopa_ray.model.families.rope import flatten_rope
+from lopa_ray.model.quantization.stored_quantization import read_quantization
 from lopa_ray.model.yarn import KEY as YARN_KEY, split_yarn
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")

@@ -12,21 +12,21 @@ from dataclasses import fields
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model import stored_quantization
-from lopa_ray.model.canvas_config import parse_canvas_config
+from lopa_ray.model.checkpoint.size_limits import checked_int
+from lopa_ray.model.checkpoint.special_tokens import Json, SpecialTokens
 from lopa_ray.model.config import ModelShape, TransformersConfig
-from lopa_ray.model.families import FAMILIES
-from lopa_ray.model.published_family import known_types
-from lopa_ray.model.size_limits import checked_int
-from lopa_ray.model.special_tokens import Json, SpecialTokens
-from lopa_ray.model.transformers_families import (
+from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.families.published_family import known_types
+from lopa_ray.model.quantization import stored_quantization
+from lopa_ray.model.transformers_models.canvas_config import parse_canvas_config
+from lopa_ray.model.transformers_models.families import (
     KNOWN_FAMILIES,
     TransformersFamily,
     listed_family,
     translate_native,
     unlisted_family,
 )
-from lopa_ray.model.transformers_package import import_transformers
+from lopa_ray.model.transformers_models.package import import_transformers
 
 _log = logging.getLogger("lopa.transformers")
 
@@ -39,7 +39,7 @@ _COMPUTED_VALUES: Mapping[str, tuple[object, ...]] = {
     "logits_scaling": (1, None),
 }
 """Keys of transformers that ask for what is computed nowhere here (masks, changed scores, changed logits), each with
-the values that do not. What keys do not tell is found by a trial (`transformers_trial.py`)."""
+the values that do not. What keys do not tell is found by a trial (`trial.py`)."""
 
 _SIZES = {
     "vocab_size": "vocab_size",
@@ -141,7 +141,7 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
         f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
         f"{known_types(KNOWN_FAMILIES)}, and causal language models of transformers, but version "
         f"{transformers.__version__} {has}; use a checkpoint of a supported family, describe its family in "
-        "lopa_ray/model/transformers_families.py, or install a transformers that has it"
+        "lopa_ray/model/transformers_models/families.py, or install a transformers that has it"
     )
 
 

@@ -23,8 +23,8 @@ from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
 from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.linear import product
+from lopa_ray.model.quantization.weight_format import QuantizedLayer, Shape, Shards, WeightFormat, frozen
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.weight_format import QuantizedLayer, Shape, Shards, WeightFormat, frozen
 
 
 class _Int8Layer(QuantizedLayer):

@@ -14,10 +14,10 @@ import regex
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint_config import ADAPTER_CONFIG
-from lopa_ray.model.checkpoint_files import TensorFiles
-from lopa_ray.model.folder_contents import lacking, require_folder
-from lopa_ray.model.json_file import read_json
+from lopa_ray.model.checkpoint.config_files import ADAPTER_CONFIG
+from lopa_ray.model.checkpoint.folder_contents import lacking, require_folder
+from lopa_ray.model.checkpoint.json_file import read_json
+from lopa_ray.model.checkpoint.tensor_files import TensorFiles
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 

@@ -18,7 +18,7 @@ from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
-from lopa_ray.model.transformers_package import import_transformers
+from lopa_ray.model.transformers_models.package import import_transformers
 
 ATTENTION_FUNCTION = "lopa_ray"
 """Name of the attention function among those of transformers."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lopa_ray.model.family import Family
-from lopa_ray.model.published_checkpoint import PublishedCheckpoint
+from lopa_ray.model.families.family import Family
+from lopa_ray.model.families.published_checkpoint import PublishedCheckpoint
 
 QWEN_CONFIG_KEYS = {
     "vocab_size": "vocab_size",
