@@ -24,12 +24,11 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Scales:
-    """Which weights of an fp8 checkpoint share a scale: those of a tensor, of a row (channel), or of a block of both.
+    """Which weights of an fp8 checkpoint share a scale: those of a tensor, of a row (channel), or of a `block` of rows
+    and columns.
 
-    `block` are rows and columns of a block, of which the last ones may be smaller. `all_layers`: layers that the
-    checkpoint has floating are converted when they are loaded, and the model has fp8 weights on every device, as
-    `model.quantization` demands; else both are as checkpoint and device have it. `shards`: into how many the model is
-    cut of which this is one.
+    `all_layers`: layers that the checkpoint has floating are converted when they are loaded, on every device, as
+    `model.quantization` demands. `shards`: into how many the model is cut of which this is one.
     """
 
     kind: Literal["tensor", "channel", "block"]
@@ -52,11 +51,10 @@ class Fp8Scales:
 class ModelShape:
     """What runner, cache and vocabulary need to know of a model, whatever runs it.
 
-    `shifted` says that row p - 1 of the logits decides position p (Dream keeps the autoregressive shift of the model it
-    was trained from); without it row p decides p. `stop_token_ids` end an answer like EOS. Ids from
-    `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen. `canvas_length` is the number
-    of positions that a model without a mask token denoises together, from random tokens; its `mask_token_id` is
-    `NO_MASK`. 0: the model fills masks.
+    `shifted`: row p - 1 of the logits decides position p, as in the autoregressive model that Dream was trained from;
+    else row p does. Ids from `unpadded_vocab_size` on, if given, are padding and are never chosen. `canvas_length`:
+    positions that a model without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills
+    masks.
     """
 
     family: str

@@ -42,8 +42,8 @@ def read_draft_adapter(
     config: NativeConfig, folder: Path, *, dtype: torch.dtype, device: torch.device | str
 ) -> Iterator[tuple[str, Tensor]]:
     """The parameters of all layers' adapters, `down` [P, I] and `up` [D, P] in `dtype`, in the names of the model
-    `config`, from the PEFT adapter in `folder`. Raises CheckpointError, naming the file, for an adapter of anything but
-    the output projections of all layers, and for one of another rank in some layer."""
+    `config`. Raises CheckpointError for an adapter of anything but the output projections of all layers, or of several
+    ranks."""
     adapter, family = LoraAdapter.load(folder), family_of(config)
     inputs = config.num_heads * config.head_dim
     projections = [family.published_names(f"layers.{i}.o.weight")[0] for i in range(config.num_layers)]

@@ -23,9 +23,8 @@ from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, ow
 
 
 class Experts(nn.Module):
-    """The chosen experts of each row: a gated MLP per expert. A shard's result is its part of a sum over all shards;
-    with int8 activations it is the whole, in the bits of one process. Parts of experts then add up their products,
-    which are integers, and whole experts their results [R, P, D], of which one shard alone has each."""
+    """The chosen experts of each row: a gated MLP per expert. A shard's result is its part of a sum over all shards, or
+    with int8 activations the whole: parts of experts add up integer products, whole experts their results [R, P, D]."""
 
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
         super().__init__()
@@ -57,7 +56,7 @@ class Experts(nn.Module):
 
 class MixtureOfExperts(nn.Module):
     """Router, chosen experts, and an MLP of the shared ones, if there are any. Shards add up their parts in one sum for
-    the whole layer. With int8 activations experts and MLP do, as in the other layers, in sums that are exact."""
+    the whole layer, or with int8 activations within experts and MLP, in sums that are exact."""
 
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
         super().__init__()

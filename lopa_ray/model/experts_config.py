@@ -17,12 +17,11 @@ MIN_COLUMNS = 64
 class ExpertsConfig:
     """What the layers behind the first `dense_layers` have in place of an MLP.
 
-    `router` says how scores become weights. softmax (Qwen3-MoE, SDAR-MoE): probabilities over all experts. sigmoid
+    `router`: how scores become weights. softmax (Qwen3-MoE, SDAR-MoE): probabilities over all experts. sigmoid
     (DeepSeek-V3, LLaDA2): each expert for itself, with a bias that takes part in choosing alone. The weights of the
-    chosen ones are divided by their sum and multiplied by `scale`. With more than one of `groups` only experts of the
-    best `kept_groups` are chosen; a group counts as much as its two best experts. `shared` experts of the same width
-    take every row, beside those that are chosen. `parallel` says whether shards have whole experts, and not a part of
-    each. `shards` is 1, or how many there are where this is the shape of one of them.
+    chosen ones are divided by their sum and multiplied by `scale`. Only experts of the best `kept_groups` are chosen; a
+    group counts as much as its two best experts. `shared` experts take every row. `parallel`: whether shards have whole
+    experts. `shards`: of how many this is one.
     """
 
     router: RouterKind

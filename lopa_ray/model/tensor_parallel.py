@@ -1,10 +1,9 @@
 """Tensor parallelism: a model cut into shards that compute together, each with its part of every layer.
 
-Heads, MLP width and vocabulary are spread over the shards; embedding, norms and hidden rows are the same on all.
-Experts are spread by width too, or each shard has whole ones (`ExpertsConfig.are_whole`).
-A projection into heads or MLP width is column-parallel: a shard computes its outputs alone. A projection out of them is
-row-parallel: its outputs are the sum of all shards' products, so it takes one all-reduce (with int8 activations also
-an all-gather, of the scale of each row).
+Heads, MLP width (or whole experts) and vocabulary are spread over the shards; embedding, norms and hidden rows are the
+same on all. Projections into heads or MLP width are column-parallel: a shard computes its outputs alone. Projections
+out of them are row-parallel: outputs are the sum of all shards' products, by one all-reduce (with int8 activations also
+an all-gather, of scales).
 
 Shape suffixes: R rows, I inputs, O outputs.
 """
@@ -131,12 +130,12 @@ def is_of_experts(name: str) -> bool:
 
 
 def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: int, size: int) -> Tensor:
-    """A shard's part of the parameter `name` of the model `config`: a copy, but for what all shards have whole.
+    """A shard's part of the parameter `name` of the model `config`, in its dtype: a copy, but for what all shards have
+    whole.
 
-    The parameter is [outputs, inputs], or [outputs] for a bias; the part has its dtype. Cut are rows of `qkv` and
-    `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Of experts that are not cut the
-    part has those of the shard. Int8 weights are cut with the scales of the whole, and so are fp8 weights: scales of
-    groups of inputs are cut with these, each repeated where a shard begins within a group.
+    The parameter is [outputs, inputs], or [outputs] for a bias. Cut are rows of `qkv`, `gate_up` (each fused part by
+    itself) and LM head, and columns of `o` and `down`; of whole experts the part has the shard's. Scales are cut as
+    weights are, those of groups of inputs repeated where a shard begins within a group.
     """
     if size == 1:
         return parameter

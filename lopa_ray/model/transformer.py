@@ -1,11 +1,10 @@
 """One pre-norm transformer with rotary positions and gated MLP, or experts, over packed rows.
 
-Shape suffixes: R rows (positions of all sequences in the batch, one after the other),
-D hidden size, H query heads, K key/value heads, E head dim, T its rotated dims, F MLP width, V vocabulary.
-With tensor parallelism H, K, F and V are what this shard has of them (see `tensor_parallel.py`).
+It knows neither batches nor caches: an `AttentionFn` owns both.
 
-The module knows neither batches nor caches: it is handed rows, their absolute positions
-and an `AttentionFn` callable that owns both. Decoding and training differ in that callable alone.
+Shape suffixes: R rows (positions of all sequences, one after the other), D hidden size, H query heads, K key/value
+heads, E head dim, V vocabulary. With tensor parallelism H, K and V are what this shard has of them (see
+`tensor_parallel.py`).
 """
 
 from __future__ import annotations

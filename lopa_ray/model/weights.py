@@ -40,10 +40,9 @@ def build_model(
     device: torch.device | str,
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Transformer:
-    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it,
-    whose weights they are.
-
+    """A `Transformer` of `config`, or a shard of it, in eval mode, without gradients, that holds `weights` on `device`.
     Tensors that are there already are used as they are, and never written to.
+
     Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that, has experts in fp8
     that the device cannot unfold, or is to be invariant and this CPU's products are not.
     """
@@ -93,8 +92,8 @@ def shard_weights(weights: Weights, config: NativeConfig, rank: int, size: int) 
 def random_weights(
     config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Weights:
-    """Normal weights (std 0.02), zero biases and unit norms. Drawn in fp32 on `device` and then cast: the same seed
-    gives the same weights on the same kind of device. For benchmarks, where only shapes matter."""
+    """Normal weights (std 0.02), zero biases and unit norms, drawn in fp32 on `device`: the same seed gives the same
+    ones on the same kind of device. For benchmarks, where only shapes matter."""
     model = meta_model(config, dtype)
     generator = torch.Generator(device=device).manual_seed(seed)
     for name, parameter in meta_model(replace(config, quantization="none"), dtype).named_parameters():

@@ -1,9 +1,8 @@
-"""The wording of decisions: typed questions about an input, each answered by one of a few labels in masked positions.
+"""The wording of decisions: typed questions about an input, each answered by a label in masked positions.
 
-The input is messages of a chat, and a question is one more message of the user's behind them, so the input can be read
-once, alone, for all of its questions. The answer begins with a label, whose tokens are the slot of the question: `yes`
-or `no`, a choice's letter, a level's number. Letters or numbers of one question have as many characters as each other,
-so that they fill slots of one length. The model in the package is trained on these wordings (`examples/training`).
+A question is one more message of the user's, so the input can be read once for all of its questions. Labels (`yes` or
+`no`, a letter, a number) of one question have as many characters as each other, so that they fill slots of one length.
+The model in the package is trained on these wordings (`examples/training`).
 """
 
 from __future__ import annotations

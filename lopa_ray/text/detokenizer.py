@@ -1,8 +1,7 @@
-"""From a canvas that fills in any order to text that can no longer change.
+"""From a canvas that fills in any order to text that can no longer change: that of the tokens before the first mask and
+EOS.
 
-Final is what the decided prefix says: the tokens before the first mask, up to the first EOS. The canvas ends before the
-first position that a later step may edit. Two things are held back until more is known: a character whose bytes are not
-all there, and text that may turn out to be the beginning of a stop string.
+Held back is a character whose bytes are not all there, and text that may begin a stop string.
 """
 
 from __future__ import annotations

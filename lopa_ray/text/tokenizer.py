@@ -1,9 +1,8 @@
 """Tokenizer: converts text to token ids and back, with the tokenizer files of a checkpoint.
 
-Text in chats is always encoded as plain text: `<|im_end|>` or the mask token inside a message is encoded as its
-characters, and only the chat template can write special tokens. In text without a chat template special tokens are
-recognised if the caller asks for that (`parse_special`). Added tokens that a checkpoint does not mark as special, such
-as `<think>`, are treated as ordinary vocabulary.
+Only the chat template can write special tokens: `<|im_end|>` inside a message is encoded as its characters. Text
+without a template has them if the caller asks for that (`parse_special`). Added tokens that a checkpoint does not mark
+as special, such as `<think>`, are ordinary vocabulary.
 """
 
 from __future__ import annotations
@@ -68,12 +67,8 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Tokenizer | None:
-        """The tokenizer in the checkpoint folder `path`, or None if the folder has none.
-
-        It reads tokenizer.json, Qwen2's vocab.json and merges.txt, or any other layout that transformers reads without
-        running code of the checkpoint, and the added tokens and chat templates of the folder. Raises `CheckpointError`
-        for files that cannot be used.
-        """
+        """The tokenizer in the checkpoint folder `path`, or None if the folder has none; see `read_tokenizer`. Raises
+        `CheckpointError` for files that cannot be used."""
         try:
             with panics_as_errors():
                 pretrained = read_tokenizer(Path(path))
@@ -220,12 +215,11 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
-        """Render `messages` to text with the checkpoint's chat template.
+        """Render `messages` to text with the checkpoint's chat template, up to where the assistant's answer begins.
 
-        The text ends where the assistant's answer begins. `tools` have the form of OpenAI's API. `variables` are
-        further variables of the template. If the template does not support tools, they are described in messages.
-        Raises `PromptError` for messages that cannot be rendered, and `CheckpointError` for a template that is not
-        valid Jinja.
+        `tools` have the form of OpenAI's API; if the template does not support them, they are described in messages.
+        `variables` are further variables of the template. Raises `PromptError` for messages that cannot be rendered,
+        and `CheckpointError` for a template that is not valid Jinja.
         """
         template = self.chat_template(tools)
         messages = read_messages(messages)
@@ -238,12 +232,9 @@ class Tokenizer:
         return SpecialTokens(self._special_tokens.values())
 
     def encode_chat(self, chat: RenderedChat, *, continues: bool = False) -> list[int]:
-        """Encode a rendered chat to ids. Special tokens are recognised only where the template wrote them.
-
-        The tokenizer adds none of its own: the template has written those that a chat begins and ends with. With
+        """Encode a rendered chat to ids, with the special tokens that the template wrote and no others. With
         `continues` the text follows another, so that it gets no space of a beginning. Raises `PromptError` for text
-        that cannot be encoded.
-        """
+        that cannot be encoded."""
         ids: list[int] = []
         by_text = {token.content: i for i, token in self._special_tokens.items()}
         for at, (text, special) in enumerate(chat.runs):

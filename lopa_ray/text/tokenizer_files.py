@@ -43,9 +43,9 @@ _SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     """The tokenizer in a checkpoint folder, or None if the folder has none.
 
-    tokenizer.json is read as it is, whatever class the folder names. Qwen2's vocab.json and merges.txt are read with
-    Qwen2's class, also if the folder names Dream's class. Any other layout is read with the class that `AutoTokenizer`
-    selects. Raises `CheckpointError` for files that cannot be used.
+    tokenizer.json is read whatever class the folder names, Qwen2's vocab.json and merges.txt with Qwen2's class, and
+    any other layout with the class that `AutoTokenizer` selects. Raises `CheckpointError` for files that cannot be
+    used.
     """
     for file in _files(folder):
         check_file(file)

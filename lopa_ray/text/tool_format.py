@@ -1,8 +1,5 @@
-"""ToolFormat: how functions are described to a model, and how the model writes function calls into its text.
-
-The checkpoint's chat template shows the format that the model was trained with. `TOOL_FORMATS` lists the supported
-formats. To support another format, add an entry there.
-"""
+"""ToolFormat: how functions are described to a model, and how the model writes function calls into its text. The
+checkpoint's chat template shows which of `TOOL_FORMATS` the model was trained with."""
 
 from __future__ import annotations
 

@@ -15,11 +15,9 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.model.checkpoint.config_files import CONFIG, load_config
-from lopa_ray.model.checkpoint.folder_contents import lacking
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
-from lopa_ray.model.checkpoint.json_file import read_json
 from lopa_ray.model.checkpoint.lora import LoraAdapter
-from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, TensorFiles
+from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, INDEX, WEIGHTS, TensorFiles, find_tensors
 from lopa_ray.model.config import ModelConfig, Quantization
 from lopa_ray.model.families.family import Family, published_rows
 from lopa_ray.model.families.native import family_of
@@ -41,9 +39,6 @@ from lopa_ray.model.weights import (
     stored_dtype,
 )
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-
 _log = logging.getLogger("lopa.model")
 
 
@@ -58,15 +53,14 @@ def read_weights(
     mask_token_id: int | None = None,
     experts: range | None = None,
 ) -> Weights:
-    """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
+    """The parameters of the checkpoint folder `path`, one by one, each read into its final place on `device`, so host
+    memory stays near the size of the model.
 
-    `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors. `quantization` makes the
-    linear layers int8 or fp8 after that, unless the checkpoint has them in fp8 already. With none they are as the
-    checkpoint has them, but floating if it has them in fp8. With `keep_fp8` those in fp8 stay so, where no adapter
-    changes them. `mask_token_id`: see `load_config`. `experts`: those to read; the others' tensors are not touched, and
-    parameters that stack experts are as much shorter. None: all. Tensors are read one by one into their final place on
-    `device`, so host memory stays near the size of the model. Raises `CheckpointError`, naming file and tensor, for
-    anything missing, extra, misshapen or unreadable.
+    `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors. After that `quantization`
+    converts the linear layers, unless the checkpoint has them in fp8 already; with none they are as stored, but
+    floating if they are in fp8. With `keep_fp8` these stay so, where no adapter changes them. `mask_token_id`: see
+    `load_config`. `experts`: those to read; None: all. Raises `CheckpointError`, naming file and tensor, for anything
+    missing, extra, misshapen or unreadable.
     """
     folder = Path(path)
     config = load_config(folder, mask_token_id=mask_token_id)
@@ -153,12 +147,12 @@ def load_model(
 
 
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:
-    """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`.
+    """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`: config.json,
+    generation_config.json and one model.safetensors, which is moved into place, so an interrupted save leaves the old
+    one whole.
 
-    Writes config.json, generation_config.json and one model.safetensors with published names. The
-    weights are written beside and moved into place, so an interrupted save leaves the old ones whole. Weights in fp8
-    have the layout of compressed-tensors, with a scale per channel. Raises CheckpointError for a model whose fp8 has
-    other scales, and for a dtype that is not supported.
+    Weights in fp8 have the layout of compressed-tensors, with a scale per channel. Raises CheckpointError for a model
+    whose fp8 has other scales, and for a dtype that is not supported.
     """
     check_dtype(dtype)
     if model.config.fp8 is not None and model.config.fp8.block is not None:
@@ -191,34 +185,6 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
         generation["eos_token_id"] = [model.config.eos_token_id, *model.config.stop_token_ids]
     for file, content in ((CONFIG, raw), (GENERATION, generation)):
         (folder / file).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def find_tensors(folder: Path) -> TensorFiles:
-    """The weight files of `folder`: one file, or the shards that its index lists. Raises `CheckpointError`."""
-    if (folder / WEIGHTS).exists():
-        return TensorFiles.scan([folder / WEIGHTS])
-    if not (folder / INDEX).exists():
-        raise lacking(folder, f"{WEIGHTS}, or shards and {INDEX}")
-    index = folder / INDEX
-    listed = read_json(index).get("weight_map")
-    if not isinstance(listed, dict) or not listed:
-        raise CheckpointError(
-            f"{index}: got weight_map = {listed!r}, need tensor names and files; download it again"
-        )
-    for name, file in listed.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise CheckpointError(
-                f"{index}: tensor {name} is listed in {file!r}; need a file name in this folder"
-            )
-    places = {name: folder / file for name, file in listed.items()}
-    tensor_files = TensorFiles.scan(sorted(set(places.values())), places)
-    for name, file in listed.items():
-        if name not in tensor_files.files:
-            raise CheckpointError(
-                f"{folder / file}: tensor {name} is not in it, though {INDEX} lists it there; "
-                f"shard and index are of different versions: download both again"
-            )
-    return tensor_files
 
 
 def as_rows(name: str, parameter: Tensor) -> Tensor:

@@ -12,10 +12,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.folder_contents import lacking
+from lopa_ray.model.checkpoint.json_file import read_json
 
 _UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
 TENSORS_PER_OPENING = 64
 """So many tensors are read before a file is opened anew: experts come by the thousand, and headers are as long."""
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -98,3 +103,31 @@ def _damaged_file(file: Path, error: Exception, tensor: str | None = None) -> Ch
     return CheckpointError(
         f"{file}: {what} ({error}); the file is truncated, damaged or of another format: download it again"
     )
+
+
+def find_tensors(folder: Path) -> TensorFiles:
+    """The weight files of `folder`: one file, or the shards that its index lists. Raises `CheckpointError`."""
+    if (folder / WEIGHTS).exists():
+        return TensorFiles.scan([folder / WEIGHTS])
+    if not (folder / INDEX).exists():
+        raise lacking(folder, f"{WEIGHTS}, or shards and {INDEX}")
+    index = folder / INDEX
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise CheckpointError(
+            f"{index}: got weight_map = {listed!r}, need tensor names and files; download it again"
+        )
+    for name, file in listed.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise CheckpointError(
+                f"{index}: tensor {name} is listed in {file!r}; need a file name in this folder"
+            )
+    places = {name: folder / file for name, file in listed.items()}
+    tensor_files = TensorFiles.scan(sorted(set(places.values())), places)
+    for name, file in listed.items():
+        if name not in tensor_files.files:
+            raise CheckpointError(
+                f"{folder / file}: tensor {name} is not in it, though {INDEX} lists it there; "
+                f"shard and index are of different versions: download both again"
+            )
+    return tensor_files

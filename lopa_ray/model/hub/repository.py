@@ -1,8 +1,7 @@
 """Checkpoints and adapters by their names on the Hugging Face Hub: `org/name`, or `org/name@revision`.
 
-A name is pinned to the commit that its revision stands for, and the files of that commit are downloaded into the
-Hub's cache. What is downloaded has neither code nor pickles. `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE`
-and the other variables of huggingface_hub have the meaning that they have there.
+A name is pinned to a commit, whose files are downloaded into the Hub's cache: neither code nor pickles. Variables of
+huggingface_hub (`HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE`) have their meaning.
 """
 
 from __future__ import annotations
@@ -77,12 +76,9 @@ def short_name(source: str) -> str:
 
 
 def pin(source: str) -> str:
-    """A name on the Hub with the commit that it stands for now; a path as it is.
-
-    A name that has its commit is returned without a request. Without a connection the commit is the one that
-    the revision stood for last, as the cache has it. Raises `CheckpointError` if there is no such repository or
-    revision, if it may not be read, or if neither the Hub nor the cache can tell.
-    """
+    """A name on the Hub with the commit that it stands for now, or without a connection stood for last; a path, and a
+    name with its commit, as it is, without a request. Raises `CheckpointError` if neither the Hub nor the cache can
+    tell."""
     name = HubName.parse(source)
     return source if name is None else str(_pin(name))
 
@@ -90,11 +86,9 @@ def pin(source: str) -> str:
 def download(source: str, *, weights: bool, subfolder: str = "") -> Path:
     """The local folder of a name on the Hub; of a path that path, whether or not there is something.
 
-    The folder has the repository's JSON and tokenizer files, and with `weights` its safetensors files; what the cache
-    does not have yet is downloaded. With `subfolder` these are the files in that folder of the repository, and the
-    result is that folder. A pinned name that the cache has is served without a request. Files that were
-    downloaded before an interruption are kept. Raises `CheckpointError`, naming the repository and its revision, for
-    whatever keeps it from being read.
+    It has the JSON and tokenizer files of the repository, or of its `subfolder`, and with `weights` the safetensors
+    files. A pinned name that the cache has is served without a request. Raises `CheckpointError`, naming the repository
+    and its revision, for whatever keeps it from being read.
     """
     name = HubName.parse(source)
     if name is None:

@@ -1,9 +1,7 @@
-"""From the `quantization_config` of an fp8 checkpoint to its `Fp8Scales`, and the one of those that are saved here,
-without torch.
+"""From the `quantization_config` of an fp8 checkpoint (transformers' FineGrainedFP8, or compressed-tensors with float
+weights of 8 bits) to its `Fp8Scales`, and back for those that are saved here, without torch.
 
-Two layouts are read: that of transformers' FineGrainedFP8 (quant_method fp8), which other tools without blocks write as
-well, and compressed-tensors with float weights of 8 bits. Which layers a checkpoint has converted is not read from the
-lists in it (modules_to_not_convert, ignore): the types of its tensors show it.
+Which layers are converted is not read from the lists in it: the types of the checkpoint's tensors show it.
 """
 
 from __future__ import annotations

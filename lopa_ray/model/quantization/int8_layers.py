@@ -1,8 +1,7 @@
 """Layers with int8 weights (`w8`), and with int8 activations too (`w8a8`).
 
-Int8 is symmetric: a row has one fp32 scale, its largest magnitude ÷ 127. A row of weights is an output channel, scaled
-once; a row of activations is a token, scaled in every call. Nothing but the row itself decides its scale,
-and integer sums are exact, so a row's result does not depend on the rows beside it.
+A row has one fp32 scale, its largest magnitude ÷ 127: an output channel of weights once, a token in every call. Integer
+sums are exact, so a row's result does not depend on the rows beside it.
 
 Shape suffixes: R rows, S sorted rows, N experts, I inputs, O outputs.
 """

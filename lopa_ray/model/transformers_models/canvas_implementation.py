@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.lora import LoraAdapter
-from lopa_ray.model.checkpoint.native_checkpoint import check_expected, check_tied, find_tensors, refuse_extra
+from lopa_ray.model.checkpoint.native_checkpoint import check_expected, check_tied, refuse_extra
+from lopa_ray.model.checkpoint.tensor_files import find_tensors
 from lopa_ray.model.config import CanvasConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformers_models.canvas_model import CanvasModel, register_canvas_attention

@@ -1,8 +1,8 @@
 """CanvasModel: a model that denoises canvases of random tokens (DiffusionGemma), by modules of transformers.
 
-Encoder and decoder of the published model have the same weights, except for the scalar of each layer, so one pass over
-packed rows does for both. Rows of the encoder (prompt, finished canvases) take their embedding; rows of the decoder
-(the canvas) take the normed sum of embedding and self-conditioning. The step decides what a row attends to.
+Encoder and decoder have the same weights, except for the scalar of each layer, so one pass over packed rows does for
+both: rows of the encoder (prompt, finished canvases) take their embedding, rows of the decoder (the canvas) the normed
+sum of embedding and self-conditioning.
 
 Shape suffixes: R rows, D hidden size, H query heads, K key/value heads, E head dim, L layers, N scored rows, V
 vocabulary. K and E differ from layer to layer; those of the cache are the configuration's.

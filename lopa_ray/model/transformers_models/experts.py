@@ -1,7 +1,5 @@
-"""Experts of models that the package transformers runs, on CPUs: with rows added until each has a multiple of 16.
-
-A row's product with a matrix has other bits among few rows than among many, and how many rows an expert gets depends on
-all that is packed. With whole multiples they have the same bits, as in the layers of every model here.
+"""Experts of models that the package transformers runs, on CPUs: with rows added until each has a multiple of 16, since
+a row's product has other bits among few rows than among many, and other requests decide how many rows an expert gets.
 
 Shape suffixes: R rows, D hidden size, P experts per row.
 """

@@ -1,7 +1,6 @@
-"""The families that the package transformers runs: under which of its model types, and what it calls keys and tensors.
+"""The families that the package transformers alone runs, and its names for the keys and tensors of all others.
 
-A family is a row here. What this project's own transformer runs as well has its row in `model/families`, and transformers'
-name for it there. A checkpoint of a model type that transformers has itself needs none: see `unlisted_family`.
+A checkpoint of a model type that transformers has itself needs no family: see `unlisted_family`.
 """
 
 from __future__ import annotations

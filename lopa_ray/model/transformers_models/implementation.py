@@ -21,10 +21,9 @@ from lopa_ray.model.checkpoint.lora import LoraAdapter
 from lopa_ray.model.checkpoint.native_checkpoint import (
     check_tensors,
     check_tied,
-    find_tensors,
     refuse_extra,
 )
-from lopa_ray.model.checkpoint.tensor_files import TensorFiles
+from lopa_ray.model.checkpoint.tensor_files import TensorFiles, find_tensors
 from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.model_implementation import ModelImplementation

@@ -1,8 +1,7 @@
 """TransformersModel: a causal language model of the package transformers behind the seam of `Transformer`.
 
-Packed rows are one sequence to it, whose attention is handed in with the call, as in the project's own transformer:
-transformers looks attention functions up by name, and passes what it does not know of a call's arguments on to them.
-No function for masks has that name, so none is made, and it keeps no cache.
+Packed rows are one sequence to it. Attention is handed in with the call: transformers looks attention functions up by
+name, and passes arguments that it does not know on to them. No function for masks has that name, so none is made.
 
 Shape suffixes: R rows, D hidden size, H query heads, K key/value heads, E head dim, L layers.
 """
