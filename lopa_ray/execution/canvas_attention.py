@@ -16,9 +16,9 @@ from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.padding import padded_rows
 from lopa_ray.kernels.sdpa import sdpa
-from lopa_ray.model.config import LayerShape
 from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.model.transformers_models.canvas_model import unfold_heads
+from lopa_ray.model.transformers_models.model_config import LayerShape
 
 
 @dataclass(frozen=True, slots=True)

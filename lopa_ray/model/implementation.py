@@ -11,9 +11,10 @@ import torch
 from lopa_ray.errors import SettingsError
 from lopa_ray.model import weights as native_weights
 from lopa_ray.model.checkpoint import native_checkpoint as checkpoint
-from lopa_ray.model.config import CanvasConfig, ModelConfig, NativeConfig, TransformersConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.draft_adapter import read_draft_adapter
 from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.model_implementation import ModelImplementation
 from lopa_ray.model.tensor_parallel import (
     SINGLE_SHARD,
@@ -24,6 +25,7 @@ from lopa_ray.model.tensor_parallel import (
 )
 from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
 from lopa_ray.model.transformers_models.implementation import TransformersImplementation
+from lopa_ray.model.transformers_models.model_config import CanvasConfig, TransformersConfig
 from lopa_ray.model.weights import Weights
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
 

@@ -9,8 +9,9 @@ from typing import Generic, TypeVar
 
 import torch
 
-from lopa_ray.model.config import ModelConfig, ModelShape
+from lopa_ray.model.config import ModelShape
 from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import Weights
 

@@ -11,9 +11,9 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.transformers_models.config import make_pretrained_config
+from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from support.empty_models import empty_on
 from support.fake_cuda import CUDA, fake_cuda
 from support.fake_steps import log_step, runner_of

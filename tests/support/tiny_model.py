@@ -22,11 +22,12 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import load_model
-from lopa_ray.model.config import CanvasConfig, Quantization
+from lopa_ray.model.config import Quantization
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
 from lopa_ray.model.transformers_models.canvas_model import CanvasModel
+from lopa_ray.model.transformers_models.model_config import CanvasConfig
 from support.paths import MODELS
 
 TINY_MODEL = MODELS / "dream-tiny-4l"

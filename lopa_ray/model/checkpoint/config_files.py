@@ -10,8 +10,9 @@ from lopa_ray.model.checkpoint.folder_contents import lacking, refuse_broken_lin
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
 from lopa_ray.model.checkpoint.json_file import read_json
 from lopa_ray.model.checkpoint.size_limits import checked_int
-from lopa_ray.model.config import Implementation, ModelConfig, NativeConfig
+from lopa_ray.model.config import Implementation, NativeConfig
 from lopa_ray.model.families.native import FAMILIES, find_family
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.quantization.stored_quantization import with_modelopt_file
 from lopa_ray.model.transformers_models.config import parse_transformers_config
 
@@ -49,10 +50,9 @@ def load_config(
 ) -> ModelConfig:
     """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
 
-    `implementation`: what is to run the model; with auto this project's own transformer where it can, and else the
-    package transformers. `mask_token_id` is taken where the folder's configuration names none, in place of
-    the family's.
-    Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature that is not computed.
+    With `implementation` auto this project's own transformer runs the model where it can, and else transformers.
+    `mask_token_id` is taken where the folder's configuration names none. Raises `CheckpointError` for a missing or
+    broken file, an unknown architecture, or a feature that is not computed.
     """
     folder = Path(path)
     require_folder(path, f"a checkpoint: a folder with {CONFIG}")

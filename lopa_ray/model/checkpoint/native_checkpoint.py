@@ -18,10 +18,11 @@ from lopa_ray.model.checkpoint.config_files import CONFIG, load_config
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
 from lopa_ray.model.checkpoint.lora import LoraAdapter
 from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, INDEX, WEIGHTS, TensorFiles, find_tensors
-from lopa_ray.model.config import ModelConfig, Quantization
+from lopa_ray.model.config import Quantization
 from lopa_ray.model.families.family import Family, published_rows
 from lopa_ray.model.families.native import family_of
 from lopa_ray.model.hub.repository import download
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.quantization.fp8_config import channel_config
 from lopa_ray.model.quantization.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
 from lopa_ray.model.quantization.stored_quantization import KEY as QUANTIZATION_CONFIG

@@ -11,7 +11,7 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.size_limits import checked_int
 from lopa_ray.model.checkpoint.special_tokens import NO_MASK, Json, SpecialTokens
-from lopa_ray.model.config import CanvasConfig, LayerShape
+from lopa_ray.model.transformers_models.model_config import CanvasConfig, LayerShape
 
 _COMPUTED_VALUES: dict[str, tuple[object, ...]] = {
     "tie_word_embeddings": (True,),

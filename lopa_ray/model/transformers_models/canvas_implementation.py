@@ -18,11 +18,11 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.lora import LoraAdapter
 from lopa_ray.model.checkpoint.native_checkpoint import check_expected, check_tied, refuse_extra
 from lopa_ray.model.checkpoint.tensor_files import find_tensors
-from lopa_ray.model.config import CanvasConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformers_models.canvas_model import CanvasModel, register_canvas_attention
 from lopa_ray.model.transformers_models.config import make_pretrained_config
 from lopa_ray.model.transformers_models.implementation import TheirImplementation
+from lopa_ray.model.transformers_models.model_config import CanvasConfig
 from lopa_ray.model.weights import Weights, check_dtype
 
 _DECODER, _ENCODER = "model.decoder.", "model.encoder.language_model."

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lopa_ray.model.config import CanvasConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.model.transformers_models.model import PackedStep
+from lopa_ray.model.transformers_models.model_config import CanvasConfig
 from lopa_ray.model.transformers_models.package import import_transformers
 
 ATTENTION_FUNCTION = "lopa_ray_canvas"

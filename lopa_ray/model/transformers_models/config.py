@@ -14,7 +14,7 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.size_limits import checked_int
 from lopa_ray.model.checkpoint.special_tokens import Json, SpecialTokens
-from lopa_ray.model.config import ModelShape, TransformersConfig
+from lopa_ray.model.config import ModelShape
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.families.published_family import known_types
 from lopa_ray.model.quantization import stored_quantization
@@ -26,6 +26,7 @@ from lopa_ray.model.transformers_models.families import (
     translate_native,
     unlisted_family,
 )
+from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.transformers_models.package import import_transformers
 
 _log = logging.getLogger("lopa.transformers")

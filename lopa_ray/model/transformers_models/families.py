@@ -12,12 +12,13 @@ from itertools import accumulate
 from typing import Any
 
 from lopa_ray.model.checkpoint.special_tokens import Json
-from lopa_ray.model.config import NativeConfig, TransformersConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.families.dense import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
 from lopa_ray.model.families.family import Family, fused_rows
 from lopa_ray.model.families.native import FAMILIES, family_of
 from lopa_ray.model.families.published_checkpoint import PublishedCheckpoint
 from lopa_ray.model.families.published_family import PublishedFamily
+from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.yarn import Yarn
 
 RenameTensor = Callable[[str], Mapping[str, slice]]

@@ -24,13 +24,13 @@ from lopa_ray.model.checkpoint.native_checkpoint import (
     refuse_extra,
 )
 from lopa_ray.model.checkpoint.tensor_files import TensorFiles, find_tensors
-from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.model_implementation import ModelImplementation
 from lopa_ray.model.transformers_models.config import causal_lm_class, make_pretrained_config
 from lopa_ray.model.transformers_models.experts import register_padded_experts
 from lopa_ray.model.transformers_models.families import tensor_names
 from lopa_ray.model.transformers_models.model import TransformersModel, register_attention
+from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.transformers_models.package import import_transformers
 from lopa_ray.model.transformers_models.trial import try_attention, try_forward
 from lopa_ray.model.weights import Weights, check_dtype, meta_model

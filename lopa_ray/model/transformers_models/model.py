@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
+from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.transformers_models.package import import_transformers
 
 ATTENTION_FUNCTION = "lopa_ray"
