@@ -5,6 +5,8 @@ Shape suffixes: R rows, D hidden size.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,11 +26,7 @@ def embed_softly(embed: nn.Embedding, ids: Tensor, weights: Tensor | None, mask_
     tokens, mask = plain.float(), embeddings[-1:].float()
     share = weights.float()[:, None]
     mixed = share * tokens + (1 - share) * mask
-    length = share * _length(tokens) + (1 - share) * _length(mask)
-    soft = mixed * (length / (_length(mixed) + EPSILON))
+    length_of = partial(torch.linalg.vector_norm, dim=-1, keepdim=True)
+    length = share * length_of(tokens) + (1 - share) * length_of(mask)
+    soft = mixed * (length / (length_of(mixed) + EPSILON))
     return torch.where(share < 1, soft.to(plain.dtype), plain)
-
-
-def _length(rows: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-    return lengths

@@ -49,9 +49,6 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise self._wrong(f"is not valid Jinja ({error})") from None
 
-    def mentions(self, text: str) -> bool:
-        return text in self.source
-
     def render(
         self,
         messages: Sequence[Message],

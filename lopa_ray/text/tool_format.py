@@ -133,7 +133,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
 
 def tool_format(template: ChatTemplate) -> ToolFormat:
     """The tool format of a chat template. It is the Hermes format if the template contains no known trigger."""
-    return next((known for known in TOOL_FORMATS.values() if template.mentions(known.trigger)), HERMES)
+    return next((known for known in TOOL_FORMATS.values() if known.trigger in template.source), HERMES)
 
 
 def without_tool_messages(

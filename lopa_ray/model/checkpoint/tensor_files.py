@@ -84,18 +84,16 @@ class TensorFiles:
         try:
             with safe_open(file, framework="pt") as handle:
                 for name in names:
-                    yield name, self._checked(handle.get_tensor(name), name, dtypes)
+                    tensor = handle.get_tensor(name)
+                    if tensor.dtype not in dtypes:
+                        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+                        raise CheckpointError(
+                            f"{file}: tensor {name} is stored as {tensor.dtype}; allowed there: {allowed}; use a "
+                            "checkpoint that is not quantised, or one that was saved here, with its config.json"
+                        )
+                    yield name, tensor
         except _UNREADABLE as error:
             raise _damaged_file(file, error, name) from None
-
-    def _checked(self, tensor: Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> Tensor:
-        if tensor.dtype not in dtypes:
-            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            raise CheckpointError(
-                f"{self.files[name]}: tensor {name} is stored as {tensor.dtype}; allowed there: {allowed}; use a "
-                "checkpoint that is not quantised, or one that was saved here, with its config.json"
-            )
-        return tensor
 
 
 def _damaged_file(file: Path, error: Exception, tensor: str | None = None) -> CheckpointError:
