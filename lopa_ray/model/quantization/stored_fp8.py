@@ -50,7 +50,9 @@ class StoredFp8:
         """Of the weights `shapes` (published name → shape) the ones that `tensor_files` has in fp8; none without
         `scales`. Raises `CheckpointError` for scales that are missing or have another shape than `scales` says."""
         names: dict[str, str] = {}
-        for weight, shape in shapes.items() if scales is not None else ():
+        if scales is None:
+            return StoredFp8(Fp8Scales(kind="tensor"), tensor_files, names)
+        for weight, shape in shapes.items():
             if len(shape) != 2 or tensor_files.dtypes.get(weight) != STORED_FP8:
                 continue
             module = weight.removesuffix("weight")
@@ -62,7 +64,7 @@ class StoredFp8:
                 )
             names[weight] = present[0]
             _check_shape(scales, tensor_files, present[0], weight, shape)
-        return StoredFp8(scales or Fp8Scales(kind="tensor"), tensor_files, names)
+        return StoredFp8(scales, tensor_files, names)
 
     def __contains__(self, weight: str) -> bool:
         return weight in self.scale_names
