@@ -197,5 +197,4 @@ class NativeConfig(ModelShape):
         return int(self.head_dim * self.partial_rotary_factor)
 
     def is_dense(self, layer: int) -> bool:
-        """Whether a layer has one MLP, and no experts."""
         return self.experts is None or layer < self.experts.dense_layers

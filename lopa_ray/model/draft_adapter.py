@@ -23,8 +23,6 @@ from lopa_ray.model.tensor_parallel import TensorParallelGroup
 
 
 class DraftAdapter(nn.Module):
-    """The update of one layer. Its scale is part of `up`."""
-
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
         super().__init__()
         self._tp_group = tp_group

@@ -26,8 +26,6 @@ class InvariantLinear(nn.Linear):
 
 
 class ExpertLinear(nn.Module):
-    """A linear layer per expert: weights [N, O, I]."""
-
     def __init__(self, shape: tuple[int, int, int], batch_invariant: bool) -> None:
         super().__init__()
         self._batch_invariant = batch_invariant
@@ -39,8 +37,6 @@ class ExpertLinear(nn.Module):
 
 
 class Floating(WeightFormat):
-    """Weights in the model's dtype."""
-
     def linear(
         self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
     ) -> nn.Module:
@@ -54,7 +50,6 @@ class Floating(WeightFormat):
 
 
 def linear(config: NativeConfig, in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
-    """The linear layer of a model."""
     kind = InvariantLinear if config.batch_invariant else nn.Linear
     return kind(in_features, out_features, bias=bias)
 

@@ -15,9 +15,7 @@ class MaskPredictor(Protocol):
     """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits."""
 
     @property
-    def config(self) -> ModelConfig:
-        """The configuration of the whole model."""
-        ...
+    def config(self) -> ModelConfig: ...
 
     @property
     def shard_config(self) -> ModelConfig:
@@ -25,9 +23,7 @@ class MaskPredictor(Protocol):
         ...
 
     @property
-    def tp_group(self) -> TensorParallelGroup:
-        """The shards of the model."""
-        ...
+    def tp_group(self) -> TensorParallelGroup: ...
 
     @property
     def embed(self) -> nn.Embedding:

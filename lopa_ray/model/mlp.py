@@ -14,7 +14,6 @@ class GatedMLP(nn.Module):
     """down(silu(gate(x)) · up(x)), with one product for gate and up."""
 
     def __init__(self, config: NativeConfig, width: int, tp_group: TensorParallelGroup) -> None:
-        """`width` is the shard's."""
         super().__init__()
         self.gate_up = format_of(config).linear(config, (2 * width, config.hidden_size))
         self.down = format_of(config).linear(config, (config.hidden_size, width), tp_group)

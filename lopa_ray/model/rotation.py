@@ -11,8 +11,6 @@ from lopa_ray.model.config import NativeConfig
 
 
 class Rotation(NamedTuple):
-    """Of the rows of a forward, in the model's dtype."""
-
     cos: Tensor
     """[R, 1, T]."""
     sin: Tensor

@@ -28,14 +28,10 @@ class TensorParallelGroup(Protocol):
     """The shards of a model, as one of them has them. All of them make the same calls, in the same order."""
 
     @property
-    def rank(self) -> int:
-        """The number of this shard, from 0 on."""
-        ...
+    def rank(self) -> int: ...
 
     @property
-    def size(self) -> int:
-        """Number of shards."""
-        ...
+    def size(self) -> int: ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all shards' x, [...] in the same dtype: the same bits on each. x itself may be overwritten. Raises

@@ -121,7 +121,6 @@ class LoraAdapter:
                 )
 
     def changes(self, name: str) -> bool:
-        """Whether the published tensor `name` has an update."""
         module = name.removesuffix(".weight")
         return name != module and module in self.scales
 

@@ -29,7 +29,6 @@ LARGEST_EXPERTS = 2**18
 
 
 def largest(field: str) -> int:
-    """The largest value of a field that is an integer."""
     return LARGEST.get(field, 2**31)
 
 

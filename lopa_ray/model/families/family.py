@@ -69,7 +69,6 @@ class Family(PublishedFamily):
         return tuple(name.replace("{e}", str(expert)) for expert in range(num_experts) for name in names)
 
     def ignores(self, tensor: str) -> bool:
-        """Whether a published tensor is a leftover buffer that the model recomputes."""
         return _RECOMPUTED_BUFFERS.fullmatch(tensor) is not None
 
     def parse_config(self, raw: Json, generation: Json, where: str) -> NativeConfig:

@@ -37,8 +37,6 @@ _BELOW = "*/*"
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A repository of the Hub at a revision."""
-
     repository: str
     revision: str | None = None
     """A branch, a tag or a commit; None is the repository's main branch."""

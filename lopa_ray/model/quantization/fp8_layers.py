@@ -81,8 +81,6 @@ class Fp8ExpertLinear(Fp8Layer):
 
 
 class Fp8(WeightFormat):
-    """Fp8 weights, multiplied by fp8 activations where the device does that."""
-
     def linear(
         self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
     ) -> nn.Module:

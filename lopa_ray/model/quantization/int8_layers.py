@@ -108,8 +108,6 @@ class Int8ExpertLinear(_Int8Layer):
 
 
 class W8(WeightFormat):
-    """Int8 weights, multiplied in the model's dtype."""
-
     def linear(
         self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
     ) -> nn.Module:
@@ -123,8 +121,6 @@ class W8(WeightFormat):
 
 
 class W8A8(W8):
-    """Int8 weights and activations."""
-
     sums_exactly: ClassVar[bool] = True
 
 

@@ -22,8 +22,6 @@ Shards: TypeAlias = TensorParallelGroup | None
 
 
 class WeightFormat(ABC):
-    """One per value of `NativeConfig.quantization`."""
-
     sums_exactly: ClassVar[bool] = False
     """Whether products are integers, so that a model in shards has the bits of the whole one."""
 

@@ -77,7 +77,6 @@ class SoftCappedHead(nn.Linear):
     """Hidden rows [N, D] → logits fp32 [N, V], which a tanh keeps within ± `cap`."""
 
     def __init__(self, weight: nn.Parameter, cap: float) -> None:
-        """Over the embedding [V, D], whose weight is the head's too."""
         super().__init__(weight.shape[1], weight.shape[0], bias=False, device="meta")
         self.weight = weight
         self.cap = cap

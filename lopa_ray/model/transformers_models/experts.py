@@ -21,7 +21,6 @@ PADDED_EXPERTS = "lopa_ray_padded"
 
 @cache
 def register_padded_experts() -> str:
-    """Make them known to transformers; returns their name."""
     import_transformers()
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 

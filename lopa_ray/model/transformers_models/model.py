@@ -91,7 +91,6 @@ class TransformersModel(nn.Module):
     """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits. See `MaskPredictor`."""
 
     def __init__(self, config: TransformersConfig, causal_lm: Any) -> None:
-        """Over a causal language model of transformers that has `register_attention` for its attention."""
         super().__init__()
         self.config = config
         self.shard_config = config
