@@ -49,7 +49,7 @@ def refused(folder: Path, *parts: str, error: type[LopaError] = CheckpointError,
         ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ["rope_type = 'dynamic'"]),
         ("gemma3", {}, ["text_config"]),
         ("mamba", {}, ["layer_types = ['linear_attention']"]),
-        ("t5", {}, ["model_type 't5'", "'Dream'", "transformers_families.py"]),
+        ("t5", {}, ["model_type 't5'", "'Dream'", "transformers_models/families.py"]),
         ("not_a_type", {}, ["model_type 'not_a_type'"]),
     ],
 )
