@@ -29,7 +29,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import LopaError, ProtocolError, RepeatedLossError, WorkerLostError
 from lopa_ray.execution.model_files import download_weights
-from lopa_ray.model.hub import short_name
+from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer

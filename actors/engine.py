@@ -23,7 +23,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_files import pin_model
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.hub import short_name
+from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 

@@ -12,7 +12,7 @@ from cluster.command_line.end_signals import ignored_signals
 from cluster.command_line.progress import ShownTask
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_files import download_weights, pin_model
-from lopa_ray.model.hub import short_name
+from lopa_ray.model.hub.repository import short_name
 
 if TYPE_CHECKING:
     from lopa_ray.engine.base import Engine

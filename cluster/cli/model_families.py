@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.config.yaml_files import read_config
-from lopa_ray.model.families import FAMILIES
-from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
-from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
+from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.transformers_models.families import TRANSFORMERS_FAMILIES
 
 _LEGEND = (
     "Checkpoints on the Hugging Face Hub by family: weights in bfloat16, settings for --config (with --model NAME "
@@ -42,9 +41,8 @@ def known_families() -> list[dict[str, Any]]:
             "implementations": implementations,
             "checked_against": family.checked_against,
             "checkpoints": [
-                {**asdict(row), "adapter": _adapter(row.preset)}
-                for row in PUBLISHED_CHECKPOINTS
-                if row.family == family.name
+                {**asdict(row), "family": family.name, "adapter": _adapter(row.preset)}
+                for row in family.checkpoints
             ],
         }
         for implementations, families in (

@@ -33,7 +33,7 @@ from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import resolve_dtype
-from lopa_ray.model.hub import short_name
+from lopa_ray.model.hub.repository import short_name
 
 DRAIN_TIMEOUT_S = 600.0
 """Requests that take longer than this after SIGTERM are cut off."""

@@ -16,7 +16,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(DOCS.parent))
 
 from lopa_lab.records.figure import INK, MARKERS, PALETTE, svg_image
-from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
+from lopa_ray.model.transformers_models.families import KNOWN_FAMILIES
 
 GPU_MEMORY_GB = {"24 GB": 24, "80 GB": 80, "141 GB": 141}
 """Of an RTX 4090 or L4, an A100 or H100, and an H200."""
@@ -102,9 +102,10 @@ def checkpoint_memory() -> str:
     def size(checkpoint: Any) -> float:
         return float(checkpoint.weights_gib)
 
+    checkpoints = [checkpoint for family in KNOWN_FAMILIES for checkpoint in family.checkpoints]
     groups = [
         (gib, [checkpoint.name.split("/")[1] for checkpoint in same])
-        for gib, same in groupby(sorted(PUBLISHED_CHECKPOINTS, key=size, reverse=True), size)
+        for gib, same in groupby(sorted(checkpoints, key=size, reverse=True), size)
     ]
 
     def draw(axis: Any) -> None:

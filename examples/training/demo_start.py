@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from demo_tokenizer import SPECIAL_TOKENS, TOKENIZER_FILES
-from lopa_ray.model.checkpoint import read_weights
+from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.transformer import Transformer
 
 OUTPUTS = ("o.weight", "mlp.down.weight")

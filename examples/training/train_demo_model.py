@@ -30,7 +30,7 @@ from demo_optimizers import AveragedModel, Optimizers, learning_rate
 from demo_start import start_from
 from demo_tokenizer import TOKENIZER_FILES, load_tokenizer
 from evaluate_demo_model import evaluate_all
-from lopa_ray.model.checkpoint import save_model
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.transformer import Transformer
 
 Report = Callable[[dict[str, float]], None]

@@ -48,10 +48,8 @@ class GivenPart(StrictModel):
 
 
 def parse_given_parts(value: Any) -> Any:
-    """A list of parts, each as an object or as plain values, as a tuple of parts; any other value as it is.
-
-    Raises SettingsError that says which part is wrong.
-    """
+    """A list of parts, each as an object or as plain values, as a tuple of parts; any other value as it is. Raises
+    SettingsError that says which part is wrong."""
     if not isinstance(value, list | tuple):
         return value
     parts = []

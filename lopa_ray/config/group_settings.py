@@ -78,7 +78,6 @@ class GroupSettings(StrictModel):
 
     @property
     def threads(self) -> int:
-        """Torch threads of a worker or shard."""
         return max(1, int(self.num_cpus))
 
     @property
@@ -96,7 +95,6 @@ class GroupSettings(StrictModel):
 
     @property
     def max_workers(self) -> int:
-        """The largest number of workers that the group may have."""
         return self.num_workers if self.scaling is None else self.scaling.max_workers
 
     @property

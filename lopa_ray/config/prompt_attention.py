@@ -29,9 +29,7 @@ class PromptAttention:
 
     def stored_end(self, length: int) -> int:
         """How many of the first `length` positions of a prompt can be computed without what follows them: whole blocks.
-
-        Under `full` and `one_block` these are all, but the model was trained to let them see what follows.
-        """
+        Under `full` and `one_block` these are all, but the model was trained to let them see what follows."""
         return length - length % self.block_size if self.kind == "blocks" else length
 
     def segments(self, start: int, prompt_stop: int, stop: int) -> tuple[Segment, ...]:

@@ -17,7 +17,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.execution.model_files import checkpoint_folder, pin_model
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.generation_defaults import GENERATION, read_generation_defaults
+from lopa_ray.model.checkpoint.generation_defaults import GENERATION, read_generation_defaults
 from lopa_ray.text.template_process import TEMPLATE_PROCESS
 from lopa_ray.text.tokenizer import Tokenizer
 

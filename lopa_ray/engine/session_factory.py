@@ -17,7 +17,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, SettingsError
 from lopa_ray.execution.model_files import checkpoint_folder
-from lopa_ray.model.hub import short_name
+from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.text.chat_template import Message

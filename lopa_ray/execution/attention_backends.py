@@ -15,7 +15,8 @@ from lopa_ray.execution.canvas_attention import default_attention
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from lopa_ray.kernels.operators import triton_failure
-from lopa_ray.model.config import CanvasConfig, ModelConfig
+from lopa_ray.model.model_config import ModelConfig
+from lopa_ray.model.transformers_models.model_config import CanvasConfig
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """Maximum difference of a backend's result from attention in fp32, on normally distributed input."""

@@ -12,7 +12,7 @@ from lopa_ray.execution.attention import AttentionBackend
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing, PackingOptions
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 SMALL_STEP = (

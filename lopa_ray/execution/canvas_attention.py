@@ -17,9 +17,10 @@ from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.padding import padded_rows
 from lopa_ray.kernels.sdpa import sdpa
-from lopa_ray.model.canvas_model import unfold_heads
-from lopa_ray.model.config import CanvasConfig, LayerShape, ModelConfig
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.transformer import AttentionFn
+from lopa_ray.model.transformers_models.canvas_model import unfold_heads
+from lopa_ray.model.transformers_models.model_config import CanvasConfig, LayerShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from torch import Tensor
 from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.execution.staging import StagedCommit, StagedLane, StagedStep
 from lopa_ray.kernels.commit_rows import commit_rows
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.protocol.plan import Spans
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 

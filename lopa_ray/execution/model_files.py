@@ -10,9 +10,9 @@ from typing import TypeVar
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.model_settings import DEMO_MODEL, ModelSettings
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint_config import DRAFT_FOLDER
-from lopa_ray.model.folder_contents import SETTINGS_FILES
-from lopa_ray.model.hub import HubName, download, pin
+from lopa_ray.model.checkpoint.config_files import DRAFT_FOLDER
+from lopa_ray.model.checkpoint.folder_contents import SETTINGS_FILES
+from lopa_ray.model.hub.repository import HubName, download, pin
 
 DEMO = "demo"
 

@@ -18,14 +18,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_graphs import graph_refusal
 from lopa_ray.kernels.operators import triton_works
 from lopa_ray.kernels.slot_attention import PART_KEYS
-from lopa_ray.model.implementation import (
-    build_model,
-    check_positions,
-    fitted,
-    random_weights,
-    read_weights,
-    shard_weights,
-)
+from lopa_ray.model.implementation import check_positions, implementation_of
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Spans, StepPlan
@@ -47,16 +40,13 @@ def load_weights(
 ) -> Weights:
     """The parameters of the model, or of a shard, in `spec.dtype` on `device`, one by one. Raises CheckpointError."""
     model = spec.config.model
+    implementation = implementation_of(spec.model, spec.dtype, device, tp_group)
     if model.load_format == "dummy":
-        return random_weights(spec.model, seed=0, dtype=spec.dtype, device=device, tp_group=tp_group)
-    return read_weights(
-        spec.model,
+        return implementation.random_weights(seed=0)
+    return implementation.read_weights(
         checkpoint_folder(model, weights=True),
-        dtype=spec.dtype,
-        device=device,
         lora=adapter_folder(model),
         draft_adapter=draft_adapter_folder(model, weights=True),
-        tp_group=tp_group,
     )
 
 
@@ -71,7 +61,7 @@ def resolve_auto(spec: ModelSpec) -> ModelSpec:
     model = spec.config.model
     device = DEVICES[model.device]
     torch_device = device.torch_device()
-    spec = replace(spec, model=fitted(spec.model, dtype=spec.dtype, device=torch_device))
+    spec = replace(spec, model=implementation_of(spec.model, spec.dtype, torch_device).fitted())
     if not spec.has_auto_attention:
         return spec
     shard = spec.model.shard(spec.config.group.tensor_parallel_size)
@@ -92,11 +82,12 @@ def build_runner(
     model = spec.config.model
     device = DEVICES[model.device]
     torch_device = device.torch_device()
+    implementation = implementation_of(spec.model, spec.dtype, torch_device, tp_group)
     if weights is None:
         weights = load_weights(spec, torch_device if tp_group.size == 1 else "cpu", tp_group)
     else:
-        weights = shard_weights(weights, spec.model, tp_group)
-    loaded = build_model(spec.model, weights, dtype=spec.dtype, device=torch_device, tp_group=tp_group)
+        weights = implementation.shard_weights(weights)
+    loaded = implementation.build_model(weights)
     check_positions(loaded, model.max_model_len)
     runner = BranchRunner(
         loaded,

@@ -14,9 +14,9 @@ from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import checkpoint_folder, draft_adapter_folder, pin_model
-from lopa_ray.model.checkpoint_config import draft_rank, load_config
-from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.special_tokens import MissingMaskTokenError
+from lopa_ray.model.checkpoint.config_files import draft_rank, load_config
+from lopa_ray.model.checkpoint.special_tokens import MissingMaskTokenError
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        from lopa_ray.model.implementation import weight_bytes
+        from lopa_ray.model.implementation import implementation_of
 
-        return weight_bytes(self.model, self.dtype)
+        return implementation_of(self.model, self.dtype).weight_bytes()
 
     @property
     def slots_bytes(self) -> int:

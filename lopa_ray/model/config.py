@@ -1,10 +1,10 @@
-"""Configurations of models, read from a Hugging Face `config.json`: one class per implementation that runs them."""
+"""NativeConfig: the architecture of a model that this project's own transformer runs, from its `config.json`."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
@@ -24,12 +24,11 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Scales:
-    """Which weights of an fp8 checkpoint share a scale: those of a tensor, of a row (channel), or of a block of both.
+    """Which weights of an fp8 checkpoint share a scale: those of a tensor, of a row (channel), or of a `block` of rows
+    and columns.
 
-    `block` are rows and columns of a block, of which the last ones may be smaller. `all_layers`: layers that the
-    checkpoint has floating are converted when they are loaded, and the model has fp8 weights on every device, as
-    `model.quantization` demands; else both are as checkpoint and device have it. `shards`: into how many the model is
-    cut of which this is one.
+    `all_layers`: layers that the checkpoint has floating are converted when they are loaded, on every device, as
+    `model.quantization` demands. `shards`: into how many the model is cut of which this is one.
     """
 
     kind: Literal["tensor", "channel", "block"]
@@ -38,11 +37,9 @@ class Fp8Scales:
     shards: int = 1
 
     def width(self, inputs: int, *, cut: bool = False) -> int:
-        """How many inputs of a row share a scale in a layer with so many inputs.
-
-        `cut`: these are a part of the whole layer's, of which each shard has one. Where shards begin within a block, a
-        scale is that of fewer inputs, so that all shards' parts have whole numbers of them.
-        """
+        """How many inputs of a row share a scale in a layer with so many inputs. `cut`: these are a part of the whole
+        layer's, of which each shard has one. Where shards begin within a block, a scale is that of fewer inputs, so
+        that all shards' parts have whole numbers of them."""
         whole = inputs * self.shards if cut else inputs
         if self.block is None or whole <= self.block[1]:
             return inputs
@@ -54,12 +51,10 @@ class Fp8Scales:
 class ModelShape:
     """What runner, cache and vocabulary need to know of a model, whatever runs it.
 
-    `shifted` says that row p - 1 of the logits decides position p (Dream keeps the
-    autoregressive shift of the model it was trained from); without it row p decides p.
-    `stop_token_ids` end an answer like EOS.
-    Ids from `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen.
-    `canvas_length` is the number of positions that a model without a mask token denoises together, from random tokens;
-    its `mask_token_id` is `NO_MASK`. 0: the model fills masks.
+    `shifted`: row p - 1 of the logits decides position p, as in the autoregressive model that Dream was trained from;
+    else row p does. Ids from `unpadded_vocab_size` on, if given, are padding and are never chosen. `canvas_length`:
+    positions that a model without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills
+    masks.
     """
 
     family: str
@@ -119,11 +114,8 @@ class NativeConfig(ModelShape):
         return replace(self.unfolded(), batch_invariant=True) if value else self
 
     def with_quantization(self, quantization: Quantization) -> Self:
-        """The same model in that format; with none in the format that it has.
-
-        In fp8 it has a scale per output channel, or those that its checkpoint has. Raises SettingsError for fp8 and a
-        model in int8.
-        """
+        """The same model in that format; with none in the format that it has. In fp8 it has a scale per output channel,
+        or those that its checkpoint has. Raises SettingsError for fp8 and a model in int8."""
         if quantization == "fp8":
             if self.quantization in QUANTIZATION_CONFIGS:
                 raise SettingsError(
@@ -143,18 +135,14 @@ class NativeConfig(ModelShape):
         return "none" if self.fp8 is not None and not self.fp8.all_layers else self.quantization
 
     def unfolded(self) -> Self:
-        """The same model with floating weights in place of fp8."""
         return replace(self, quantization="none", fp8=None) if self.quantization == "fp8" else self
 
     def with_draft_adapter(self, rank: int) -> Self:
-        """The same model with a draft adapter of that rank."""
         return replace(self, draft_rank=rank)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
-        """The same model, whose shards have whole experts or parts of them as `parallel` says.
-
-        Raises SettingsError for true and a model without experts.
-        """
+        """The same model, whose shards have whole experts or parts of them as `parallel` says. Raises SettingsError for
+        true and a model without experts."""
         if self.experts is not None:
             return replace(self, experts=replace(self.experts, parallel=parallel))
         if parallel is True:
@@ -165,10 +153,8 @@ class NativeConfig(ModelShape):
         return self
 
     def shard(self, size: int) -> Self:
-        """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width.
-
-        Raises SettingsError if these cannot be spread evenly.
-        """
+        """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width. Raises
+        SettingsError if these cannot be spread evenly."""
         if size not in self.shard_sizes:
             sizes = ", ".join(f"{count} {what}" for what, count in self._cut_sizes(size).items())
             raise SettingsError(
@@ -187,7 +173,6 @@ class NativeConfig(ModelShape):
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
-        """Into how many shards the model can be cut."""
         return tuple(
             size
             for size in range(1, self.num_kv_heads + 1)
@@ -195,7 +180,6 @@ class NativeConfig(ModelShape):
         )
 
     def _cut_sizes(self, size: int) -> dict[str, int]:
-        """The sizes that are divided evenly among `size` shards, by name."""
         sizes = {"heads": self.num_heads, "KV heads": self.num_kv_heads}
         if self.experts is None or self.experts.dense_layers:
             sizes["columns of MLP"] = self.intermediate_size
@@ -210,92 +194,7 @@ class NativeConfig(ModelShape):
 
     @property
     def rotary_dim(self) -> int:
-        """How many dims of a head are rotated."""
         return int(self.head_dim * self.partial_rotary_factor)
 
     def is_dense(self, layer: int) -> bool:
-        """Whether a layer has one MLP, and no experts."""
         return self.experts is None or layer < self.experts.dense_layers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformersConfig(ModelShape):
-    """The configuration of a model that the package transformers runs.
-
-    `config_json` is the text of a config.json as its class reads it. `native` is the same model for this project's own
-    transformer; None if only transformers knows the family.
-    """
-
-    implementation: ClassVar[Implementation] = "transformers"
-    quantization: ClassVar[Quantization] = "none"
-    shard_sizes: ClassVar[tuple[int, ...]] = (1,)
-
-    config_json: str
-    native: NativeConfig | None = None
-
-    @property
-    def intermediate_size(self) -> int:
-        """The width of the MLP, or the usual one where only transformers knows the family: its classes share no key."""
-        return self.native.intermediate_size if self.native is not None else 4 * self.hidden_size
-
-    def with_quantization(self, quantization: Quantization) -> Self:
-        """The same model; raises SettingsError for any format but none."""
-        if quantization != "none":
-            raise self.refusal("model.quantization", repr(quantization), "none; set it to none")
-        return self
-
-    def with_batch_invariant(self, value: bool) -> Self:
-        """The same model; raises SettingsError for true."""
-        if value:
-            raise self.refusal("model.batch_invariant", "true", "false")
-        return self
-
-    def unfolded(self) -> Self:
-        """The same model: its weights are floating."""
-        return self
-
-    def with_draft_adapter(self, rank: int) -> Self:
-        """Raises SettingsError."""
-        raise self.refusal("model.draft_adapter", "one", "none; leave it out")
-
-    def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
-        """The same model; raises SettingsError for true."""
-        if parallel is True:
-            raise self.refusal("group.expert_parallel", "true", "auto or false")
-        return self
-
-    def shard(self, size: int) -> Self:
-        """The same model; raises SettingsError for any size but 1."""
-        if size != 1:
-            raise self.refusal("group.tensor_parallel_size", str(size), "1; set it to 1")
-        return self
-
-    def refusal(self, setting: str, value: str, allowed: str) -> SettingsError:
-        """The error for a value of a setting that only native models have."""
-        return SettingsError(
-            f"{setting}: got {value} for a {self.family} model, which transformers runs; allowed there: {allowed}"
-        )
-
-
-class LayerShape(NamedTuple):
-    """What the attention of one layer of a `CanvasConfig` has."""
-
-    kv_heads: int
-    head_dim: int
-    window: int | None
-    """How far it sees: a row of the encoder the last `window` positions, its own included, and a canvas the last
-    `window` - 1 positions before it. None: everything."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanvasConfig(TransformersConfig):
-    """The configuration of a model that denoises canvases of random tokens, by modules of the package transformers.
-
-    Rows of its encoder write K/V of prompt and finished canvases, and rows of its decoder denoise a canvas. Layers
-    differ in their `layers`; K/V of each fit `num_kv_heads` x `head_dim` values per position (see `fold_heads`).
-    """
-
-    layers: tuple[LayerShape, ...]
-
-
-ModelConfig: TypeAlias = NativeConfig | TransformersConfig

@@ -15,18 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.lora import LoraAdapter
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.families import family_of
+from lopa_ray.model.families.native import family_of
 from lopa_ray.model.linear import linear
-from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 
 
 class DraftAdapter(nn.Module):
-    """The update of one layer. Its scale is part of `up`."""
-
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
-        """`config` is the shard's."""
         super().__init__()
         self._tp_group = tp_group
         self.down = linear(config, config.num_heads * config.head_dim, config.draft_rank)
@@ -43,11 +40,8 @@ def read_draft_adapter(
     config: NativeConfig, folder: Path, *, dtype: torch.dtype, device: torch.device | str
 ) -> Iterator[tuple[str, Tensor]]:
     """The parameters of all layers' adapters, `down` [P, I] and `up` [D, P] in `dtype`, in the names of the model
-    `config`, from the PEFT adapter in `folder`.
-
-    Raises CheckpointError, naming the file, for an adapter of anything but the output projections of all layers, and
-    for one of another rank in some layer.
-    """
+    `config`. Raises CheckpointError for an adapter of anything but the output projections of all layers, or of several
+    ranks."""
     adapter, family = LoraAdapter.load(folder), family_of(config)
     inputs = config.num_heads * config.head_dim
     projections = [family.published_names(f"layers.{i}.o.weight")[0] for i in range(config.num_layers)]

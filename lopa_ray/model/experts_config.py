@@ -17,13 +17,11 @@ MIN_COLUMNS = 64
 class ExpertsConfig:
     """What the layers behind the first `dense_layers` have in place of an MLP.
 
-    `router` says how scores become weights. softmax (Qwen3-MoE, SDAR-MoE): probabilities over all experts. sigmoid
+    `router`: how scores become weights. softmax (Qwen3-MoE, SDAR-MoE): probabilities over all experts. sigmoid
     (DeepSeek-V3, LLaDA2): each expert for itself, with a bias that takes part in choosing alone. The weights of the
-    chosen ones are divided by their sum and multiplied by `scale`.
-    With more than one of `groups` only experts of the best `kept_groups` are chosen; a group counts as much as its two
-    best experts. `shared` experts of the same width take every row, beside those that are chosen.
-    `parallel` says whether shards have whole experts, and not a part of each. `shards` is 1, or how many there are
-    where this is the shape of one of them.
+    chosen ones are divided by their sum and multiplied by `scale`. Only experts of the best `kept_groups` are chosen; a
+    group counts as much as its two best experts. `shared` experts take every row. `parallel`: whether shards have whole
+    experts. `shards`: of how many this is one.
     """
 
     router: RouterKind
@@ -39,23 +37,19 @@ class ExpertsConfig:
     shards: int = 1
 
     def are_whole(self, shards: int) -> bool:
-        """Whether each of so many shards has whole experts.
-
-        With auto they do where a part of each would have less than `MIN_COLUMNS` columns, or parts would not be equal.
-        Otherwise parts are better: shards then have equal work, whichever experts are chosen.
-        """
+        """Whether each of so many shards has whole experts. With auto they do where a part of each would have less than
+        `MIN_COLUMNS` columns, or parts would not be equal. Otherwise parts are better: shards then have equal work,
+        whichever experts are chosen."""
         if self.parallel == "auto":
             return shards <= self.count and (self.width % shards > 0 or self.width < MIN_COLUMNS * shards)
         return self.parallel
 
     @property
     def columns(self) -> int:
-        """The width of an expert, or of the part of it that the shard has."""
         return self.width if self.are_whole(self.shards) else self.width // self.shards
 
     @property
     def shared_columns(self) -> int:
-        """The width of the MLP that the shared experts make up, or of the shard's part of it."""
         return self.shared * self.width // self.shards
 
     @property

@@ -9,8 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.invariant_linear import invariant_linear, place_matters
+from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.quantization.weight_format import Shape, Shards, WeightFormat
+from lopa_ray.model.tensor_parallel import RowParallelLinear
 
 
 class InvariantLinear(nn.Linear):
@@ -21,8 +25,31 @@ class InvariantLinear(nn.Linear):
         return invariant_linear(x, self.weight, self.bias)
 
 
+class ExpertLinear(nn.Module):
+    def __init__(self, shape: tuple[int, int, int], batch_invariant: bool) -> None:
+        super().__init__()
+        self._batch_invariant = batch_invariant
+        self.weight = nn.Parameter(torch.empty(shape))
+
+    def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
+        """Sorted rows x [S, I] → [S, O], in the dtype of x."""
+        return grouped_matmul(x, self.weight, rows.ends, batch_invariant=self._batch_invariant)
+
+
+class Floating(WeightFormat):
+    def linear(
+        self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
+    ) -> nn.Module:
+        outputs, inputs = shape
+        if group is not None:
+            return RowParallelLinear(inputs, outputs, group, product(config))
+        return linear(config, inputs, outputs, bias=bias)
+
+    def experts(self, config: NativeConfig, count: int, shape: Shape, group: Shards = None) -> nn.Module:
+        return ExpertLinear((count, *shape), config.batch_invariant)
+
+
 def linear(config: NativeConfig, in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
-    """The linear layer of a model."""
     kind = InvariantLinear if config.batch_invariant else nn.Linear
     return kind(in_features, out_features, bias=bias)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
 
@@ -15,9 +15,7 @@ class MaskPredictor(Protocol):
     """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits."""
 
     @property
-    def config(self) -> ModelConfig:
-        """The configuration of the whole model."""
-        ...
+    def config(self) -> ModelConfig: ...
 
     @property
     def shard_config(self) -> ModelConfig:
@@ -25,9 +23,7 @@ class MaskPredictor(Protocol):
         ...
 
     @property
-    def tp_group(self) -> TensorParallelGroup:
-        """The shards of the model."""
-        ...
+    def tp_group(self) -> TensorParallelGroup: ...
 
     @property
     def embed(self) -> nn.Embedding:

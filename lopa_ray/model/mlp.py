@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
+from lopa_ray.model.quantization.weight_formats import format_of
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 
 
@@ -14,10 +14,9 @@ class GatedMLP(nn.Module):
     """down(silu(gate(x)) · up(x)), with one product for gate and up."""
 
     def __init__(self, config: NativeConfig, width: int, tp_group: TensorParallelGroup) -> None:
-        """Create the layers for `width`, which is the shard's, in the format that `config` names."""
         super().__init__()
-        self.gate_up = column_parallel_linear(config, config.hidden_size, 2 * width)
-        self.down = row_parallel_linear(config, width, config.hidden_size, tp_group)
+        self.gate_up = format_of(config).linear(config, (2 * width, config.hidden_size))
+        self.down = format_of(config).linear(config, (config.hidden_size, width), tp_group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x [R, D] → [R, D], in the dtype of x."""

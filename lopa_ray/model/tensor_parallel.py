@@ -1,10 +1,9 @@
 """Tensor parallelism: a model cut into shards that compute together, each with its part of every layer.
 
-Heads, MLP width and vocabulary are spread over the shards; embedding, norms and hidden rows are the same on all.
-Experts are spread by width too, or each shard has whole ones (`ExpertsConfig.are_whole`).
-A projection into heads or MLP width is column-parallel: a shard computes its outputs alone. A projection out of them is
-row-parallel: its outputs are the sum of all shards' products, so it takes one all-reduce (with int8 activations also
-an all-gather, of the scale of each row).
+Heads, MLP width (or whole experts) and vocabulary are spread over the shards; embedding, norms and hidden rows are the
+same on all. Projections into heads or MLP width are column-parallel: a shard computes its outputs alone. Projections
+out of them are row-parallel: outputs are the sum of all shards' products, by one all-reduce (with int8 activations also
+an all-gather, of scales).
 
 Shape suffixes: R rows, I inputs, O outputs.
 """
@@ -22,27 +21,21 @@ from torch import Tensor, nn
 
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts_config import ExpertsConfig
-from lopa_ray.model.family import fused_rows, row_inputs
+from lopa_ray.model.families.family import fused_rows, row_inputs
 
 
 class TensorParallelGroup(Protocol):
     """The shards of a model, as one of them has them. All of them make the same calls, in the same order."""
 
     @property
-    def rank(self) -> int:
-        """The number of this shard, from 0 on."""
-        ...
+    def rank(self) -> int: ...
 
     @property
-    def size(self) -> int:
-        """Number of shards."""
-        ...
+    def size(self) -> int: ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of all shards' x, [...] in the same dtype: the same bits on each. x itself may be overwritten.
-
-        Raises TransferError.
-        """
+        """The sum of all shards' x, [...] in the same dtype: the same bits on each. x itself may be overwritten. Raises
+        TransferError."""
         ...
 
     def all_gather(self, x: Tensor) -> Tensor:
@@ -55,44 +48,34 @@ class TensorParallelGroup(Protocol):
         ...
 
     def barrier(self, device: torch.device) -> None:
-        """Return when all shards have called this, and their devices have done what was enqueued before.
-
-        Raises TransferError.
-        """
+        """Return when all shards have called this, and their devices have done what was enqueued before. Raises
+        TransferError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SingleShard:
-    """The one shard of a model that is not cut."""
-
     rank: int = 0
     size: int = 1
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup.all_reduce`: x itself."""
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup.all_gather`: x as the only one."""
         return x[None]
 
-    def wait(self) -> None:
-        """There is nothing to wait for."""
+    def wait(self) -> None: ...
 
-    def barrier(self, device: torch.device) -> None:
-        """There is nothing to wait for."""
+    def barrier(self, device: torch.device) -> None: ...
 
 
 SINGLE_SHARD = SingleShard()
 
 
 class OrderedSums:
-    """A `TensorParallelGroup` whose floating sums are in order of rank, in fp32.
-
-    The order of an all-reduce depends on a tensor's size and on an element's place in it, from three shards on. Here
-    all parts are gathered instead: a shard receives size ÷ 2 times the bytes of a ring's all-reduce.
-    """
+    """A `TensorParallelGroup` whose floating sums are in order of rank, in fp32. The order of an all-reduce depends on
+    a tensor's size and on an element's place in it, from three shards on. Here all parts are gathered instead: a shard
+    receives size ÷ 2 times the bytes of a ring's all-reduce."""
 
     def __init__(self, tp_group: TensorParallelGroup) -> None:
         self._tp_group = tp_group
@@ -143,12 +126,12 @@ def is_of_experts(name: str) -> bool:
 
 
 def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: int, size: int) -> Tensor:
-    """A shard's part of the parameter `name` of the model `config`: a copy, but for what all shards have whole.
+    """A shard's part of the parameter `name` of the model `config`, in its dtype: a copy, but for what all shards have
+    whole.
 
-    The parameter is [outputs, inputs], or [outputs] for a bias; the part has its dtype. Cut are rows of `qkv` and
-    `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Of experts that are not cut the
-    part has those of the shard. Int8 weights are cut with the scales of the whole, and so are fp8 weights: scales of
-    groups of inputs are cut with these, each repeated where a shard begins within a group.
+    The parameter is [outputs, inputs], or [outputs] for a bias. Cut are rows of `qkv`, `gate_up` (each fused part by
+    itself) and LM head, and columns of `o` and `down`; of whole experts the part has the shard's. Scales are cut as
+    weights are, those of groups of inputs repeated where a shard begins within a group.
     """
     if size == 1:
         return parameter

@@ -1,11 +1,10 @@
 """One pre-norm transformer with rotary positions and gated MLP, or experts, over packed rows.
 
-Shape suffixes: R rows (positions of all sequences in the batch, one after the other),
-D hidden size, H query heads, K key/value heads, E head dim, T its rotated dims, F MLP width, V vocabulary.
-With tensor parallelism H, K, F and V are what this shard has of them (see `tensor_parallel.py`).
+It knows neither batches nor caches: an `AttentionFn` owns both.
 
-The module knows neither batches nor caches: it is handed rows, their absolute positions
-and an `AttentionFn` callable that owns both. Decoding and training differ in that callable alone.
+Shape suffixes: R rows (positions of all sequences, one after the other), D hidden size, H query heads, K key/value
+heads, E head dim, V vocabulary. With tensor parallelism H, K and V are what this shard has of them (see
+`tensor_parallel.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.linear import linear
 from lopa_ray.model.mlp import GatedMLP
-from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
+from lopa_ray.model.quantization.weight_formats import format_of
 from lopa_ray.model.rotation import Rotation
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, OrderedSums, TensorParallelGroup, shard_range
@@ -50,20 +49,17 @@ class RMSNorm(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and MLP with fused QKV and gate/up projections."""
-
     def __init__(self, config: NativeConfig, index: int, tp_group: TensorParallelGroup) -> None:
-        """`config` is the shard's."""
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
         self.rms_norm_eps = config.rms_norm_eps
         d, e = config.hidden_size, config.head_dim
         num_projected = config.num_heads + 2 * config.num_kv_heads
         self.attn_norm = RMSNorm(d, config.rms_norm_eps)
-        self.qkv = column_parallel_linear(config, d, num_projected * e, bias=config.qkv_bias)
+        self.qkv = format_of(config).linear(config, (num_projected * e, d), bias=config.qkv_bias)
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
-        self.o = row_parallel_linear(config, config.num_heads * e, d, tp_group)
+        self.o = format_of(config).linear(config, (d, config.num_heads * e), tp_group)
         self.draft = DraftAdapter(config, tp_group) if config.draft_rank else None
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.mlp: GatedMLP | MixtureOfExperts
@@ -84,19 +80,9 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D].
 
-        `rotation` is that of the rows' positions. `kv` [2, R, K, E], if given, receives keys and values. All have the
-        model's dtype. `draft_rows`: see `Transformer.forward`.
-        """
-        x, q, k, v = self.project_qkv(x, delta, rotation, kv)
-        return self.output_and_mlp(x, attention(index, q, k, v), draft_rows)
-
-    def project_qkv(
-        self, x: Tensor, delta: Tensor, rotation: Rotation, kv: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x + delta [R, D], and what attention takes of it: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
-
-        Residual sums are left to the norm that follows, which is one kernel with them: a layer takes rows and what
-        is to be added to them. `kv` [2, R, K, E], if given, receives k and v. All have the model's dtype.
+        Residual sums are left to the norm that follows, which is one kernel with them. `rotation` is that of the rows'
+        positions. `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype. `draft_rows`: see
+        `MaskPredictor.__call__`.
         """
         x, normed = self.attn_norm(x, delta)
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
@@ -104,16 +90,8 @@ class Layer(nn.Module):
         k_weight = None if self.k_norm is None else self.k_norm.weight
         cos, sin, query_scale = rotation
         q, k, v = rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
-        return x, q if query_scale is None else q * query_scale, k, v
-
-    def output_and_mlp(
-        self, x: Tensor, attn_output: Tensor, draft_rows: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype.
-
-        Rows with a 1 in `draft_rows`, floating [R], are projected with the draft adapter, if there is one.
-        """
-        heads = attn_output.flatten(1)
+        q = q if query_scale is None else q * query_scale
+        heads = attention(index, q, k, v).flatten(1)
         projected = self.o(heads)
         if self.draft is not None and draft_rows is not None:
             projected = projected + self.draft(heads, draft_rows)
@@ -145,8 +123,7 @@ class Transformer(nn.Module):
         self.tie_weights()
 
     @property
-    def learned_positions(self) -> None:
-        """None: positions are rotations. See `MaskPredictor.learned_positions`."""
+    def learned_positions(self) -> None: ...
 
     def tie_weights(self) -> None:
         """Let the LM head share the embedding's memory, or its shard's rows, where the configuration says so."""
@@ -166,13 +143,7 @@ class Transformer(nn.Module):
         input_weights: Tensor | None = None,
         draft_rows: Tensor | None = None,
     ) -> Tensor:
-        """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
-        model's dtype.
-
-        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With `input_weights`,
-        floating [R], inputs are soft: see `embed_softly`. Rows with a 1 in `draft_rows`, floating [R], go through the
-        draft adapter, if the model has one.
-        """
+        """See `MaskPredictor.__call__`."""
         x = embed_softly(self.embed, ids, input_weights, self.config.mask_token_id)
         delta = torch.zeros_like(x)
         rotation = Rotation.of(self.config, positions, x.dtype)

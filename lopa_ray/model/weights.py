@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, FP8, by_group, computes_fp8, has_fp8_kernel, quantize_groups
-from lopa_ray.model.config import Fp8Scales, NativeConfig
-from lopa_ray.model.experts import Fp8ExpertLinear, Int8ExpertLinear
+from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, computes_fp8, has_fp8_kernel
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.linear import check_places
-from lopa_ray.model.quantized import Fp8Linear, Int8Linear, probe_kernels, quantize_rows
+from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear
+from lopa_ray.model.quantization.weight_format import QuantizedLayer
+from lopa_ray.model.quantization.weight_formats import probe_kernels
 from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SingleShard, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
@@ -30,8 +30,6 @@ DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float
 INIT_STD = 0.02
 TRIAL_SIZE = 512
 """Inputs and outputs of the layer by which it is found out whether a device has products of fp8."""
-INT8_LAYERS = (Int8Linear, Int8ExpertLinear)
-FP8_LAYERS = (Fp8Linear, Fp8ExpertLinear)
 
 
 def build_model(
@@ -42,10 +40,9 @@ def build_model(
     device: torch.device | str,
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Transformer:
-    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it,
-    whose weights they are.
-
+    """A `Transformer` of `config`, or a shard of it, in eval mode, without gradients, that holds `weights` on `device`.
     Tensors that are there already are used as they are, and never written to.
+
     Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that, has experts in fp8
     that the device cannot unfold, or is to be invariant and this CPU's products are not.
     """
@@ -66,13 +63,12 @@ def build_model(
 def fitted(config: NativeConfig, *, dtype: torch.dtype, device: torch.device | str) -> NativeConfig:
     """The same model as it is loaded on `device`: with floating weights in place of the checkpoint's fp8 if that device
     does not multiply it, unless fp8 is demanded."""
-    if (
-        config.fp8 is None
-        or config.fp8.all_layers
-        or _has_fp8_products(config.fp8, dtype, torch.device(device))
-    ):
+    device = torch.device(device)
+    if config.fp8 is None or config.fp8.all_layers:
         return config
-    return config.unfolded()
+    may_multiply = device.type == "cuda" and dtype == torch.bfloat16 and computes_fp8(device)
+    size, width = TRIAL_SIZE, config.fp8.width(TRIAL_SIZE)
+    return config if may_multiply and has_fp8_kernel("cuda", size, size, width) else config.unfolded()
 
 
 def _check_experts(model: Transformer, device: torch.device) -> None:
@@ -88,12 +84,6 @@ def _check_experts(model: Transformer, device: torch.device) -> None:
         )
 
 
-def _has_fp8_products(scales: Fp8Scales, dtype: torch.dtype, device: torch.device) -> bool:
-    if device.type != "cuda" or dtype != torch.bfloat16 or not computes_fp8(device):
-        return False
-    return has_fp8_kernel(device.type, TRIAL_SIZE, TRIAL_SIZE, scales.width(TRIAL_SIZE))
-
-
 def shard_weights(weights: Weights, config: NativeConfig, rank: int, size: int) -> Weights:
     """A shard's part of whole parameters of the model `config`, each cut as it is read; see `shard_parameter`."""
     return ((name, shard_parameter(name, tensor, config, rank, size)) for name, tensor in weights)
@@ -102,11 +92,8 @@ def shard_weights(weights: Weights, config: NativeConfig, rank: int, size: int) 
 def random_weights(
     config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Weights:
-    """Normal weights (std 0.02), zero biases and unit norms.
-
-    Drawn in fp32 on `device` and then cast: the same seed gives the same weights on the same kind
-    of device. For benchmarks, where only shapes matter.
-    """
+    """Normal weights (std 0.02), zero biases and unit norms, drawn in fp32 on `device`: the same seed gives the same
+    ones on the same kind of device. For benchmarks, where only shapes matter."""
     model = meta_model(config, dtype)
     generator = torch.Generator(device=device).manual_seed(seed)
     for name, parameter in meta_model(replace(config, quantization="none"), dtype).named_parameters():
@@ -117,14 +104,14 @@ def random_weights(
         else:
             value = torch.empty(parameter.shape, dtype=torch.float32, device=device)
             value = value.normal_(std=INIT_STD, generator=generator)
-            value = value.to(storage_dtype(model, name, parameter, dtype))
-        yield from quantize_parameter(model, name, value, to_fp8=is_fp8_weight(model, name))
+            if stored_dtype(model, name) is None:
+                value = value.to(storage_dtype(model, name, parameter, dtype))
+        yield from quantize_parameter(model, name, value)
 
 
 def random_model(
     config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Transformer:
-    """A model with `random_weights`."""
     return build_model(config, random_weights(config, seed, dtype, device), dtype=dtype, device=device)
 
 
@@ -145,10 +132,8 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 
 def weight_bytes(config: NativeConfig, dtype: torch.dtype, shards: int = 1) -> int:
-    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first.
-
-    Layers that an fp8 checkpoint has not converted count as if they were.
-    """
+    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first. Layers
+    that an fp8 checkpoint has not converted count as if they were."""
     model = meta_model(config, dtype, SingleShard(0, shards))
     return sum(
         p.numel() * storage_dtype(model, name, p, dtype).itemsize for name, p in model.named_parameters()
@@ -156,52 +141,39 @@ def weight_bytes(config: NativeConfig, dtype: torch.dtype, shards: int = 1) -> i
 
 
 def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, except for the weights [O, I] of int8 layers (int8 once quantised, fp32 until then and for their
-    scales), for fp8 weights and their scales, and for routers, which are fp32."""
+    """`dtype`, except for weights [..., O, I] of quantized layers that have their stored dtype, and for scales and
+    routers, which are fp32."""
     owner, _, attribute = name.rpartition(".")
-    module = model.get_submodule(owner)
-    if isinstance(module, INT8_LAYERS) and attribute != "bias":
-        return torch.int8 if value.dtype == torch.int8 else torch.float32
-    if isinstance(module, FP8_LAYERS) and value.dtype == FP8:
-        return FP8
-    is_wide = isinstance(module, Router) or attribute == "group_scale"
-    return torch.float32 if is_wide else dtype
+    layer = model.get_submodule(owner)
+    if value.dtype == stored_dtype(model, name):
+        return value.dtype
+    is_scale = isinstance(layer, QuantizedLayer) and attribute == layer.scale_name
+    return torch.float32 if is_scale or isinstance(layer, Router) else dtype
 
 
-def quantize_parameter(model: Transformer, name: str, value: Tensor, *, to_fp8: bool) -> Weights:
-    """Yield one parameter of `model` as the model stores it.
-
-    `name` is the parameter's own name in `model`, `value` the whole parameter. A floating weight [..., O, I] of an int8
-    layer becomes two parameters: the scales, fp32 [..., O], as `weight_scale`, and then the weight, int8 [..., O, I].
-    With `to_fp8` that of an fp8 layer becomes its scales, fp32 [..., O, G], as `group_scale`, and then fp8. All else
-    stays as it is. Raises AttributeError if `model` has no module of that name.
-    """
+def stored_dtype(model: Transformer, name: str) -> torch.dtype | None:
+    """The dtype of a quantized layer's weight; None for any other parameter."""
     owner, _, attribute = name.rpartition(".")
-    layer, shape = model.get_submodule(owner), value.shape
-    if isinstance(layer, INT8_LAYERS) and attribute == "weight" and value.dtype != torch.int8:
-        value, scale = quantize_rows(value.flatten(0, -2))
-        value = value.view(shape)
-        yield f"{owner}.weight_scale", scale.view(shape[:-1])
-    elif to_fp8:
-        assert isinstance(layer, FP8_LAYERS)
-        rows = value.flatten(0, -2)
-        value, scale = quantize_groups(F.pad(rows, (0, -rows.shape[1] % layer.width)), layer.width)
-        value = value[:, : shape[-1]].reshape(shape)
-        yield f"{owner}.group_scale", scale.unflatten(0, shape[:-1]).contiguous()
-    yield name, value
+    layer = model.get_submodule(owner)
+    return layer.stored_dtype if isinstance(layer, QuantizedLayer) and attribute == "weight" else None
 
 
-def is_fp8_weight(model: Transformer, name: str) -> bool:
-    """Whether the parameter `name` of `model` is the weight of a layer that may have it in fp8."""
-    owner, _, attribute = name.rpartition(".")
-    return attribute == "weight" and isinstance(model.get_submodule(owner), FP8_LAYERS)
+def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
+    """Yield the whole parameter `name` of `model` as the model stores it. A floating weight [..., O, I] of a quantized
+    layer becomes two parameters: scales, fp32 [..., O] or [..., O, G], and then the weight. All else stays as it is.
+    Raises AttributeError if `model` has no module of that name."""
+    owner = name.rpartition(".")[0]
+    layer = model.get_submodule(owner)
+    if isinstance(layer, QuantizedLayer) and stored_dtype(model, name) not in (None, value.dtype):
+        yield from ((f"{owner}.{attribute}", encoded) for attribute, encoded in layer.encode(value))
+    else:
+        yield name, value
 
 
 def _set_parameter(model: Transformer, name: str, value: Tensor) -> None:
     owner, _, attribute = name.rpartition(".")
-    module = model.get_submodule(owner)
-    if isinstance(module, FP8_LAYERS) and attribute == "weight" and value.dtype != FP8:
-        module.group_scale = None
-    if isinstance(module, Fp8Linear) and attribute == "group_scale":
-        value = by_group(value)
-    setattr(module, attribute, nn.Parameter(value, requires_grad=False))
+    layer = model.get_submodule(owner)
+    if isinstance(layer, QuantizedLayer):
+        layer.hold(attribute, value)
+    else:
+        setattr(layer, attribute, nn.Parameter(value, requires_grad=False))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.special_tokens import Json
+from lopa_ray.model.checkpoint.special_tokens import Json
 
 KEY = "rope_parameters"
 
@@ -55,16 +55,13 @@ class Yarn:
         return low, high if low != high else high + 0.001
 
     def to_json(self, theta: float) -> dict[str, Any]:
-        """`rope_parameters` of config.json."""
         numbers = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"rope_type": "yarn", "rope_theta": theta, **dict.fromkeys(_SCALES, 1.0), **numbers}
 
 
 def split_yarn(raw: Json, where: str) -> tuple[Json, Yarn | None]:
     """config.json `raw` without what describes YaRN, and YaRN; None if the rotary embeddings are of another type.
-
-    Raises CheckpointError, naming `where`, for a parameter that is missing, is no number above 0 or is not computed.
-    """
+    Raises CheckpointError, naming `where`, for a parameter that is missing, is no number above 0 or is not computed."""
     parameters = raw.get(KEY)
     if not isinstance(parameters, Mapping) or parameters.get("rope_type") != "yarn":
         return raw, None

@@ -51,7 +51,6 @@ class RefusalPart(TolerantObject):
 
     @property
     def text(self) -> str:
-        """The refusal."""
         return self.refusal
 
 
@@ -98,7 +97,6 @@ class EarlierCall(TolerantObject):
     """Accepted, and not used."""
 
     def template_call(self) -> dict[str, Any]:
-        """What the template gets."""
         function = {"name": self.function.name, "arguments": self.function.arguments}
         return {"type": "function", "function": function} | ({} if self.id is None else {"id": self.id})
 
@@ -202,16 +200,11 @@ class _Chat(ClientObject):
 
 
 def read_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages of a chat as templates get them. What this returns, it reads as the same.
-
-    Raises PromptError, which names the field, for messages that are empty or wrong.
-    """
+    """The messages of a chat as templates get them. What this returns, it reads as the same. Raises PromptError, which
+    names the field, for messages that are empty or wrong."""
     try:
-        chat = _Chat.model_validate({"messages": [_as_dict(message) for message in messages]})
+        plain = [dict(message) if isinstance(message, Mapping) else message for message in messages]
+        chat = _Chat.model_validate({"messages": plain})
     except ValidationError as error:
         raise PromptError(first_error(error, _Chat).message) from None
     return [message.template_message() for message in chat.messages]
-
-
-def _as_dict(message: Any) -> Any:
-    return dict(message) if isinstance(message, Mapping) else message

@@ -25,10 +25,8 @@ Message: TypeAlias = Mapping[str, Any]
 """A chat message in the shape of OpenAI's chat API; see `lopa_ray.text.chat_message.ChatMessage`."""
 
 GENERATION_PROMPT = "add_generation_prompt"
-"""The only parameter of transformers' `apply_chat_template` that a template variable may set.
-
-If it is false, the text ends with the last message.
-"""
+"""The only parameter of transformers' `apply_chat_template` that a template variable may set. If it is false, the text
+ends with the last message."""
 
 _NO_CODE = ("whitespace", "comment_begin", "comment", "comment_end")
 """Kinds of Jinja tokens that are not code."""
@@ -51,10 +49,6 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise self._wrong(f"is not valid Jinja ({error})") from None
 
-    def mentions(self, text: str) -> bool:
-        """Whether the source of the template contains `text`."""
-        return text in self.source
-
     def render(
         self,
         messages: Sequence[Message],
@@ -63,12 +57,9 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
-        """Render messages to text.
-
-        `variables` are further variables of the template. The text of special tokens inside messages, `tools` and
-        `variables` is part of the runs of plain text. Raises `PromptError` for messages that cannot be rendered, and
-        `CheckpointError` for a template that is not valid Jinja.
-        """
+        """Render messages to text. `variables` are further variables of the template. The text of special tokens inside
+        messages, `tools` and `variables` is part of the runs of plain text. Raises `PromptError` for messages that
+        cannot be rendered, and `CheckpointError` for a template that is not valid Jinja."""
         values = [list(messages), list(tools) or None, self._own_variables(variables or {})]
         try:
             escaper = SpecialTokenEscaper(special, [self.source, *values])
@@ -121,10 +112,8 @@ class ChatTemplate:
 
 @lru_cache(maxsize=8)
 def _reads_variable(source: str, name: str) -> bool:
-    """Whether a template reads a variable before it sets a variable of that name.
-
-    The check uses Jinja's lexer only. A parser would have to support the statements that transformers adds to Jinja.
-    """
+    """Whether a template reads a variable before it sets a variable of that name. The check uses Jinja's lexer only. A
+    parser would have to support the statements that transformers adds to Jinja."""
     tokens = [(kind, text) for _, kind, text in jinja2.Environment().lex(source) if kind not in _NO_CODE]
     before = (first for first, then in pairwise(tokens) if then == ("name", name))
     first_use = next((token for token in before if token != ("operator", ".")), ("name", "set"))

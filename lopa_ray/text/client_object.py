@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic_core import PydanticCustomError
 
 from lopa_ray.errors import short_repr
+from lopa_ray.text.json_content import levels
 
 TAG_MARK = "|"
 """The tags of unions begin with it, which distinguishes them from the fields of a value."""
@@ -33,18 +34,7 @@ MAX_ERRORS = 1000
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether a JSON value nests deeper than `MAX_DEPTH`."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            member
-            for container in level
-            if isinstance(container, dict | list)
-            for member in (container.values() if isinstance(container, dict) else container)
-        ]
-        if not level:
-            return False
-    return True
+    return any(depth > MAX_DEPTH for depth, _ in enumerate(levels(value)))
 
 
 class ClientObject(BaseModel):
@@ -107,7 +97,6 @@ class FieldError:
 
 
 def unknown_field_message(name: str, known: list[str]) -> str:
-    """The error message about a field that does not exist."""
     close = difflib.get_close_matches(name, known, n=1)
     return (
         f"is no known field; did you mean {close[0]}?"

@@ -1,10 +1,8 @@
-"""The wording of decisions: typed questions about an input, each answered by one of a few labels in masked positions.
+"""The wording of decisions: typed questions about an input, each answered by a label in masked positions.
 
-The input is messages of a chat, and a question is one more message of the user's behind them, so the input can be read
-once, alone, for all of its questions. The answer begins with a label, whose tokens are the slot of the question:
-`yes` or `no`, a choice's letter, a level's number. Letters or numbers of one question have as many characters as each
-other, so that they fill slots of one length. The model in the package is trained on these wordings
-(`examples/training`).
+A question is one more message of the user's, so the input can be read once for all of its questions. Labels (`yes` or
+`no`, a letter, a number) of one question have as many characters as each other, so that they fill slots of one length.
+The model in the package is trained on these wordings (`examples/training`).
 """
 
 from __future__ import annotations
@@ -38,35 +36,15 @@ def predicate_question(instructions: str, yes: str | None = None, no: str | None
 
 
 def choice_question(instructions: str, choices: Sequence[str]) -> DecisionQuestion:
-    """Which one of the choices. Raises ValueError for none."""
-    labels = choice_labels(len(choices))
-    return DecisionQuestion(
-        f"{instructions}\n{_listed(labels, choices)}\nAnswer with the label of one choice.", labels
-    )
+    """Which one of the choices. Their labels are letters, or where there are too few of them numbers from 1. Raises
+    ValueError for none."""
+    labels = LETTERS[: len(choices)] if len(choices) <= len(LETTERS) else _numbers(1, len(choices) + 1)
+    return _listing(instructions, labels, choices, "Answer with the label of one choice.")
 
 
 def level_question(instructions: str, levels: Sequence[str]) -> DecisionQuestion:
-    """Which one of the ordered levels. Raises ValueError for none."""
-    labels = level_labels(len(levels))
-    return DecisionQuestion(
-        f"{instructions}\n{_listed(labels, levels)}\nAnswer with the number of one level.", labels
-    )
-
-
-def choice_labels(count: int) -> tuple[str, ...]:
-    """Letters, or where there are too few of them numbers from 1, all with as many digits."""
-    _check_count(count)
-    if count <= len(LETTERS):
-        return tuple(LETTERS[:count])
-    width = len(str(count))
-    return tuple(str(number).zfill(width) for number in range(1, count + 1))
-
-
-def level_labels(count: int) -> tuple[str, ...]:
-    """Numbers from 0, all with as many digits."""
-    _check_count(count)
-    width = len(str(count - 1))
-    return tuple(str(number).zfill(width) for number in range(count))
+    """Which one of the ordered levels, whose labels are numbers from 0. Raises ValueError for none."""
+    return _listing(instructions, _numbers(0, len(levels)), levels, "Answer with the number of one level.")
 
 
 def value_text(value: str | bool) -> str:
@@ -81,14 +59,16 @@ def value_text(value: str | bool) -> str:
 
 
 def described(text: str, description: str | None) -> str:
-    """A choice or a level with its description, if it has one."""
     return text if description is None else f"{text}: {description}"
 
 
-def _check_count(count: int) -> None:
-    if count < 1:
+def _numbers(start: int, stop: int) -> Sequence[str]:
+    """All with as many digits."""
+    return [str(number).zfill(len(str(stop - 1))) for number in range(start, stop)]
+
+
+def _listing(instructions: str, labels: Sequence[str], texts: Sequence[str], asked: str) -> DecisionQuestion:
+    if not texts:
         raise ValueError("a question needs possible answers, got none")
-
-
-def _listed(labels: Sequence[str], texts: Sequence[str]) -> str:
-    return "\n".join(f"{label}: {text}" for label, text in zip(labels, texts, strict=True))
+    listed = "\n".join(f"{label}: {text}" for label, text in zip(labels, texts, strict=True))
+    return DecisionQuestion(f"{instructions}\n{listed}\n{asked}", tuple(labels))

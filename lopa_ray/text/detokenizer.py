@@ -1,9 +1,7 @@
-"""From a canvas that fills in any order to text that can no longer change.
+"""From a canvas that fills in any order to text that can no longer change: that of the tokens before the first mask and
+EOS.
 
-Final is what the decided prefix says: the tokens before the first mask, up to the first EOS. The canvas ends before
-the first position that a later step may edit.
-Two things are held back until more is known: a character whose bytes are not all there, and
-text that may turn out to be the beginning of a stop string.
+Held back is a character whose bytes are not all there, and text that may begin a stop string.
 """
 
 from __future__ import annotations
@@ -44,10 +42,8 @@ class IncrementalDetokenizer:
         """A stop string came; the text ends before it, and nothing more will be added."""
 
     def update(self, canvas: Sequence[int], *, final: bool = False) -> DetokenizedText:
-        """What is new in the canvas. With `final` nothing is held back any more.
-
-        After a stop string, and for a canvas that says nothing new, the text is empty.
-        """
+        """What is new in the canvas. With `final` nothing is held back any more. After a stop string, and for a canvas
+        that says nothing new, the text is empty."""
         if self.stopped:
             return DetokenizedText("", 0)
         prefix = self._decided_prefix(canvas)
@@ -98,7 +94,6 @@ class IncrementalDetokenizer:
         return stable if len(stable) >= len(self.text) else self.text
 
     def _tokens_within(self, prefix: list[int], length: int) -> int:
-        """How many tokens lie wholly within the first `length` characters."""
         low, high = self.num_emitted_tokens, len(prefix)
         while low < high:
             middle = (low + high + 1) // 2

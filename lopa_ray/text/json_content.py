@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 MAX_LEVELS = 32
@@ -16,23 +17,28 @@ MAX_JSON_BYTES = 256 * 1024
 
 
 def json_text(value: Any) -> str:
-    """A value as text: a string as it is, another one as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def levels(value: Any) -> Iterator[list[Any]]:
+    """A JSON value, what is in it, what is in that, and so on. A walk by recursion could fill the stack."""
+    level = [value]
+    while level:
+        yield level
+        level = [
+            member
+            for container in level
+            if isinstance(container, dict | list)
+            for member in (container.values() if isinstance(container, dict) else container)
+        ]
 
 
 def check_json(value: Any) -> None:
     """Raises ValueError for a value beyond the limits."""
-    level, count, depth = [value], 1, 0
-    while level:
-        containers = [member for member in level if isinstance(member, dict | list)]
-        depth += bool(containers)
-        if depth > MAX_LEVELS:
+    count = 0
+    for depth, level in enumerate(levels(value)):
+        if depth >= MAX_LEVELS and any(isinstance(member, dict | list) for member in level):
             raise ValueError(f"it has more than {MAX_LEVELS} levels; allowed: {MAX_LEVELS}; flatten it")
-        level = [
-            member
-            for container in containers
-            for member in (container.values() if isinstance(container, dict) else container)
-        ]
         count += len(level)
         if count > MAX_JSON_VALUES:
             raise ValueError(

@@ -26,4 +26,4 @@ GEMMA_THOUGHT = ReasoningTags("<|channel>thought", "<channel|>", ("<|channel>", 
 
 def reasoning_tags(template: ChatTemplate) -> ReasoningTags:
     """The tags of a chat template: the thought channel if the template has channels, `<think>` in all other cases."""
-    return GEMMA_THOUGHT if template.mentions("<|channel>") else THINK
+    return GEMMA_THOUGHT if "<|channel>" in template.source else THINK

@@ -14,7 +14,6 @@ class RenderedChat:
 
     @property
     def text(self) -> str:
-        """All of it, special tokens included."""
         return "".join(text + (special or "") for text, special in self.runs)
 
     def behind(self, beginning: RenderedChat) -> RenderedChat | None:
@@ -36,5 +35,4 @@ class RenderedChat:
         raise ValueError(f"the chat has no {text!r}")
 
     def replaced(self, old: str, new: str) -> RenderedChat:
-        """The chat with another text in place of `old`, outside of special tokens."""
         return RenderedChat(tuple((run.replace(old, new), special) for run, special in self.runs))

@@ -14,11 +14,10 @@ _PLACEHOLDERS = range(0xF0000, 0xFFFFE)
 class SpecialTokenEscaper:
     """Keeps special tokens from appearing in user text while a template renders it.
 
-    One character of each special token in the text is replaced by a private-use character that occurs nowhere else, so
-    the template can still test, strip and split the text. `unescape` restores the characters. Parts of special tokens
-    are escaped too, because the template's own text may complete them: a text that begins or ends with a part of a
-    token, and a value in messages or tools that is as a whole a part of a token. Special tokens that a template forms
-    by changing letters, or by removing the middle of a text, are not prevented.
+    One character of each special token is replaced by a private-use character that occurs nowhere else, so the template
+    can still test, strip and split the text. Parts of special tokens at the ends of a text, and values that are as a
+    whole a part of a token, are escaped too, because the template's own text may complete them. Tokens that a template
+    forms by changing letters, or by removing the middle of a text, are not prevented.
     """
 
     def __init__(self, special: SpecialTokens, values: Any) -> None:
@@ -39,7 +38,6 @@ class SpecialTokenEscaper:
         return value
 
     def unescape(self, text: str) -> str:
-        """The text with all escaped characters restored."""
         return text.translate({ord(placeholder): char for char, placeholder in self._placeholders.items()})
 
     def _escape_item(self, key: str, value: Any) -> Any:
@@ -82,7 +80,6 @@ class SpecialTokenEscaper:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

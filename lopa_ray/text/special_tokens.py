@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +19,8 @@ class SpecialTokens:
         """None of `tokens` may be empty."""
         self._by_text = {token.content: token for token in tokens}
         texts = self._by_text.keys()
-        self.pattern = re.compile(_alternation(sorted(texts)) if texts else r"(?!)")
+        longest_first = sorted(texts, key=len, reverse=True)
+        self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         """Matches a special token, the longest that begins at a place."""
         self.prefixes = frozenset(text[:i] for text in texts for i in range(1, len(text)))
         self.suffixes = frozenset(text[i:] for text in texts for i in range(1, len(text)))
@@ -28,18 +28,14 @@ class SpecialTokens:
         self._longest = max(map(len, texts), default=0)
 
     def begin_at_end_of(self, text: str) -> bool:
-        """Whether the last characters of a text are the first ones of a special token."""
         return any(text[-n:] in self.prefixes for n in range(1, min(self._longest, len(text) + 1)))
 
     def end_at_beginning_of(self, text: str) -> bool:
-        """Whether the first characters of a text are the last ones of a special token."""
         return any(text[:n] in self.suffixes for n in range(1, min(self._longest, len(text) + 1)))
 
     def split(self, text: str) -> Iterator[tuple[str, str | None]]:
-        """The runs of other text, each with the special token behind it, and None behind the last.
-
-        The white space that `lstrip` and `rstrip` of a token remove is part of neither.
-        """
+        """The runs of other text, each with the special token behind it, and None behind the last. The white space that
+        `lstrip` and `rstrip` of a token remove is part of neither."""
         end = 0
         # White space is no part of the pattern, which would try all of it again at each of its characters.
         while match := self.pattern.search(text, end):
@@ -48,15 +44,3 @@ class SpecialTokens:
             space = _SPACE.match(text, match.end()) if token.rstrip else None
             end = (space or match).end()
         yield text[end:], None
-
-
-def _alternation(ordered: Sequence[str]) -> str:
-    """A pattern that matches the longest of these sorted texts. It tries a beginning that several have only once."""
-    branches = []
-    for _, group in groupby(ordered, key=lambda text: text[:1]):
-        same = list(group)
-        pairs = enumerate(zip(same[0], same[-1], strict=False))
-        common = next((at for at, (one, other) in pairs if one != other), len(same[0]))
-        rest = _alternation([text[common:] for text in same]) if len(same) > 1 else ""
-        branches.append(re.escape(same[0][:common]) + rest)
-    return f"(?:{'|'.join(reversed(branches))})"

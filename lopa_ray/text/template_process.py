@@ -23,14 +23,9 @@ _THEIRS = "transformers.utils.chat_template_utils"
 
 
 class _Renderer:
-    """What runs in the process."""
-
     def render(self, call: str) -> str:
-        """Render a chat; `call`: arguments of `render_jinja_template` of transformers for one chat, in JSON.
-
-        Raises CheckpointError with what the template is or does wrong, and PromptError with what it says against the
-        chat.
-        """
+        """Render a chat; `call`: arguments of `render_jinja_template` of transformers for one chat, in JSON. Raises
+        CheckpointError with what the template is or does wrong, and PromptError with what it says against the chat."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         try:

@@ -1,9 +1,8 @@
 """Tokenizer: converts text to token ids and back, with the tokenizer files of a checkpoint.
 
-Text in chats is always encoded as plain text: `<|im_end|>` or the mask token inside a message is encoded as its
-characters, and only the chat template can write special tokens. In text without a chat template special tokens are
-recognised if the caller asks for that (`parse_special`). Added tokens that a checkpoint does not mark as special, such
-as `<think>`, are treated as ordinary vocabulary.
+Only the chat template can write special tokens: `<|im_end|>` inside a message is encoded as its characters. Text
+without a template has them if the caller asks for that (`parse_special`). Added tokens that a checkpoint does not mark
+as special, such as `<think>`, are ordinary vocabulary.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The characters with which byte-level tokenizers (such as GPT-2's) write bytes, mapped to these bytes.
-
-    Printable bytes are written as themselves, the others from U+0100 on.
-    """
+    """The characters with which byte-level tokenizers (such as GPT-2's) write bytes, mapped to these bytes. Printable
+    bytes are written as themselves, the others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
@@ -70,12 +67,8 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Tokenizer | None:
-        """The tokenizer in the checkpoint folder `path`, or None if the folder has none.
-
-        It reads tokenizer.json, Qwen2's vocab.json and merges.txt, or any other layout that transformers reads without
-        running code of the checkpoint, and the added tokens and chat templates of the folder. Raises `CheckpointError`
-        for files that cannot be used.
-        """
+        """The tokenizer in the checkpoint folder `path`, or None if the folder has none; see `read_tokenizer`. Raises
+        `CheckpointError` for files that cannot be used."""
         try:
             with panics_as_errors():
                 pretrained = read_tokenizer(Path(path))
@@ -89,7 +82,6 @@ class Tokenizer:
 
     @property
     def mask_token_id(self) -> int | None:
-        """The id of its mask token, if it names one."""
         token_id = self._pretrained.mask_token_id
         return token_id if isinstance(token_id, int) else None
 
@@ -100,9 +92,7 @@ class Tokenizer:
 
     def chat_template(self, tools: Sequence[Mapping[str, Any]] = ()) -> ChatTemplate:
         """The checkpoint's template for chats with `tools`, or without any. Of several, transformers selects one.
-
-        Raises PromptError if the checkpoint has no template.
-        """
+        Raises PromptError if the checkpoint has no template."""
         source = self._template_source(tools)
         if source is None:
             raise PromptError("got chat messages, but the checkpoint has no chat template; send plain text")
@@ -178,9 +168,7 @@ class Tokenizer:
 
     def token_text(self, token: int) -> str:
         """The text of one token behind another one, with the space that decoders may strip at the beginning of a text.
-
-        A special token is shown by name, and an id without text as `[id]`.
-        """
+        A special token is shown by name, and an id without text as `[id]`."""
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
         if token in self._special_tokens:
@@ -205,15 +193,10 @@ class Tokenizer:
 
     def regular_token_bytes(self, token: int) -> bytes:
         """As `token_bytes` for the ordinary tokens of a byte-level vocabulary; empty for any other id."""
-        written = self._backend.id_to_token(token)
-        if (
-            written is None
-            or not self.byte_level
-            or token in self._added_ids
-            or not _BYTE_OF.keys() >= set(written)
-        ):
-            return b""
-        return bytes(_BYTE_OF[char] for char in written)
+        written = (
+            self._backend.id_to_token(token) if self.byte_level and token not in self._added_ids else None
+        )
+        return self.token_bytes(token) if written is not None and _BYTE_OF.keys() >= set(written) else b""
 
     def apply_chat_template(
         self,
@@ -232,12 +215,11 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
-        """Render `messages` to text with the checkpoint's chat template.
+        """Render `messages` to text with the checkpoint's chat template, up to where the assistant's answer begins.
 
-        The text ends where the assistant's answer begins. `tools` have the form of OpenAI's API. `variables` are
-        further variables of the template. If the template does not support tools, they are described in messages.
-        Raises `PromptError` for messages that cannot be rendered, and `CheckpointError` for a template that is not
-        valid Jinja.
+        `tools` have the form of OpenAI's API; if the template does not support them, they are described in messages.
+        `variables` are further variables of the template. Raises `PromptError` for messages that cannot be rendered,
+        and `CheckpointError` for a template that is not valid Jinja.
         """
         template = self.chat_template(tools)
         messages = read_messages(messages)
@@ -250,12 +232,9 @@ class Tokenizer:
         return SpecialTokens(self._special_tokens.values())
 
     def encode_chat(self, chat: RenderedChat, *, continues: bool = False) -> list[int]:
-        """Encode a rendered chat to ids. Special tokens are recognised only where the template wrote them.
-
-        The tokenizer adds none of its own: the template has written those that a chat begins and ends with. With
+        """Encode a rendered chat to ids, with the special tokens that the template wrote and no others. With
         `continues` the text follows another, so that it gets no space of a beginning. Raises `PromptError` for text
-        that cannot be encoded.
-        """
+        that cannot be encoded."""
         ids: list[int] = []
         by_text = {token.content: i for i, token in self._special_tokens.items()}
         for at, (text, special) in enumerate(chat.runs):
@@ -288,7 +267,6 @@ class Tokenizer:
 
 
 def _as_text(backend: Backend) -> Backend:
-    """A copy that encodes the text of special tokens as plain text."""
     copy = deepcopy(backend)
     copy.encode_special_tokens = True
     return copy

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.json_file import check_file, read_json
-from lopa_ray.model.transformers_package import import_transformers
+from lopa_ray.model.checkpoint.json_file import check_file, read_json
+from lopa_ray.model.transformers_models.package import import_transformers
 from lopa_ray.text.tokenizer_limits import (
     check_added_tokens,
     check_encoding,
@@ -43,9 +43,9 @@ _SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     """The tokenizer in a checkpoint folder, or None if the folder has none.
 
-    tokenizer.json is read as it is, whatever class the folder names. Qwen2's vocab.json and merges.txt are read with
-    Qwen2's class, also if the folder names Dream's class. Any other layout is read with the class that `AutoTokenizer`
-    selects. Raises `CheckpointError` for files that cannot be used.
+    tokenizer.json is read whatever class the folder names, Qwen2's vocab.json and merges.txt with Qwen2's class, and
+    any other layout with the class that `AutoTokenizer` selects. Raises `CheckpointError` for files that cannot be
+    used.
     """
     for file in _files(folder):
         check_file(file)
@@ -78,7 +78,6 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
 
 
 def template_file(folder: Path, name: str = "default") -> Path:
-    """The file with the chat template of that name."""
     file = folder / (_TEMPLATE if name == "default" else f"{_NAMED_TEMPLATES}/{name}.jinja")
     return file if file.exists() else folder / _CONFIG
 
@@ -97,7 +96,8 @@ def _files(folder: Path) -> list[Path]:
 def _without_byte_order_marks(folder: Path) -> Iterator[Path]:
     """The folder, or one for the time being with the same files without these marks, which transformers cannot read or
     takes for text."""
-    marked = [file for file in _files(folder) if file.is_file() and _is_marked(file)]
+    files = [file for file in _files(folder) if file.is_file()]
+    marked = [file for file in files if file.read_bytes().startswith(BYTE_ORDER_MARK)]
     if not marked:
         yield folder
         return
@@ -110,11 +110,6 @@ def _without_byte_order_marks(folder: Path) -> Iterator[Path]:
             else:
                 copy.symlink_to(file.absolute())
         yield Path(name)
-
-
-def _is_marked(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
 
 
 def _find_layout(folder: Path, config: Mapping[str, Any]) -> tuple[str, list[Path]] | None:
@@ -169,10 +164,8 @@ def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokeniz
 
 
 def _check_class(pretrained: Any, folder: Path, files: list[Path]) -> None:
-    """Raise CheckpointError if a class is not supported here, or did not find all files that it needs.
-
-    A class that finds none of its files may load without an error, with a vocabulary of a few special tokens only.
-    """
+    """Raise CheckpointError if a class is not supported here, or did not find all files that it needs. A class that
+    finds none of its files may load without an error, with a vocabulary of a few special tokens only."""
     fast, kind = import_transformers().PreTrainedTokenizerFast, type(pretrained)
     if not isinstance(pretrained, fast):
         raise CheckpointError(
@@ -211,10 +204,8 @@ def _check_ids(pretrained: PreTrainedTokenizerFast, listed: Mapping[int, str], w
 
 
 def _mark_tokens(pretrained: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> None:
-    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops those of tokens with a role.
-
-    A token with a role, such as the mask token, is marked as special even if its file does not mark it.
-    """
+    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops those of tokens with a role. A
+    token with a role, such as the mask token, is marked as special even if its file does not mark it."""
     backend = pretrained.backend_tokenizer
     flagged = _tokens_with_flags(config) if _LISTED in config else {}
     tokens = {
@@ -236,13 +227,7 @@ def _check_templates(folder: Path, config: Mapping[str, Any]) -> None:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: cannot be read ({error}); download it again") from None
     template = config.get("chat_template")
-    entries = template if isinstance(template, list) else [{"name": "default", "template": template or ""}]
-    if not files and not all(
-        isinstance(entry, dict)
-        and isinstance(entry.get("name"), str)
-        and isinstance(entry.get("template"), str)
-        for entry in entries
-    ):
+    if not files and not isinstance(template, str | list | None):
         raise CheckpointError(
             f"{folder / _CONFIG}: got chat_template of type {type(template).__name__}; it must be text, or a list of "
             "objects with name and template: correct the file"

@@ -74,7 +74,7 @@ def check_tokenizer(file: Path, whole: Mapping[str, Any]) -> None:
                 f"{file}: got a {part} that can make a text {growth:.3g} times longer; allowed: {LARGEST_GROWTH} "
                 "times; correct the file"
             )
-        for pattern in _patterns(rules):
+        for pattern in (rule["Regex"] for rule in rules if isinstance(rule.get("Regex"), str)):
             _try_pattern(pattern, f"{file}: got the pattern {pattern[:200]!r} in its {part}")
 
 
@@ -147,7 +147,6 @@ def check_added_tokens(file: Path, contents: Collection[Any], special: Iterable[
 
 
 def _values(value: Any) -> Iterator[Any]:
-    """A JSON value and all values in it."""
     yield value
     for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         yield from _values(each)
@@ -167,10 +166,6 @@ def _growth(rule: Mapping[str, Any]) -> float:
         replacements = table[4 + int.from_bytes(table[:4], "little") :]
         return float(max(1, *map(len, replacements.split(b"\x00"))))
     return 1.0
-
-
-def _patterns(rules: list[Mapping[str, Any]]) -> list[str]:
-    return [rule["Regex"] for rule in rules if isinstance(rule.get("Regex"), str)]
 
 
 def _try_pattern(pattern: str, got: str) -> None:

@@ -21,10 +21,8 @@ _logged: set[str] = set()
 
 class TolerantObject(ClientObject):
     """A part of a conversation. Unknown fields are ignored, as vLLM does: clients hand messages back as another server
-    or a library of theirs wrote them (`id`, `cache_control`).
-
-    The log names a field the first time that it has a value.
-    """
+    or a library of theirs wrote them (`id`, `cache_control`). The log names a field the first time that it has a
+    value."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,8 +1,5 @@
-"""ToolFormat: how functions are described to a model, and how the model writes function calls into its text.
-
-The checkpoint's chat template shows the format that the model was trained with. `TOOL_FORMATS` lists the supported
-formats. To support another format, add an entry there.
-"""
+"""ToolFormat: how functions are described to a model, and how the model writes function calls into its text. The
+checkpoint's chat template shows which of `TOOL_FORMATS` the model was trained with."""
 
 from __future__ import annotations
 
@@ -13,12 +10,11 @@ from typing import Any, ClassVar
 
 from lopa_ray.text.chat_template import ChatTemplate, Message
 from lopa_ray.text.gemma_arguments import QUOTE, read_arguments, write_arguments
+from lopa_ray.text.json_content import json_text
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function call."""
-
     name: str
     arguments: str
     """The arguments as the JSON text of an object."""
@@ -47,17 +43,14 @@ class ToolFormat:
         return (self.trigger, self.separator, self.end)
 
     def write(self, call: ToolCall) -> str:
-        """A call as the model would write it."""
         return f"{self.opening}{call.name}{self.separator} {call.arguments}{self.closing}"
 
     def split(self, text: str) -> tuple[str, str] | None:
-        """Split `text`, which follows a trigger, into the body of the call and the text after the call.
-
-        Returns None if the call has not ended yet.
-        """
+        """Split `text`, which follows a trigger, into the body of the call and the text after the call. Returns None if
+        the call has not ended yet."""
         if self.end:
             at = text.find(self.end)
-            while at >= 0 and _ends_within_string(text[:at]):
+            while at >= 0 and self._ends_within_string(text[:at]):
                 at = text.find(self.end, at + 1)
             return None if at < 0 else (text[:at], text[at + len(self.end) :])
         start = text.find("{")
@@ -66,6 +59,17 @@ class ToolFormat:
         except (ValueError, RecursionError):
             return None
         return None if length < 0 else (text[: start + length], text[start + length :])
+
+    def _ends_within_string(self, text: str) -> bool:
+        """Whether the JSON object that begins in `text` ends inside an unterminated string."""
+        _, brace, rest = text.partition("{")
+        try:
+            json.loads(brace + rest)
+        except json.JSONDecodeError as error:
+            return error.msg.startswith("Unterminated string")
+        except (ValueError, RecursionError):
+            return False
+        return False
 
     def parse(self, body: str) -> ToolCall | None:
         """The call in a body; None if the body is not a valid call. Any white space between its parts is accepted."""
@@ -99,12 +103,8 @@ class GemmaToolFormat(ToolFormat):
     def write(self, call: ToolCall) -> str:
         return f"{self.opening}{call.name}{write_arguments(json.loads(call.arguments))}{self.closing}"
 
-    def split(self, text: str) -> tuple[str, str] | None:
-        """See `ToolFormat`. A string of the arguments may contain the end of a call."""
-        at = text.find(self.end)
-        while at >= 0 and text.count(QUOTE, 0, at) % 2:
-            at = text.find(self.end, at + 1)
-        return None if at < 0 else (text[:at], text[at + len(self.end) :])
+    def _ends_within_string(self, text: str) -> bool:
+        return text.count(QUOTE) % 2 == 1
 
     def parse(self, body: str) -> ToolCall | None:
         before, brace, rest = body.partition("{")
@@ -133,17 +133,14 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
 
 def tool_format(template: ChatTemplate) -> ToolFormat:
     """The tool format of a chat template. It is the Hermes format if the template contains no known trigger."""
-    return next((known for known in TOOL_FORMATS.values() if template.mentions(known.trigger)), HERMES)
+    return next((known for known in TOOL_FORMATS.values() if known.trigger in template.source), HERMES)
 
 
 def without_tool_messages(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], known: ToolFormat
 ) -> list[Message]:
-    """The same chat for a template that does not support tools.
-
-    The tools are described in the system message, calls become part of the assistant's text, and the results of
-    functions become messages of the user.
-    """
+    """The same chat for a template that does not support tools. The tools are described in the system message, calls
+    become part of the assistant's text, and the results of functions become messages of the user."""
     written: list[dict[str, Any]] = []
     for message in messages:
         content = message["content"]
@@ -153,7 +150,7 @@ def without_tool_messages(
                 written[-1]["content"] += f"\n{content}"
                 continue
         calls = [
-            known.write(ToolCall(call["function"]["name"], _arguments_text(call["function"]["arguments"])))
+            known.write(ToolCall(call["function"]["name"], json_text(call["function"]["arguments"])))
             for call in message.get("tool_calls", ())
         ]
         text = "\n".join([content, *calls] if content else calls) if calls else content
@@ -178,19 +175,3 @@ def _description(tools: Sequence[Mapping[str, Any]], known: ToolFormat) -> str:
         f"# Tools\n\nYou can call these functions:\n<tools>\n{listed}\n</tools>\n\n"
         f"Write a call, with its arguments as a JSON object, in this form:\n{shape}"
     )
-
-
-def _ends_within_string(text: str) -> bool:
-    """Whether the JSON object that begins in `text` ends inside an unterminated string."""
-    _, brace, rest = text.partition("{")
-    try:
-        json.loads(brace + rest)
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except (ValueError, RecursionError):
-        return False
-    return False
-
-
-def _arguments_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -27,7 +27,7 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "2 workers, SDAR-MoE": {
         "group": {"num_workers": 2},
-        "model": {"path": str(TINY_EXPERTS["sdar-moe"])},
+        "model": {"path": str(TINY_EXPERTS["sdar_moe"])},
     },
     **{
         f"2 workers, {name}, steps in parts": {

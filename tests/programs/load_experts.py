@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import Quantization
-from lopa_ray.model.implementation import read_weights
+from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.tensor_parallel import SingleShard
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
@@ -26,7 +26,7 @@ def load(folder: Path, quantization: Quantization, rank: int, size: int) -> Tran
     """The shard, which is not connected to others."""
     config = load_config(folder).with_quantization(quantization).with_expert_parallel(True)
     shard = SingleShard(rank, size)
-    weights = read_weights(config, folder, dtype=torch.float32, tp_group=shard)
+    weights = implementation_of(config, torch.float32, tp_group=shard).read_weights(folder)
     return build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=shard)
 
 

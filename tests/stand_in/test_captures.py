@@ -20,7 +20,7 @@ from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.protocol.plan import Plan
 from support.checked_graph import CheckedGraph, storage_of

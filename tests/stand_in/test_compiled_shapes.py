@@ -17,9 +17,9 @@ from lopa_lab.bench.step_plans import step_of
 from lopa_ray.kernels import fp8
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.triton import row_scores, slot_attention
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantized import probe_kernels
+from lopa_ray.model.quantization.weight_formats import probe_kernels
 from support.cubins import Resources
 from support.deviceless_triton import compiled_kernels, deviceless_triton, launcher_of
 from support.empty_models import empty_model

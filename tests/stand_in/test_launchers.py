@@ -23,7 +23,7 @@ from lopa_ray.execution.model_loader import warm_up
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.operators import LAUNCHES
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.deviceless_triton import (
@@ -44,6 +44,7 @@ from support.fake_steps import (
     config_of,
     fp8_config_of,
     in_segments,
+    launches_of,
     runner_of,
     two_plans,
 )
@@ -192,16 +193,12 @@ def test_a_variant_more_is_found(variants: Variants) -> None:
     assert variants.by_kernel == {"_silu_mul": 4}
 
 
-MOST_LAUNCHES = {
-    "dream": (14, 14, 30),
-    "llada": (19, 19, 43),
-    "sdar": (19, 19, 43),
-    "sdar_moe": (34, 34, 52),
-    "llada2": (31, 31, 59),
-    "fast_dllm_v2": (14, 14, 30),
-    "nemotron": (19, 19, 43),
+LAUNCHES_OF_LAYERS = {
+    "none": {"dense": 5, "experts": 10, "shared": 1},
+    "w8": {"dense": 5, "experts": 10, "shared": 1},
+    "w8a8": {"dense": 13, "experts": 16, "shared": 5},
 }
-"""Family → Triton kernels of a step of its tiny model, by format: none, w8, w8a8."""
+"""Format → Triton kernels of a step for each layer, by its kind."""
 
 
 @pytest.mark.parametrize(("requests", "branches", "rows"), [(1, 1, 16), (SLOTS, 4, 16)])
@@ -214,8 +211,8 @@ def test_a_step_launches_as_many_kernels_for_any_number_of_requests(
     runner.execute(step_of(runner, [first] * requests))
     before = variants.launches.total()
     runner.execute(step_of(runner, [second] * requests))
-    most = dict(zip(("none", "w8", "w8a8"), MOST_LAUNCHES[family], strict=True))
-    assert 0 < variants.launches.total() - before <= most[quantization]
+    most = launches_of(family, once=4, **LAUNCHES_OF_LAYERS[quantization])
+    assert 0 < variants.launches.total() - before <= most
 
 
 # Host time

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.config import TransformersConfig
-from lopa_ray.model.implementation import build_model, random_weights
-from lopa_ray.model.transformers_config import make_pretrained_config
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.implementation import implementation_of
+from lopa_ray.model.transformers_models.config import make_pretrained_config
+from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from support.empty_models import empty_on
 from support.fake_cuda import CUDA, fake_cuda
 from support.fake_steps import log_step, runner_of
@@ -40,8 +40,8 @@ def model_on_a_gpu(config: TransformersConfig, dtype: torch.dtype) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    weights = random_weights(config, 0, dtype, "cpu")
-    model = build_model(config, weights, dtype=dtype, device="cpu")
+    implementation = implementation_of(config, dtype)
+    model: Any = implementation.build_model(implementation.random_weights(0))
     with torch.device("meta"):
         usual = AutoModelForCausalLM.from_config(make_pretrained_config(config.config_json))
     if config.family in EXPERTS:
@@ -66,8 +66,8 @@ def test_steps(model_type: str, dtype: torch.dtype, tmp_path: Path) -> None:
 def test_experts_as_on_cpus_would_wait(tmp_path: Path) -> None:
     """So `build_model` must not take them on GPUs."""
     config = config_of("qwen3_moe", tmp_path)
-    weights = random_weights(config, 0, torch.bfloat16, "cpu")
-    model = build_model(config, weights, dtype=torch.bfloat16, device="cpu")
+    implementation = implementation_of(config, torch.bfloat16)
+    model: Any = implementation.build_model(implementation.random_weights(0))
     with fake_cuda():
         empty_on(model, CUDA)
         with pytest.raises(DynamicOutputShapeException):

@@ -11,10 +11,10 @@ from torch import Tensor
 from lopa_lab.bench.step_plans import plan_of, step_of
 from lopa_ray.execution.attention import AttentionBackend, PackedAttention
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import Fp8Scales, NativeConfig, Quantization
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.quantized import probe_kernels
+from lopa_ray.model.quantization.weight_formats import probe_kernels
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.plan import Plan, StepPlan
 from support.device_log import DeviceLog
@@ -62,6 +62,14 @@ def config_of(family: str, quantization: Quantization = "none") -> NativeConfig:
     assert isinstance(tiny, NativeConfig)
     ids = {"vocab_size": VOCAB, "mask_token_id": VOCAB - 1, "eos_token_id": VOCAB - 2}
     return replace(tiny, family=family, **ids).with_quantization(quantization)
+
+
+def launches_of(family: str, once: int, dense: int, experts: int, shared: int) -> int:
+    """The kernels of a step of a family's tiny model: `once`, and those of each layer by its kind."""
+    config = config_of(family)
+    sparse = [layer for layer in range(config.num_layers) if not config.is_dense(layer)]
+    has_shared = config.experts is not None and config.experts.shared > 0
+    return once + dense * config.num_layers + (experts - dense + shared * has_shared) * len(sparse)
 
 
 def fp8_config_of(family: str, scales: Fp8Scales) -> NativeConfig:

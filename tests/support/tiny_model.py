@@ -20,13 +20,14 @@ from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.canvas_model import CanvasModel
-from lopa_ray.model.canvas_weights import build_model, read_weights
-from lopa_ray.model.checkpoint import load_model
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.config import CanvasConfig, Quantization
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import load_model
+from lopa_ray.model.config import Quantization
+from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
+from lopa_ray.model.transformers_models.canvas_model import CanvasModel
+from lopa_ray.model.transformers_models.model_config import CanvasConfig
 from support.paths import MODELS
 
 TINY_MODEL = MODELS / "dream-tiny-4l"
@@ -34,24 +35,15 @@ TINY_MODEL = MODELS / "dream-tiny-4l"
 CANVAS_MODEL = MODELS / "diffusion-gemma-tiny-3l"
 """Has no mask token; its canvases have 16 positions."""
 
-TINY_MODELS = {
-    "dream": "dream-tiny-2l",
-    "llada": "llada-tiny-3l",
-    "sdar": "sdar-tiny-3l",
-    "fast_dllm_v2": "dream-tiny-2l",
-    "nemotron": "nemotron-tiny-3l",
-    "sdar_moe": "sdar-moe-tiny-3l",
-    "llada2": "llada2-tiny-3l",
-}
-"""Family → the recorded model that has its tensors. Those of Fast-dLLM v2 are Dream's."""
+TINY_MODELS = {family.name: family.tiny_model for family in FAMILIES}
 
 ALL_MODELS = tuple(dict.fromkeys(TINY_MODELS.values()))
 
-DENSE_FAMILIES = tuple(family.name for family in FAMILIES if family.router is None)
+DENSE_FAMILIES = tuple(family.name for family in FAMILIES if not family.has_experts)
 
 DENSE_MODELS = tuple(dict.fromkeys(TINY_MODELS[name] for name in DENSE_FAMILIES))
 
-TINY_EXPERTS = {name: MODELS / f"{name}-tiny-3l" for name in ("sdar-moe", "llada2")}
+TINY_EXPERTS = {family.name: MODELS / family.tiny_model for family in FAMILIES if family.has_experts}
 """Models with experts, whose blocks are counted from position 0."""
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7], list(range(20, 60)), [9] * 11, [77]]
@@ -132,8 +124,10 @@ def load_canvas_model() -> CanvasModel:
     """The recorded model without a mask token, on the CPU."""
     config = load_config(CANVAS_MODEL, "transformers")
     assert isinstance(config, CanvasConfig)
-    weights = read_weights(config, CANVAS_MODEL, dtype=torch.float32)
-    return build_model(config, weights, dtype=torch.float32, device="cpu")
+    implementation = CanvasImplementation(config, torch.float32)
+    model = implementation.build_model(implementation.read_weights(CANVAS_MODEL))
+    assert isinstance(model, CanvasModel)
+    return model
 
 
 @cache

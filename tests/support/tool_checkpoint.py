@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, pre_tokenizers, trainers
 
-from lopa_ray.model.checkpoint import save_model
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.weights import random_model
 from support.paths import DATA, MODELS
 

@@ -36,7 +36,7 @@ def public_functions() -> Iterator[tuple[str, Function]]:
     classes = [
         node for module in modules.values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)
     ]
-    bases = {base for node in classes for base in map(ast.unparse, node.bases)}
+    bases = {ast.unparse(base).partition("[")[0] for node in classes for base in node.bases}
     declared = Counter(
         function.name
         for node in classes

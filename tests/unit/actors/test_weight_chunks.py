@@ -9,7 +9,7 @@ import torch
 
 from actors import weight_chunks
 from actors.weight_chunks import from_chunks, to_chunks
-from lopa_ray.model.checkpoint import read_weights
+from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.weights import Weights
 from support.fp8_checkpoints import LAYOUTS, save_fp8

@@ -18,13 +18,15 @@ from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.config.yaml_files import CONFIGS
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.model.families import FAMILIES
-from lopa_ray.model.published_checkpoints import PUBLISHED_CHECKPOINTS
+from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.transformers_models.families import KNOWN_FAMILIES
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
 from support.paths import GOLDEN, MODELS, ROOT
 
 SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
+PUBLISHED_CHECKPOINTS = [row for family in KNOWN_FAMILIES for row in family.checkpoints]
+FAMILY_OF = {row.name: family.name for family in KNOWN_FAMILIES for row in family.checkpoints}
 DIFFUSION_GEMMA = ROOT / "tests" / "data" / "diffusion_gemma_26b_config.json"
 
 
@@ -109,12 +111,12 @@ def test_published_weights_are_those_of_the_shape(name: str, shape: str, tmp_pat
     )
     needs = json.loads(models(str(tmp_path), "--json", "--set", "model.dtype=bfloat16"))
     assert round(needs["formats"][0]["weights_bytes"] / 2**30, 1) == row.weights_gib
-    assert needs["family"] == row.family
+    assert needs["family"] == FAMILY_OF[name]
 
 
 def test_published_weights_of_diffusion_gemma(tmp_path: Path) -> None:
     """Its sizes are those that transformers' code of the model states; a native shape of it does not exist."""
-    (row,) = (row for row in PUBLISHED_CHECKPOINTS if row.family == "diffusion_gemma")
+    (row,) = (row for row in PUBLISHED_CHECKPOINTS if FAMILY_OF[row.name] == "diffusion_gemma")
     shutil.copy(DIFFUSION_GEMMA, tmp_path / "config.json")
     needs = json.loads(models(str(tmp_path), "--json"))
     by_dtype = {size["dtype"]: size["weights_bytes"] for size in needs["formats"]}

@@ -16,7 +16,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import SettingsError
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.transformer import Transformer
 from support.checkpoints import edit_json, load, logits, refused
 from support.fake_model import VOCABULARY, FakeModel

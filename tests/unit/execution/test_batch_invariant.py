@@ -15,7 +15,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels import invariant_linear as products
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
-from lopa_ray.model.checkpoint import load_model
+from lopa_ray.model.checkpoint.native_checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.linear import check_places
 from lopa_ray.model.tensor_parallel import OrderedSums

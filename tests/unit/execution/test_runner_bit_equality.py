@@ -20,9 +20,9 @@ from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, TILE_ROWS, head_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.sdpa import sdpa
-from lopa_ray.model.implementation import build_model, random_weights
+from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.transformers_config import parse_transformers_config
+from lopa_ray.model.transformers_models.config import parse_transformers_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.protocol.events import RequestFailure
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
@@ -48,8 +48,8 @@ def model_of(name: str) -> MaskPredictor:
     if name.startswith("transformers:"):
         text = config_json(name.removeprefix("transformers:"))
         by_transformers = parse_transformers_config(text, {}, name)
-        weights = random_weights(by_transformers, 0, torch.float32, "cpu")
-        return build_model(by_transformers, weights, dtype=torch.float32, device="cpu")
+        implementation = implementation_of(by_transformers, torch.float32)
+        return implementation.build_model(implementation.random_weights(0))
     name, _, quantization = name.partition("+")
     if name not in SHAPES:
         return load_tiny_model(name, quantization or "none")

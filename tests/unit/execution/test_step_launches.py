@@ -22,9 +22,9 @@ from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.padding import bucket_rows, padded_rows
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.experts import MixtureOfExperts
-from lopa_ray.model.quantized import probe_kernels
+from lopa_ray.model.quantization.weight_formats import probe_kernels
 from lopa_ray.model.tensor_parallel import SingleShard
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids

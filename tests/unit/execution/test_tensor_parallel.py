@@ -19,12 +19,13 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.checkpoint import save_model
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.checkpoint_files import TensorFiles
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
+from lopa_ray.model.checkpoint.tensor_files import TensorFiles
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
-from lopa_ray.model.implementation import read_weights
+from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.tensor_parallel import shard_parameter, shard_range
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, random_model, shard_weights
@@ -63,7 +64,9 @@ FILES = {
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 
 
-EXPERTS_CUT = [name for name in FILES if name.startswith(("sdar_moe", "llada2", "mbd/mbd_llada2"))]
+EXPERTS_CUT = [
+    name for name in FILES if any(family.name in name for family in FAMILIES if family.has_experts)
+]
 """Tiny experts are too narrow to be cut, unless that is asked for."""
 
 
@@ -185,11 +188,11 @@ def test_a_shard_reads_its_own_experts_and_no_others(tmp_path: Path, monkeypatch
     groups = ShardThreads(3).tp_groups
     for tp_group, own in zip(groups, (range(6), range(6, 11), range(11, 16)), strict=True):
         read.clear()
-        weights = read_weights(config, tmp_path, dtype=torch.float32, tp_group=tp_group)
+        weights = implementation_of(config, torch.float32, tp_group=tp_group).read_weights(tmp_path)
         shard = build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=tp_group)
         experts = {int(name.split(".experts.")[1].split(".")[0]) for name in read if ".experts." in name}
         assert experts == {*own} and len(read) == len({*read})
-        all_weights = read_weights(config, tmp_path, dtype=torch.float32)
+        all_weights = implementation_of(config, torch.float32).read_weights(tmp_path)
         wanted = dict(shard_weights(all_weights, config, tp_group.rank, tp_group.size))
         for name, parameter in shard.named_parameters():
             assert torch.equal(parameter, wanted[name]), name

@@ -16,9 +16,9 @@ from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.checkpoint import save_model
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.families import family_of
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
+from lopa_ray.model.families.native import family_of
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model, weight_bytes
 from support.checkpoints import UNMASKED_CASES, edit_json, edit_tensors, load, logits, refused, shard

@@ -19,10 +19,10 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.grouped_matmul import _has_grouped_mm, grouped_matmul
-from lopa_ray.model import checkpoint_files
-from lopa_ray.model.checkpoint import load_model, save_model
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.checkpoint_files import TensorFiles
+from lopa_ray.model.checkpoint import tensor_files as checkpoint_files
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
+from lopa_ray.model.checkpoint.tensor_files import TensorFiles
 from lopa_ray.model.experts import Experts, MixtureOfExperts
 from lopa_ray.model.experts_config import ExpertsConfig
 from lopa_ray.model.router import Router

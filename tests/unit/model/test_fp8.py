@@ -17,13 +17,12 @@ from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels import fp8
-from lopa_ray.model import implementation
-from lopa_ray.model.checkpoint import load_model, read_weights, save_model
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import load_model, read_weights, save_model
 from lopa_ray.model.config import Fp8Scales
-from lopa_ray.model.experts import Fp8ExpertLinear
-from lopa_ray.model.families import family_of
-from lopa_ray.model.quantized import Fp8Linear
+from lopa_ray.model.families.native import family_of
+from lopa_ray.model.implementation import implementation_of
+from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear, Fp8Linear
 from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
@@ -155,7 +154,7 @@ def test_scales_are_cut_as_weights_are(name: str, layout: str, expert_parallel: 
         config = config.with_expert_parallel(expert_parallel)
     groups = ShardThreads(2).tp_groups
     for group in groups:
-        weights = implementation.read_weights(config, stored, dtype=torch.float32, tp_group=group)
+        weights = implementation_of(config, torch.float32, tp_group=group).read_weights(stored)
         shard = build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=group)
         checked = 0
         for module_name, module in shard.named_modules():

@@ -18,12 +18,12 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.kernels.fp8 import by_group, has_fp8_kernel, quantize_groups, unfold
-from lopa_ray.model import implementation, weights
-from lopa_ray.model.checkpoint import load_model, save_model
-from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model import weights
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
 from lopa_ray.model.config import Fp8Scales
-from lopa_ray.model.experts import Fp8ExpertLinear
-from lopa_ray.model.quantized import Fp8Linear
+from lopa_ray.model.implementation import implementation_of
+from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear, Fp8Linear
 from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
@@ -68,7 +68,7 @@ def rounding(x: Tensor) -> Tensor:
 
 
 def layer_of(weight: Tensor, bias: Tensor | None = None) -> Fp8Linear:
-    layer = Fp8Linear(weight.shape[1], weight.shape[0], bias=bias is not None, width=weight.shape[1])
+    layer = Fp8Linear((weight.shape[0], weight.shape[1]), weight.shape[1], bias=bias is not None)
     quantized, scale = quantize_groups(weight, weight.shape[1])
     layer.weight = nn.Parameter(quantized, requires_grad=False)
     layer.group_scale = nn.Parameter(by_group(scale), requires_grad=False)
@@ -254,7 +254,7 @@ def test_shards_have_parts_of_the_whole_weights(name: str, expert_parallel: bool
         config = config.with_expert_parallel(expert_parallel)
     restored = converted(whole)
     for group in ShardThreads(2).tp_groups:
-        read = implementation.read_weights(config, MODELS / name, dtype=torch.float32, tp_group=group)
+        read = implementation_of(config, torch.float32, tp_group=group).read_weights(MODELS / name)
         shard = build_model(config, read, dtype=torch.float32, device="cpu", tp_group=group)
         parts = converted(shard)
         assert parts.keys() == restored.keys()

@@ -17,7 +17,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.generation_defaults import read_generation_defaults
+from lopa_ray.model.checkpoint.generation_defaults import read_generation_defaults
 from support.paths import GOLDEN
 
 SDAR = GOLDEN / "models" / "sdar-tiny-3l"

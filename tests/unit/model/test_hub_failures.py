@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants, file_download
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.hub import download, pin
+from lopa_ray.model.hub.repository import download, pin
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
 

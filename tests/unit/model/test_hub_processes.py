@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 DOWNLOAD = """
 import json, sys, time
-from lopa_ray.model.hub import download, pin
+from lopa_ray.model.hub.repository import download, pin
 untouched = not {"huggingface_hub", "torch", "transformers"} & sys.modules.keys()
 import huggingface_hub
 start = time.monotonic()

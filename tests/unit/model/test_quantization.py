@@ -21,10 +21,9 @@ from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.int8 import exact_matmul
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
-from lopa_ray.model import quantized
-from lopa_ray.model.checkpoint import load_model, save_model
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.quantized import Int8Linear, quantize_rows
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
+from lopa_ray.model.quantization.int8_layers import Int8Linear, quantize_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from support.paths import MODELS
@@ -35,9 +34,7 @@ IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 
 
 def layer(weight: Tensor, bias: Tensor | None = None, *, int8_activations: bool = True) -> Int8Linear:
-    linear = Int8Linear(
-        weight.shape[1], weight.shape[0], bias=bias is not None, int8_activations=int8_activations
-    )
+    linear = Int8Linear((weight.shape[0], weight.shape[1]), int8_activations, bias=bias is not None)
     quantized_weight, scale = quantize_rows(weight)
     linear.weight, linear.weight_scale = nn.Parameter(quantized_weight, False), nn.Parameter(scale, False)
     linear.bias = None if bias is None else nn.Parameter(bias, False)
@@ -114,7 +111,7 @@ def test_a_kernel_that_fails_or_saturates_is_not_used(monkeypatch, caplog) -> No
     a, b = (torch.full((n, 40), 100, dtype=torch.int8) for n in (3, 5))
     for kernel, reason in ((fails, "multiple of 8"), (saturates, "saturates")):
         has_int8_kernel.cache_clear()
-        monkeypatch.setattr(quantized.torch, "_int_mm", kernel)
+        monkeypatch.setattr(torch, "_int_mm", kernel)
         assert (int8_matmul(a, b) == 400_000).all()
         assert reason in caplog.records[-1].message
     has_int8_kernel.cache_clear()

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.config import NativeConfig, TransformersConfig
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from support.checkpoints import edit_json
 from support.paths import MODELS
 from support.transformers_checkpoints import bidirectional_logits, runner_of, save_checkpoint

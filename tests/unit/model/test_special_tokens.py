@@ -10,7 +10,7 @@ import pytest
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.model_config import ModelConfig
 from support.checkpoints import edit_json
 from support.paths import MODELS
 from support.tokenizer_folders import write_whole

@@ -18,11 +18,11 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_loader import load_weights
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.families import FAMILIES
-from lopa_ray.model.implementation import build_model, random_weights, weight_bytes
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.transformers_model import TransformersModel
+from lopa_ray.model.transformers_models.model import TransformersModel
 from support.checkpoints import edit_json, edit_tensors
 from support.paths import GOLDEN, MODELS
 from support.tiny_model import DENSE_FAMILIES, TINY_MODELS
@@ -149,7 +149,7 @@ def test_weights_are_counted_without_being_read(folder: Path) -> None:
     spec = spec_of(folder)
     weights = dict(load_weights(spec, "cpu"))
     assert spec.weight_bytes == sum(tensor.nbytes for tensor in weights.values())
-    assert spec.weight_bytes == weight_bytes(load_config(folder), torch.float32)
+    assert spec.weight_bytes == implementation_of(load_config(folder), torch.float32).weight_bytes()
     # As torch aligns its own memory: products may round by where their operands lie.
     assert all(tensor.data_ptr() % 64 == 0 for tensor in weights.values())
 
@@ -160,7 +160,7 @@ def test_models_of_the_same_weights_share_their_memory() -> None:
     weights = dict(load_weights(spec, "cpu"))
     before = {name: tensor.clone() for name, tensor in weights.items()}
     models = [
-        build_model(spec.model, iter(weights.items()), dtype=torch.float32, device="cpu") for _ in range(2)
+        implementation_of(spec.model, torch.float32).build_model(iter(weights.items())) for _ in range(2)
     ]
     for model in models:
         assert isinstance(model, TransformersModel)
@@ -176,14 +176,14 @@ def test_missing_weights_are_an_error() -> None:
     weights = dict(load_weights(spec, "cpu"))
     del weights["model.norm.weight"]
     with pytest.raises(ValueError, match=r"dream model of these weights: model\.norm\.weight is missing"):
-        build_model(spec.model, iter(weights.items()), dtype=torch.float32, device="cpu")
+        implementation_of(spec.model, torch.float32).build_model(iter(weights.items()))
 
 
 def test_random_weights_follow_the_seed() -> None:
-    config = spec_of(MODELS / "dream-tiny-2l").model
+    implementation = implementation_of(spec_of(MODELS / "dream-tiny-2l").model, torch.float32)
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    one, same, other = (dict(random_weights(config, seed, torch.float32, "cpu")) for seed in (1, 1, 2))
+    one, same, other = (dict(implementation.random_weights(seed)) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["lm_head.weight"], other["lm_head.weight"])

@@ -16,9 +16,9 @@ from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.model import transformers_families
-from lopa_ray.model.checkpoint_config import load_config
-from lopa_ray.model.transformers_families import TransformersFamily
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.transformers_models import families as transformers_families
+from lopa_ray.model.transformers_models.families import TransformersFamily
 from support.checkpoints import Q, edit_json, shard
 from support.transformers_checkpoints import bidirectional_logits, runner_of, save_checkpoint
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from lopa_ray.errors import CheckpointError, LopaError, SettingsError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model import transformers_config
-from lopa_ray.model.transformers_trial import try_forward
+from lopa_ray.model.transformers_models import config as transformers_config
+from lopa_ray.model.transformers_models.trial import try_forward
 from support.checkpoints import Q, edit_json, edit_tensors, shard
 from support.transformers_checkpoints import runner_of, save_checkpoint
 
@@ -49,7 +49,7 @@ def refused(folder: Path, *parts: str, error: type[LopaError] = CheckpointError,
         ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ["rope_type = 'dynamic'"]),
         ("gemma3", {}, ["text_config"]),
         ("mamba", {}, ["layer_types = ['linear_attention']"]),
-        ("t5", {}, ["model_type 't5'", "'Dream'", "transformers_families.py"]),
+        ("t5", {}, ["model_type 't5'", "'Dream'", "transformers_models/families.py"]),
         ("not_a_type", {}, ["model_type 'not_a_type'"]),
     ],
 )
@@ -175,15 +175,15 @@ def test_wrong_tensors_of_experts_are_named(tmp_path: Path, is_sharded: bool) ->
             shard(folder)
         refused(folder, "model", *parts)
 
-    wrong(f"tensor {EXPERT} is missing", **{EXPERT: None})
-    wrong(f"{EXPERT} has shape [31, 64]", "[32, 64]", **{EXPERT: torch.ones(31, 64)})
+    wrong("qwen3_moe model of these weights", **{EXPERT: None})
+    wrong("qwen3_moe model of these weights", **{EXPERT: torch.ones(31, 64)})
     wrong("model.norm.weight is missing", **{"model.norm.weight": None})
-    wrong("model.norm.weight has shape [63]", **{"model.norm.weight": torch.ones(63)})
+    wrong("model.norm.weight is of another shape", **{"model.norm.weight": torch.ones(63)})
     wrong(
         "model.layers.3.mlp.gate.weight is not part", **{"model.layers.3.mlp.gate.weight": torch.ones(8, 64)}
     )
     late = EXPERT.replace("layers.1", "layers.3")
-    wrong(f"{late} is not part", **{late: torch.ones(32, 64)})
+    wrong("qwen3_moe model of these weights", **{late: torch.ones(32, 64)})
     wrong(EXPERT, "torch.int8", **{EXPERT: torch.ones((32, 64), dtype=torch.int8)})
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint import save_model
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from support.checkpoints import Q, edit_json, edit_tensors, load, refused, shard
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lopa_ray.execution.attention import PackedAttention
+from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.protocol.plan import ScheduledRequest
 from lopa_ray.scheduling.recovery import recover
 from support.chaos_group import decode_with_losses
@@ -19,7 +20,7 @@ from support.tiny_model import load_canvas_model, load_tiny_model
 
 MODEL = load_tiny_model()
 
-EXPERTS = ("sdar-moe-tiny-3l", "llada2-tiny-3l")
+EXPERTS = [family.tiny_model for family in FAMILIES if family.has_experts]
 """Models of block diffusion, whose blocks `blocks_in_flight` counts from position 0 as they do."""
 
 

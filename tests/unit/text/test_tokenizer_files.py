@@ -178,10 +178,13 @@ def test_a_missing_tokenizer_matters_only_for_text(tmp_path: Path) -> None:
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
     first = write_qwen2(tmp_path)
-    for template, kind in ((7, "int"), ([{"name": "default"}], "list"), ({"default": 7}, "dict")):
+    for template, kind in ((7, "int"), ({"default": 7}, "dict")):
         write_qwen2(tmp_path, chat_template=template)
         with pytest.raises(CheckpointError, match=rf"chat_template of type {kind}"):
             Tokenizer.from_pretrained(tmp_path)
+    write_qwen2(tmp_path, chat_template=[{"name": "default"}])
+    with pytest.raises(CheckpointError, match="cannot be read as a tokenizer"):
+        Tokenizer.from_pretrained(tmp_path)
     wrong: list[Any] = [[1], {"x": {}}, {str(first): {}}, {str(first): "x"}]
     for listed in wrong:
         write_qwen2(tmp_path, added_tokens_decoder=listed)

@@ -11,7 +11,7 @@ from demo_model import build_model, forward
 from demo_start import pieces_of, start_from
 from demo_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from lopa_ray.config.model_settings import DEMO_MODEL
-from lopa_ray.model.checkpoint import load_model, read_weights
+from lopa_ray.model.checkpoint.native_checkpoint import load_model, read_weights
 from lopa_ray.model.transformer import Transformer
 
 

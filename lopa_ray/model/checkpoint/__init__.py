@@ -1,0 +1,1 @@
+"""Checkpoints on disk: their configuration files and tensors, and adapters."""

@@ -1,0 +1,72 @@
+"""A checkpoint's configuration files, read into a `ModelConfig` without its weights, so without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, overload
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.folder_contents import lacking, refuse_broken_links, require_folder
+from lopa_ray.model.checkpoint.generation_defaults import GENERATION
+from lopa_ray.model.checkpoint.json_file import read_json
+from lopa_ray.model.checkpoint.size_limits import checked_int
+from lopa_ray.model.config import Implementation, NativeConfig
+from lopa_ray.model.families.native import FAMILIES, find_family
+from lopa_ray.model.model_config import ModelConfig
+from lopa_ray.model.quantization.stored_quantization import with_modelopt_file
+from lopa_ray.model.transformers_models.config import parse_transformers_config
+
+CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+DRAFT_FOLDER = "linear_spec_lora"
+"""Where repositories of Nemotron-Labs-Diffusion have their draft adapter."""
+
+
+def draft_rank(folder: Path) -> int:
+    """The rank of the draft adapter in `folder`, by its configuration. Raises CheckpointError."""
+    file = folder / ADAPTER_CONFIG
+    if not file.exists():
+        raise CheckpointError(
+            f"{folder}: got no {ADAPTER_CONFIG}; need the folder of a PEFT adapter for drafts, or a name on the Hub "
+            f"whose folder {DRAFT_FOLDER} has one"
+        )
+    return checked_int(read_json(file).get("r"), "r", "hidden_size", str(file))
+
+
+@overload
+def load_config(
+    path: str | Path, implementation: Literal["native"] = "native", mask_token_id: int | None = None
+) -> NativeConfig: ...
+
+
+@overload
+def load_config(
+    path: str | Path, implementation: Implementation, mask_token_id: int | None = None
+) -> ModelConfig: ...
+
+
+def load_config(
+    path: str | Path, implementation: Implementation = "native", mask_token_id: int | None = None
+) -> ModelConfig:
+    """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
+
+    With `implementation` auto this project's own transformer runs the model where it can, and else transformers.
+    `mask_token_id` is taken where the folder's configuration names none. Raises `CheckpointError` for a missing or
+    broken file, an unknown architecture, or a feature that is not computed.
+    """
+    folder = Path(path)
+    require_folder(path, f"a checkpoint: a folder with {CONFIG}")
+    if not (folder / CONFIG).exists():
+        raise lacking(folder, CONFIG)
+    refuse_broken_links(folder)
+    raw = with_modelopt_file(read_json(folder / CONFIG), folder)
+    generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
+    if mask_token_id is not None and generation.get("mask_token_id") is None:
+        generation = {**generation, "mask_token_id": mask_token_id}
+    where = str(folder / CONFIG)
+    is_native = implementation == "native"
+    if implementation == "auto":
+        is_native = any(family.claims(raw) for family in FAMILIES)
+    if is_native:
+        return find_family(raw, where).parse_config(raw, generation, where)
+    return parse_transformers_config(raw, generation, where)

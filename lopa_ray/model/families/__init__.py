@@ -1,0 +1,1 @@
+"""Model families, one value each, and how their published checkpoints are read."""

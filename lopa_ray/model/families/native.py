@@ -1,0 +1,40 @@
+"""The model families that this project's own transformer runs.
+
+A family is data, not code. Another one of the same transformer shape is one more value in `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint.special_tokens import Json
+from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.families.dense import DREAM, FAST_DLLM_V2, LLADA, NEMOTRON, SDAR
+from lopa_ray.model.families.family import Family
+from lopa_ray.model.families.moe import LLADA2, SDAR_MOE
+from lopa_ray.model.families.published_family import known_types
+
+FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2, NEMOTRON, SDAR_MOE, LLADA2)
+
+
+def find_family(raw: Json, where: str) -> Family:
+    """The family that claims config.json `raw`; raises `CheckpointError` if none does."""
+    for family in FAMILIES:
+        if family.claims(raw):
+            return family
+    model_type, architectures = raw.get("model_type"), raw.get("architectures")
+    raise CheckpointError(
+        f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
+        f"{known_types(FAMILIES)}; use a checkpoint of a supported family, describe its family in "
+        "lopa_ray/model, or set model.implementation to auto"
+    )
+
+
+def family_of(config: NativeConfig) -> Family:
+    """The family that `config` names; raises `CheckpointError` for an unknown name."""
+    for family in FAMILIES:
+        if family.name == config.family:
+            return family
+    raise CheckpointError(
+        f"got family {config.family!r}; known are {', '.join(family.name for family in FAMILIES)}; "
+        f"correct the configuration"
+    )

@@ -1,0 +1,65 @@
+"""ModelImplementation: how the weights and the model of a `ModelConfig` come to be, whatever runs the model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+
+from lopa_ray.model.config import ModelShape
+from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.model_config import ModelConfig
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
+from lopa_ray.model.weights import Weights
+
+ConfigT = TypeVar("ConfigT", bound=ModelShape)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelImplementation(ABC, Generic[ConfigT]):
+    """A model in `dtype` on `device`, or a shard of it, which has a part of the weights. Weights that are read or drawn
+    are on `device`, or on the CPU where transformers runs the model, which is never cut."""
+
+    config: ConfigT
+    dtype: torch.dtype
+    device: torch.device | str = "cpu"
+    tp_group: TensorParallelGroup = SINGLE_SHARD
+
+    @abstractmethod
+    def fitted(self) -> ModelConfig:
+        """The same model as it is loaded on the device; see `weights.fitted`."""
+
+    @abstractmethod
+    def read_weights(
+        self, path: str | Path, *, lora: str | Path | None = None, draft_adapter: Path | None = None
+    ) -> Weights:
+        """The parameters from the checkpoint folder `path`, one by one, in the names of the model.
+
+        `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors; `draft_adapter` is the
+        folder of one that is not (see `DraftAdapter`). Raises `CheckpointError`, naming file and tensor, for anything
+        missing, extra, misshapen or unreadable.
+        """
+
+    @abstractmethod
+    def random_weights(self, seed: int) -> Weights:
+        """Random parameters, which the seed decides; for benchmarks: only shapes matter."""
+
+    @abstractmethod
+    def shard_weights(self, weights: Weights) -> Weights:
+        """The shard's part of whole parameters, each cut as it is read."""
+
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Bytes that the parameters of the whole model take up."""
+
+    @abstractmethod
+    def build_model(self, weights: Weights) -> MaskPredictor:
+        """The model in eval mode, without gradients, that holds `weights`, which are the shard's.
+
+        Tensors that are there already are used as they are, and never written to.
+        Raises CheckpointError if one is missing or transformers computes something else there than this project does,
+        and SettingsError if the model cannot be cut like that.
+        """

@@ -1,0 +1,1 @@
+"""Formats of weights: layers, and how checkpoints store them."""

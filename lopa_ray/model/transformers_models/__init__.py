@@ -1,0 +1,1 @@
+"""Models that the package transformers runs."""

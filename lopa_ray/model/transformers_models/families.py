@@ -1,0 +1,143 @@
+"""The families that the package transformers alone runs, and its names for the keys and tensors of all others.
+
+A checkpoint of a model type that transformers has itself needs no family: see `unlisted_family`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from lopa_ray.model.checkpoint.special_tokens import Json
+from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.families.dense import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
+from lopa_ray.model.families.family import Family, fused_rows
+from lopa_ray.model.families.native import FAMILIES, family_of
+from lopa_ray.model.families.published_checkpoint import PublishedCheckpoint
+from lopa_ray.model.families.published_family import PublishedFamily
+from lopa_ray.model.transformers_models.model_config import TransformersConfig
+from lopa_ray.model.yarn import Yarn
+
+RenameTensor = Callable[[str], Mapping[str, slice]]
+"""From a published tensor's name to its names in transformers, with the rows that each of these has of it."""
+
+_THEIR_MODULES = QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS
+"""What classes of transformers call modules of native families, where these differ among themselves."""
+
+_THEIR_ATTRIBUTES = {"expert_bias": "e_score_correction_bias"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersFamily(PublishedFamily):
+    """One family of published checkpoints that only transformers runs.
+
+    `runs_as` is the model type of transformers whose class computes it. `config_keys` maps published keys of
+    config.json to that class's own, where they differ.
+    `tensor_names` are regular expressions of published tensor names and what to replace them by, applied in order.
+    With `denoises_canvases` the model has no mask token, and its configuration is a `CanvasConfig`.
+    """
+
+    runs_as: str
+    config_keys: Mapping[str, str] = field(default_factory=dict)
+    tensor_names: Mapping[str, str] = field(default_factory=dict)
+    denoises_canvases: bool = False
+
+    def translate(self, raw: Json) -> dict[str, Any]:
+        """The published config.json `raw` as the class of transformers reads it."""
+        named = {self.config_keys.get(key, key): value for key, value in raw.items()}
+        given = {key: value for key, value in named.items() if value is not None}
+        return {**named, **self.config_defaults, **given, "model_type": self.runs_as}
+
+    def rename_tensor(self, name: str) -> str:
+        for pattern, replacement in self.tensor_names.items():
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (
+    TransformersFamily(
+        name="diffusion_gemma",
+        model_type="diffusion_gemma",
+        architecture="DiffusionGemmaForBlockDiffusion",
+        runs_as="diffusion_gemma",
+        checked_against="recorded forwards and decodes",
+        checkpoints=(
+            PublishedCheckpoint("google/diffusiongemma-26B-A4B-it", 47.0, "models/diffusion-gemma-26b"),
+        ),
+        shifted=False,
+        denoises_canvases=True,
+    ),
+)
+
+KNOWN_FAMILIES: tuple[PublishedFamily, ...] = (*FAMILIES, *TRANSFORMERS_FAMILIES)
+"""All families, native ones first."""
+
+
+def listed_family(raw: Json) -> TransformersFamily | None:
+    return next((family for family in TRANSFORMERS_FAMILIES if family.claims(raw)), None)
+
+
+def unlisted_family(model_type: str, architecture: str) -> TransformersFamily:
+    """Checkpoints of a model type of transformers: its own keys and names, and logits that are not shifted."""
+    return TransformersFamily(
+        name=model_type,
+        model_type=model_type,
+        architecture=architecture,
+        runs_as=model_type,
+        checked_against="a trial when it is loaded",
+        shifted=False,
+    )
+
+
+def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
+    """config.json of a model of a native family, as the class of transformers that computes the same reads it."""
+    named = {key: getattr(config, name) for name, key in QWEN_CONFIG_KEYS.items()}
+    if config.experts is not None:
+        keys = {**family.expert_keys, **family.transformers_expert_keys}
+        named |= {key: getattr(config.experts, name) for name, key in keys.items()}
+        named |= {"norm_topk_prob": True, "use_qk_norm": config.qk_norm}
+        named |= {"partial_rotary_factor": config.partial_rotary_factor}
+    if family.reads_yarn:
+        # Without parameters the class takes its own. These leave frequencies and queries as they are.
+        neutral = Yarn(1.0, config.max_position_embeddings, 32.0, 1.0, llama_4_scaling_beta=0.0)
+        named |= {
+            "rope_parameters": (config.yarn or neutral).to_json(config.rope_theta),
+            "sliding_window": None,
+        }
+    return {"model_type": family.transformers_type, **named}
+
+
+def tensor_names(config: TransformersConfig) -> RenameTensor:
+    if config.native is not None:
+        return _native_names(config.native)
+    for family in TRANSFORMERS_FAMILIES:
+        if family.name == config.family:
+            return lambda name: {family.rename_tensor(name): slice(None)}
+    return lambda name: {name: slice(None)}
+
+
+def _native_names(config: NativeConfig) -> RenameTensor:
+    modules: dict[str, dict[str, slice]] = {}
+    for own, published in family_of(config).published_modules.items():
+        theirs = _THEIR_MODULES.get(own, published)
+        parts = [{name: slice(None)} for name in theirs]
+        if len(published) < len(theirs):  # one published tensor has the rows of all of theirs
+            stops = list(accumulate(fused_rows(config, f"{own}.weight") or ()))
+            starts = [0, *stops]
+            parts = [dict(zip(theirs, map(slice, starts, stops), strict=False))]
+        for index in range(config.num_layers if "{i}" in own else 1):
+            for name, part in zip(published, parts, strict=True):
+                modules[name.replace("{i}", str(index))] = {
+                    other.replace("{i}", str(index)): rows for other, rows in part.items()
+                }
+
+    def rename(name: str) -> Mapping[str, slice]:
+        module, _, attribute = name.rpartition(".")
+        attribute = _THEIR_ATTRIBUTES.get(attribute, attribute)
+        named = modules.get(module, {module: slice(None)})
+        return {f"{other}.{attribute}": rows for other, rows in named.items()}
+
+    return rename
