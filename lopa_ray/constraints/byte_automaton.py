@@ -7,7 +7,6 @@ outlines-core can build automata over whole vocabularies. Here its vocabulary is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,16 +16,12 @@ from outlines_core import Index, Vocabulary
 from lopa_ray.errors import SettingsError
 
 MAX_STATES = 4000
-"""Maximum number of states of an automaton."""
 
 _LETTERS = Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
 
+# Matches escapes and character classes, in which ^ and $ are not anchors. A class that is not closed extends to the end
+# of the text. Otherwise the search for its end from every bracket would take quadratic time.
 _NO_ANCHORS = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)", re.DOTALL)
-"""Matches escapes and character classes, in which ^ and $ are not anchors.
-
-A class that is not closed extends to the end of the text. Otherwise the search for its end from every bracket would
-take quadratic time.
-"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,13 +58,7 @@ class ByteAutomaton:
                 f"the pattern {_abbreviate(regex)} is too large: {len(edges)} states; allowed: {MAX_STATES}; use fewer "
                 "and shorter repetitions, less nesting, or a simpler schema"
             )
-        return cls._from_edges(edges[index.get_initial_state()][ord("S")], index.get_final_states(), edges)
-
-    @classmethod
-    def _from_edges(
-        cls, start: int, final: Iterable[int], edges: Mapping[int, Mapping[int, int]]
-    ) -> ByteAutomaton:
-        index_of = {start: 0}
+        index_of = {edges[index.get_initial_state()][ord("S")]: 0}
         for state in edges:
             index_of.setdefault(state, len(index_of))
         dead = len(index_of)
@@ -79,18 +68,18 @@ class ByteAutomaton:
             for letter, target in targets.items():
                 if letter < 256:  # outlines-core uses 256 as its end-of-text token
                     transitions[index_of[state], letter] = index_of[target]
-        accepting[[index_of[state] for state in final]] = True
+        accepting[[index_of[state] for state in index.get_final_states()]] = True
         return cls(transitions, accepting)
 
 
-def normalize_regex(regex: str, space: str = r"\t-\r ") -> str:
+def normalize_regex(regex: str) -> str:
     r"""The same expression with ASCII classes, and without anchors at its ends.
 
     A leading ^ and a trailing $ are removed, because the whole text has to match anyway. Anchors elsewhere raise
     SettingsError. \d, \w and \s mean the same as under Python's re.ASCII, because \d rarely stands for all Unicode
-    digits (about 700). `space` holds the members of \s.
+    digits (about 700).
     """
-    classes = {"d": "0-9", "w": "0-9A-Za-z_", "s": space}
+    classes = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t-\r "}
     ascii_only = {name: f"[{members}]" for name, members in classes.items()}
     ascii_only |= {name.upper(): f"[^{members}]" for name, members in classes.items()}
     regex = re.sub(r"\\(.)", lambda escape: ascii_only.get(escape[1], escape[0]), regex, flags=re.DOTALL)

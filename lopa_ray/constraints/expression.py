@@ -27,38 +27,29 @@ class ByteClass(Expression):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Literal(Expression):
-    """Exactly this text."""
-
     text: bytes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sequence(Expression):
-    """Its parts one after the other."""
-
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Choice(Expression):
-    """Any of its parts."""
-
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Repeat(Expression):
-    """A part `minimum` to `maximum` times. A maximum of None means unbounded."""
-
     part: Expression
     minimum: int
     maximum: int | None
+    """None: unbounded."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Embedded(Expression):
-    """What an automaton accepts."""
-
     automaton: ByteAutomaton
 
 
@@ -66,11 +57,9 @@ Language: TypeAlias = Expression | None
 """An expression, or None for the empty set."""
 
 EMPTY = Sequence(())
-"""The empty text alone."""
 
 
 def literal(text: str) -> Literal:
-    """Exactly `text`, in UTF-8."""
     return Literal(text.encode())
 
 
@@ -87,5 +76,4 @@ def choice(parts: Iterable[Language]) -> Language:
 
 
 def optional(part: Expression) -> Expression:
-    """`part` or nothing."""
     return Choice((part, EMPTY))

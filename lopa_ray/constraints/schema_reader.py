@@ -7,28 +7,46 @@ negated, for example by `oneOf`, is replaced by something simpler that excludes 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from lopa_ray.constraints.automaton_builder import TooManyStatesError
-from lopa_ray.constraints.json_schema_keywords import (
-    KeywordReader,
-    listed_schemas,
-    names_of,
-    schema_error,
-    schemas_by_name,
-)
+from lopa_ray.constraints.json_schema_keywords import KeywordReader, schema_error
 from lopa_ray.constraints.schema_exclusion import exclude_each_other
 from lopa_ray.constraints.schema_facts import Facts, Part, Parts
-from lopa_ray.constraints.schema_limits import Limits
 from lopa_ray.constraints.schema_negation import negated_facts
 
-MAX_ALTERNATIVES = 64
-"""Alternatives of one schema that answers may have; further ones are left out."""
+MAX_ALTERNATIVES = 64  # of one schema; answers have no others
+MAX_READ = 5_000  # schemas: references may multiply them
 
-MAX_READ = 5_000
-"""Maximum schemas that are read: references may multiply them."""
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of answers where a schema has none, or some that are too large to be counted.
+
+    `recursion`: how often a reference is followed within itself; `references`: how many are followed within one
+    another; `any_depth`: levels of objects and arrays where the schema does not define them (`{"type": "object"}` is
+    one level); `count`: counted characters of strings with a maximum length, and counted items.
+    """
+
+    recursion: int
+    references: int
+    any_depth: int
+    count: int
+
+
+LIMITS = (
+    Limits(recursion=3, references=24, any_depth=2, count=512),
+    Limits(recursion=3, references=24, any_depth=2, count=128),
+    Limits(recursion=2, references=10, any_depth=2, count=64),
+    Limits(recursion=1, references=6, any_depth=1, count=64),
+    Limits(recursion=1, references=4, any_depth=1, count=32),
+    Limits(recursion=1, references=3, any_depth=0, count=16),
+    Limits(recursion=1, references=2, any_depth=0, count=8),
+)
+"""From the widest on: the first whose automaton is small enough is used."""
 
 
 class SchemaReader:
@@ -64,7 +82,7 @@ class SchemaReader:
         return self._negatable[key]
 
     def target(self, part: Part) -> Part:
-        """What the reference of a part refers to. Raises SettingsError."""
+        """The part to which a part's reference refers. Raises SettingsError."""
         given = part.schema["$ref"]
         own = self._root.get("$id", self._root.get("id")) if isinstance(self._root, dict) else None
         target = given
@@ -77,7 +95,7 @@ class SchemaReader:
         return Part(self._at(target, part.path), target, (*part.open_refs, target))
 
     def _at(self, target: str, path: str) -> Any:
-        """What a reference within the schema refers to: a JSON pointer, or an anchor."""
+        """The schema at a JSON pointer or an anchor."""
         if target[1:2] not in ("", "/"):
             return self._anchored(target, path)
         found = self._root
@@ -134,14 +152,9 @@ class SchemaReader:
             if not found:
                 break
         if "oneOf" in schema:
-            found = self._one_of(found, listed_schemas(part, "oneOf"), path)
-        return self._without_unevaluated(found, part)
-
-    def _without_unevaluated(self, found: list[Facts], part: Part) -> list[Facts]:
-        given = part.schema.get("unevaluatedProperties", True)
-        if given not in (True, False, {}):
-            raise schema_error(part.path, f"unevaluatedProperties: got {given!r}; allowed: true, false")
-        return [facts.closed() for facts in found] if given is False else found
+            found = self._one_of(found, part.listed("oneOf"), path)
+        closed = schema.get("unevaluatedProperties") is False
+        return [facts.closed() for facts in found] if closed else found
 
     def _check_identity(self, part: Part) -> None:
         """References below a schema with its own name are relative to that: raises SettingsError for such a schema."""
@@ -155,17 +168,17 @@ class SchemaReader:
             )
 
     def _combinations(self, part: Part) -> Iterable[list[Facts]]:
-        """What the keywords that combine schemas say; a value has an alternative of each."""
+        """The alternatives of each keyword that combines schemas; a value has one of each."""
         schema = part.schema
         if "$ref" in schema:
             target = self.target(part)
             yield self.read(target) if self._may_follow(target.open_refs) else []
-        for one in listed_schemas(part, "allOf") if "allOf" in schema else ():
+        for one in part.listed("allOf"):
             yield self.read(one)
         if "anyOf" in schema:
-            yield [facts for one in listed_schemas(part, "anyOf") for facts in self.read(one)]
+            yield [facts for one in part.listed("anyOf") for facts in self.read(one)]
         if "not" in schema:
-            yield self._negated(Part(schema["not"], f"{part.path}.not", part.open_refs), needed=True)
+            yield self._negated(part.under("not"), needed=True)
         if "if" in schema and ("then" in schema or "else" in schema):
             yield self._conditional(part)
         yield from self._dependencies(part)
@@ -203,33 +216,26 @@ class SchemaReader:
         return found
 
     def _conditional(self, part: Part) -> list[Facts]:
-        branches = {
-            name: Part(part.schema.get(name, True), f"{part.path}.{name}", part.open_refs)
-            for name in ("if", "then", "else")
-        }
-        holds = _combined(self.read(branches["if"]), self.read(branches["then"]))
-        fails = self._negated(branches["if"], needed=False)
-        return holds + (_combined(fails, self.read(branches["else"])) if fails else [])
+        condition = part.under("if")
+        holds = _combined(self.read(condition), self.read(part.under("then")))
+        fails = self._negated(condition, needed=False)
+        return holds + (_combined(fails, self.read(part.under("else"))) if fails else [])
 
     def _dependencies(self, part: Part) -> Iterable[list[Facts]]:
-        """Each name is absent, or what depends on it holds."""
-        lists: dict[str, Any] = {}
+        """Each name is absent, or its dependencies hold."""
+        lists: dict[str, tuple[str, ...]] = {}
         schemas: dict[str, Part] = {}
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
-            for name, given in schemas_by_name(part, keyword).items():
+            for name, given in part.named(keyword).items():
                 if isinstance(given.schema, str | list):
-                    value = [given.schema] if isinstance(given.schema, str) else given.schema
-                    lists[name] = names_of(value, keyword, part.path)
+                    lists[name] = (given.schema,) if isinstance(given.schema, str) else tuple(given.schema)
                 else:
                     schemas[name] = given
-        needed: Mapping[str, list[Facts]] = {
-            **{name: [Facts(required=others)] for name, others in lists.items()},
-        }
-        for name, one in schemas.items():
-            needed = {**needed, name: _combined(needed.get(name, [Facts()]), self.read(one))}
-        for name, facts in needed.items():
-            without = Facts(absent=frozenset({name}))
-            yield [*_combined([Facts(required=(name,))], facts), without]
+        for name in lists | schemas:
+            needed = [Facts(required=(name,)).merged(Facts(required=lists.get(name, ())))]
+            if name in schemas:
+                needed = _combined(needed, self.read(schemas[name]))
+            yield [*needed, Facts(absent=frozenset({name}))]
 
 
 def _combined(first: list[Facts], second: list[Facts]) -> list[Facts]:

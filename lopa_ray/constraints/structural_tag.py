@@ -8,7 +8,6 @@ triggers the whole answer is one of the structures.
 from __future__ import annotations
 
 import json
-from collections import deque
 from typing import Annotated, Self
 
 import numpy as np
@@ -23,21 +22,11 @@ from lopa_ray.constraints.json_schema import fitting_automata
 from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import parse_json
 
-MAX_LITERAL_CHARS = 32_768
-"""Maximum characters of all literal texts (beginnings, ends and triggers): enough for 128 functions."""
-
+# Enough for 100 functions of ordinary size.
+MAX_LITERAL_CHARS = 32_768  # of all beginnings, ends and triggers
 MAX_STATES = 40_000
-"""Maximum number of states of the automaton of a structural tag: enough for 100 functions of ordinary size."""
-
-SPARE_STATES = 8_000
-"""Of these, those that are kept for texts around the schemas."""
-
+SPARE_STATES = 8_000  # of these, for texts around the schemas
 MAX_TRIGGER_BYTES = 4_000
-"""Maximum bytes of all triggers."""
-
-_TOO_LARGE = (
-    f"the structures need more than {MAX_STATES} states; use fewer or simpler ones, and shorter triggers"
-)
 
 
 class Structure(BaseModel):
@@ -92,15 +81,14 @@ class StructuralTag(BaseModel):
                 raise ValueError(f"got the trigger {trigger!r}, with which no structure begins")
         return self
 
-    def automaton(self, trigger: str = "") -> ByteAutomaton:
+    def automaton(self, trigger: str = "", max_states: int = MAX_STATES - 1) -> ByteAutomaton:
         """The automaton of all structures that begin with a trigger, without the trigger itself.
 
         One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported,
         and for too many states.
         """
-        begins: dict[
-            tuple[str, str], list[str]
-        ] = {}  # structures with the same schema and end share their states
+        # Structures with the same schema and end share their states.
+        begins: dict[tuple[str, str], list[str]] = {}
         for structure in self.structures:
             if structure.begin.startswith(trigger):
                 schema = json.dumps(structure.json_schema, ensure_ascii=False)
@@ -112,9 +100,14 @@ class StructuralTag(BaseModel):
         )
         assert expression is not None  # each trigger begins a structure
         try:
-            return build_automaton(expression)
+            built = build_automaton(expression)
+            if len(built.transitions) - 1 > max_states:
+                raise TooManyStatesError
         except TooManyStatesError:
-            raise SettingsError(_TOO_LARGE) from None
+            raise SettingsError(
+                f"the structures need more than {MAX_STATES} states; use fewer or simpler ones, and shorter triggers"
+            ) from None
+        return built
 
     @property
     def literals(self) -> str:
@@ -129,7 +122,7 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
     states, and for a structure that may continue after its end.
     """
     if not tag.triggers:
-        return _checked_size(tag.automaton()), 0
+        return tag.automaton(), 0
     triggers = [trigger.encode() for trigger in tag.triggers]
     if sum(map(len, triggers)) > MAX_TRIGGER_BYTES:
         raise SettingsError(
@@ -139,10 +132,8 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
     parts, offset = [free], len(free)
     starts: dict[int, int] = {}
     for trigger, reached in zip(tag.triggers, trigger_states, strict=True):
-        automaton = tag.automaton(trigger)
+        automaton = tag.automaton(trigger, MAX_STATES - offset)
         dead = len(automaton.transitions) - 1
-        if offset + dead > MAX_STATES:
-            raise SettingsError(_TOO_LARGE)
         if (automaton.transitions[automaton.accepting] != dead).any():
             raise SettingsError(
                 f"structures that begin with {trigger!r} may go on after their end; give each "
@@ -164,37 +155,21 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
     return ByteAutomaton(transitions, accepting), len(free)
 
 
-def _checked_size(automaton: ByteAutomaton) -> ByteAutomaton:
-    """The same automaton. Raises SettingsError if it has too many states."""
-    if len(automaton.transitions) > MAX_STATES:
-        raise SettingsError(_TOO_LARGE)
-    return automaton
-
-
 def _search_automaton(words: list[bytes]) -> tuple[npt.NDArray[np.int32], list[int]]:
     """The automaton of Aho and Corasick (1975), which finds `words` in a text. No word may be a part of another one.
 
     Returns the next states, int32 [states, 256], and the state in which each word is complete.
     """
-    children: list[dict[int, int]] = [{}]
-    ends = []
-    for word in words:
-        node = 0
-        for byte in word:
-            if byte not in children[node]:
-                children[node][byte] = len(children)
-                children.append({})
-            node = children[node][byte]
-        ends.append(node)
-    transitions = np.zeros((len(children), 256), np.int32)
-    failure = [0] * len(children)
-    waiting = deque([0])
-    while waiting:
-        node = waiting.popleft()
-        if node:
-            transitions[node] = transitions[failure[node]]
-        for byte, child in children[node].items():
-            failure[child] = int(transitions[node, byte]) if node else 0
-            transitions[node, byte] = child
-            waiting.append(child)
-    return transitions, ends
+    prefixes = sorted({word[:length] for word in words for length in range(len(word) + 1)}, key=len)
+    state_of = {prefix: state for state, prefix in enumerate(prefixes)}
+    transitions = np.zeros((len(prefixes), 256), np.int32)
+    suffix = [0] * len(prefixes)
+    """The state of the longest other prefix with which a prefix ends."""
+    for prefix, state in state_of.items():
+        transitions[state] = transitions[suffix[state]]
+        for word in words:
+            if word.startswith(prefix) and word != prefix:
+                byte, child = word[len(prefix)], state_of[word[: len(prefix) + 1]]
+                suffix[child] = int(transitions[suffix[state], byte]) if prefix else 0
+                transitions[state, byte] = child
+    return transitions, [state_of[word] for word in words]

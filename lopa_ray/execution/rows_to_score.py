@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.constraints.constraint import decompress_bitmask
+from lopa_ray.constraints.token_bitmasks import decompress_bitmask
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.logit_change_tables import (
     NO_CHANGES,

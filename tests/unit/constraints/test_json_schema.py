@@ -15,8 +15,7 @@ from lopa_ray.constraints.automaton_operations import accepts
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.json_schema import fitting_automata, schema_automaton
 from lopa_ray.constraints.json_schema_keywords import MAX_PATTERNS
-from lopa_ray.constraints.number_patterns import decimal_range
-from lopa_ray.constraints.regex import integer_range
+from lopa_ray.constraints.number_patterns import decimal_range, integer_range
 from lopa_ray.errors import SettingsError
 
 
