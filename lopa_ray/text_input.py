@@ -46,7 +46,7 @@ def read_text(path: str | Path) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for any other text, for what JSON cannot say (NaN, infinity, half a
+    """The value of a JSON text. Raises ValueError for any other text, for values outside of JSON (NaN, infinity, half a
     surrogate pair), and for an object with one name twice, of which one value would be lost."""
     text = decode_text(text) if isinstance(text, bytes) else text.removeprefix("\ufeff")
     try:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from lopa_ray.constraints.automaton_builder import build_automaton
 from lopa_ray.constraints.automaton_operations import intersection
-from lopa_ray.constraints.expression import (
-    EMPTY,
-    ByteClass,
-    Expression,
-    Language,
-    Repeat,
-    Sequence,
-    sequence,
-)
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.expression import EMPTY, Expression, Language, Sequence, sequence
 from lopa_ray.constraints.json_expressions import (
     COMMA,
-    QUOTE,
     SPACE,
     brackets,
     list_in_order,
@@ -32,11 +26,13 @@ from lopa_ray.constraints.schema_facts import Facts, Size, canonical
 if TYPE_CHECKING:
     from lopa_ray.constraints.json_schema import SchemaCompiler
 
-FIRST_CHARACTERS = (
-    *(ByteClass(((digit, digit),)) for digit in range(ord("0"), ord("9") + 1)),
-    *(ByteClass(((letter, letter), (letter + 32, letter + 32))) for letter in range(ord("A"), ord("Z") + 1)),
-)
+FIRST_CHARACTERS = (*digits, *(letter + letter.lower() for letter in ascii_uppercase))
 """Kinds of first characters, in the order in which different strings begin with them."""
+
+
+@lru_cache
+def _strings_that_begin_with(characters: str) -> ByteAutomaton:
+    return ByteAutomaton.from_regex(f'"[{characters}](?s:.)*', trusted=True)
 
 
 def array_expression(facts: Facts, compiler: SchemaCompiler) -> Language:
@@ -60,7 +56,6 @@ def array_expression(facts: Facts, compiler: SchemaCompiler) -> Language:
 
 
 def _items(facts: Facts, compiler: SchemaCompiler, length: int, size: Size) -> Language:
-    """A tuple of `length` parts, and the items after it."""
     minimum, maximum = size
     fixed: list[Expression] = []
     for at in range(length if maximum is None else min(length, maximum)):
@@ -108,8 +103,7 @@ def _unique(facts: Facts, compiler: SchemaCompiler, size: Size) -> Language:
         listed = list(values.values())
     elif item is not None and all(kind.types == {"string"} for kind in kinds):
         automaton = build_automaton(item)
-        anything = Repeat(ByteClass(((0, 255),)), 0, None)
-        starts = [build_automaton(Sequence((QUOTE, first, anything))) for first in FIRST_CHARACTERS]
+        starts = map(_strings_that_begin_with, FIRST_CHARACTERS)
         found = [text_of(intersection(automaton, start)) for start in starts]
         listed = [language for language in found if language is not None]
     elif size[0] > 1:

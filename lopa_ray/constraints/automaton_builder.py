@@ -10,15 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
-from lopa_ray.constraints.expression import (
-    ByteClass,
-    Choice,
-    Embedded,
-    Expression,
-    Literal,
-    Repeat,
-    Sequence,
-)
+from lopa_ray.constraints.expression import Choice, Embedded, Expression, Literal, Repeat, Sequence
 
 MAX_STATES = 60_000  # their indices are uint16
 
@@ -33,9 +25,8 @@ class TooManyStatesError(Exception):
 def build_automaton(expression: Expression, max_states: int = MAX_STATES) -> ByteAutomaton:
     """The automaton of an expression. A match is possible from each of its states.
 
-    Raises TooManyStatesError for more than `max_states`, or twice as many nodes of the graph from which it is made.
-
-    It has some more states than the smallest one, which would take most of the time to find.
+    It has some more states than the smallest one, which would take most of the time to find. Raises TooManyStatesError
+    for more than `max_states`, or twice as many nodes of the graph from which it is made.
     """
     graph = _Graph(2 * max_states)
     start = graph.before(expression, _Graph.END)
@@ -70,8 +61,6 @@ class _Graph:
 
     def _before(self, expression: Expression, after: int) -> int:
         match expression:
-            case ByteClass(ranges):
-                return self._node(tuple((first, last, after) for first, last in ranges))
             case Literal(text):
                 for byte in reversed(text):
                     after = self._node(((byte, byte, after),))
@@ -127,7 +116,6 @@ def _subsets(graph: _Graph, start: int, max_states: int) -> ByteAutomaton:
     closures: dict[int, frozenset[int]] = {}
 
     def closure(node: int) -> frozenset[int]:
-        """The nodes with edges, and the end, to which a node leads without a byte."""
         if node not in closures:
             reached, waiting = {node}, [node]
             while waiting:

@@ -35,7 +35,7 @@ class ByteAutomaton:
 
     @classmethod
     def from_regex(cls, regex: str, *, trusted: bool = False) -> ByteAutomaton:
-        """The automaton of all texts that `regex` matches as a whole. The syntax is that of Rust, with Unicode.
+        """The automaton of all texts that `regex` matches as a whole. The syntax is Rust's, with Unicode.
 
         A user's expression is first normalised by `normalize_regex`. With `trusted`, the expression comes from this
         project, and it is neither normalised nor checked by itself. Raises SettingsError for an invalid expression, for
@@ -51,7 +51,17 @@ class ByteAutomaton:
             # alternatives.
             index = Index("S(?:" + checked + r")\z", _LETTERS)
         except ValueError as error:
-            raise SettingsError(_describe_error(regex, str(error))) from None
+            got, said = f"got the pattern {_abbreviate(regex)}", " ".join(str(error).split())
+            if "no transitions" in said:
+                problem = (
+                    "in which a part can match no text (for example an empty class); leave that part out"
+                )
+            else:
+                problem = (
+                    f"which cannot be used ({said}); allowed: regular expressions in Rust's syntax, without "
+                    "look-around, backreferences and word boundaries"
+                )
+            raise SettingsError(f"{got}, {problem}") from None
         edges = index.get_transitions()
         if len(edges) > MAX_STATES:
             raise SettingsError(
@@ -92,18 +102,6 @@ def normalize_regex(regex: str) -> str:
             "match"
         )
     return regex
-
-
-def _describe_error(regex: str, error: str) -> str:
-    if "no transitions" in error:
-        return (
-            f"got the pattern {_abbreviate(regex)}, in which a part can match no text (for example an empty class); "
-            "leave that part out"
-        )
-    return (
-        f"got the pattern {_abbreviate(regex)}, which cannot be used ({' '.join(error.split())}); allowed: regular "
-        "expressions in Rust's syntax, without look-around, backreferences and word boundaries"
-    )
 
 
 def _check_syntax(regex: str) -> None:

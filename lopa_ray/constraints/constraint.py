@@ -69,11 +69,9 @@ class Constraint:
         return _unpickle, (packed, self.transitions, self.accepting, self.eos_token_id)
 
     def _pack(self, member: Any) -> StateSet:
-        """Bool [states] → a set of states."""
         return int.from_bytes(np.packbits(member, bitorder="little").tobytes(), "little")
 
     def _unpack(self, states: StateSet) -> npt.NDArray[np.bool_]:
-        """A set of states → bool [states]."""
         raw = np.frombuffer(states.to_bytes(-(-self.num_states // 8), "little"), np.uint8)
         return np.unpackbits(raw, count=self.num_states, bitorder="little").astype(np.bool_)
 
@@ -83,18 +81,17 @@ class Constraint:
     def _successors(self, states: StateSet, token_class: int | None) -> StateSet:
         """The states to which a token of a class, or any token (None), leads from `states`."""
         sources, targets = self.transitions.of_class(token_class)
-        return self._pack(self._members(targets[self._unpack(states)[sources]]))
+        return self._set_of(targets[self._unpack(states)[sources]])
 
     def _predecessors(self, states: StateSet, token_class: int | None) -> StateSet:
         """The states from which a token of a class, or any token (None), leads into `states`."""
         sources, targets = self.transitions.of_class(token_class)
-        return self._pack(self._members(sources[self._unpack(states)[targets]]))
+        return self._set_of(sources[self._unpack(states)[targets]])
 
-    def _members(self, states: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
-        """Indices of states → bool [states]."""
+    def _set_of(self, indices: npt.NDArray[np.uint16]) -> StateSet:
         member = np.zeros(self.num_states, np.bool_)
-        member[states] = True
-        return member
+        member[indices] = True
+        return self._pack(member)
 
     def _token_bitmask(self, before: StateSet, after: StateSet, or_eos: bool = False) -> bytes:
         """The tokens that lead from one set into the other, and EOS with `or_eos`, as a compressed bitmask."""
@@ -199,7 +196,6 @@ class ConstraintState:
             self._backward[at] = states
 
     def _states_after(self, at: int) -> StateSet:
-        """The forward set after a position."""
         before, stop = self._forward[at], self._hole_stops.get(at)
         if stop is None:
             states = self._constraint.successors(before, self._token_classes[at])
@@ -210,7 +206,6 @@ class ConstraintState:
         return states | ended if at + 1 == stop else states | ended << self._constraint.num_states
 
     def _states_before(self, at: int) -> StateSet:
-        """The backward set before a position."""
         if at not in self._hole_stops:
             states = self._constraint.predecessors(self._backward[at + 1], self._token_classes[at])
             return self._without_early_eos(states, at)

@@ -24,7 +24,7 @@ class ConstraintSpec:
     def automaton(self) -> ByteAutomaton | None:
         """The automaton of the texts that match as a whole; None if `structural_tag` or nothing is given.
 
-        Raises SettingsError for what `ByteAutomaton.from_regex` and `schema_automaton` refuse, and for too many texts.
+        Raises SettingsError for rules that are not supported, and for too many texts.
         """
         if self.json_schema is not None:
             return schema_automaton(self.json_schema)

@@ -15,14 +15,7 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Expression:
-    """Compared by identity, which is what building remembers."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ByteClass(Expression):
-    """One byte of several ranges, whose ends are included."""
-
-    ranges: tuple[tuple[int, int], ...]
+    """Compared by identity, since a graph remembers what it has built of each."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -44,13 +44,12 @@ BOOLEAN, NULL = Choice((literal("true"), literal("false"))), literal("null")
 
 @lru_cache
 def plain_text() -> ByteAutomaton:
-    """The automaton of strings' insides without escapes."""
     return build_automaton(Repeat(PLAIN_CHARACTER, 0, None))
 
 
 @lru_cache
 def plain_text_of_length(minimum: int, maximum: int | None) -> ByteAutomaton:
-    """The automaton of strings' insides without escapes that have so many characters."""
+    """The automaton of strings' insides with so many characters, none of them escaped."""
     return build_automaton(
         Repeat(PLAIN_CHARACTER if maximum is None else _FREQUENT_CHARACTER, minimum, maximum)
     )
@@ -100,7 +99,6 @@ def brackets(items: Expression) -> Expression:
 
 
 def more(part: Expression, minimum: int, maximum: int | None) -> Expression:
-    """`minimum` to `maximum` further parts of a list."""
     return Repeat(Sequence((COMMA, SPACE, part, SPACE)), minimum, maximum)
 
 
@@ -121,7 +119,6 @@ def list_in_order(
     """
 
     def begun(count: int, *rest: Language) -> Language:
-        """The rest of a list after `count` parts."""
         return sequence(Sequence((COMMA, SPACE)) if count else EMPTY, *rest)
 
     def end(count: int) -> Language:

@@ -21,14 +21,7 @@ from lopa_ray.constraints.automaton_builder import TooManyStatesError, build_aut
 from lopa_ray.constraints.automaton_operations import accepts
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.expression import Expression, Language, Literal, choice, literal
-from lopa_ray.constraints.json_expressions import (
-    BOOLEAN,
-    NULL,
-    any_array,
-    any_object,
-    any_value,
-    string_of,
-)
+from lopa_ray.constraints.json_expressions import BOOLEAN, NULL, any_array, any_object, any_value, string_of
 from lopa_ray.constraints.json_schema_keywords import schema_error
 from lopa_ray.constraints.object_expression import object_expression
 from lopa_ray.constraints.scalar_expressions import integer, number, string_inside
@@ -80,7 +73,7 @@ def fitting_automata(texts: Sequence[str], max_states: int) -> list[ByteAutomato
         level += 1
         for at, text in enumerate(texts):
             if _size(automata[at]) > max_states // len(texts):
-                # What allows no value under tighter limits stays as it is.
+                # A schema that allows no value under tighter limits stays as it is.
                 with suppress(SettingsError):
                     automata[at] = schema_automaton(text, level)
     return automata
@@ -94,7 +87,6 @@ class SchemaCompiler:
     """Makes expressions of the parts of one schema. Equal parts share theirs."""
 
     def __init__(self, root: Any, limits: Limits) -> None:
-        """`root`: the whole schema."""
         self.reader, self.limits = SchemaReader(root, limits), limits
         self._known: dict[tuple[object, ...], Language] = {}
         self._listed_bytes = 0

@@ -1,4 +1,4 @@
-"""The keywords of JSON schemas: what each may be given, and what it says about a value by itself."""
+"""The keywords of JSON schemas: the values that each may have, and the facts that it states by itself."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from lopa_ray.constraints.automaton_builder import TooManyStatesError
-from lopa_ray.constraints.schema_facts import (
-    TYPES,
-    Facts,
-    Items,
-    Members,
-    Part,
-    Size,
-    smaller_bound,
-    type_of,
-)
+from lopa_ray.constraints.schema_facts import TYPES, Facts, Items, Members, Part, Size, smaller_bound, type_of
 from lopa_ray.constraints.string_formats import STRING_FORMATS
 from lopa_ray.constraints.string_pattern import pattern_automaton
 from lopa_ray.errors import SettingsError
@@ -30,7 +21,7 @@ NAMED_TYPES: Mapping[str, frozenset[str]] = {
 UNSUPPORTED = frozenset(
     {"$dynamicRef", "$recursiveRef", "disallow", "divisibleBy", "extends", "maxContains", "unevaluatedItems"}
 )
-"""Keywords that limit values in some draft of JSON Schema, and are not kept. What is in no draft limits nothing."""
+"""Keywords that limit values in some draft of JSON Schema, and are not kept. Other unknown keywords limit nothing."""
 
 MAX_PATTERNS = 200  # in a schema: each is compiled by itself
 MAX_BOUND = 10**15  # the largest magnitude of a bound of numbers
@@ -40,10 +31,6 @@ def schema_error(path: str, message: str) -> SettingsError:
     """An error whose message gives the place in the schema."""
     where = f" at {path.lstrip('.')}" if path else ""
     return SettingsError(f"JSON schema{where}: {message}")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and value != []
 
 
 def _are_names(value: Any) -> bool:
@@ -80,7 +67,7 @@ _ALLOWED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         lambda value: type_of(value) == "integer" and value >= 0,
         "a whole number from 0 on",
     ),
-    ("allOf anyOf oneOf", _is_list, "a list of schemas"),
+    ("allOf anyOf oneOf", lambda value: isinstance(value, list) and value != [], "a list of schemas"),
     ("prefixItems", lambda value: isinstance(value, list), "a list of schemas"),
     ("properties patternProperties", lambda value: isinstance(value, dict), "an object of schemas"),
     (
@@ -107,8 +94,6 @@ def _check(part: Part) -> None:
 
 
 class KeywordReader:
-    """Reads the keywords of one schema."""
-
     def __init__(self) -> None:
         self._patterns: set[str] = set()
         self._known: dict[object, Facts] = {}
@@ -171,7 +156,6 @@ class KeywordReader:
 
 
 def types_named(given: str | list[str]) -> frozenset[str]:
-    """The types that the keyword `type` names."""
     return frozenset().union(*(NAMED_TYPES[name] for name in ([given] if isinstance(given, str) else given)))
 
 

@@ -1,4 +1,4 @@
-"""The expression of an object, from its facts: the listed members in order, and then those with other names."""
+"""The expression of an object, from its facts: the listed members in order, and then members with other names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 from lopa_ray.constraints.automaton_operations import accepts, intersection
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.expression import Expression, Language, choice, literal
-from lopa_ray.constraints.json_expressions import (
-    STRING,
-    braces,
-    list_in_order,
-    member,
-    string_of,
-    text_of,
-)
+from lopa_ray.constraints.json_expressions import STRING, braces, list_in_order, member, string_of, text_of
 from lopa_ray.constraints.schema_facts import Facts, Members, Parts, inside_of
 from lopa_ray.constraints.string_pattern import matching_text
 

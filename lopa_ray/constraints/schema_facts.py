@@ -1,4 +1,4 @@
-"""Facts: what one alternative of a schema says, with nothing left of references and combinations of schemas."""
+"""Facts: one alternative of a schema, with references followed and combinations of schemas written out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class Part:
         return Part(self.schema.get(keyword, True), f"{self.path}.{keyword}", self.open_refs)
 
     def listed(self, keyword: str) -> Parts:
-        """The schemas that a keyword lists."""
         schemas = self.schema.get(keyword)
         return tuple(
             Part(one, f"{self.path}.{keyword}[{at}]", self.open_refs)
@@ -51,7 +50,6 @@ class Part:
         )
 
     def named(self, keyword: str) -> dict[str, Part]:
-        """The schemas that a keyword has by name."""
         prefix = self.path if keyword == "properties" else f"{self.path}.{keyword}"
         schemas = self.schema.get(keyword, {}).items()
         return {name: Part(one, f"{prefix}.{name}", self.open_refs) for name, one in schemas}
@@ -63,14 +61,14 @@ Parts: TypeAlias = tuple[Part, ...]
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """What a schema says about the members of an object."""
+    """Statements of a schema about the members of an object."""
 
     properties: Mapping[str, Part] = field(default_factory=dict)
     patterns: tuple[tuple[str, Part], ...] = ()
     additional: Part | None = None
     """For names that are neither in `properties` nor match `patterns`; None allows everything."""
     lists: bool = True
-    """Whether answers may have these members. What a `not` says about a member is no reason to write one."""
+    """Whether answers may have these members: a `not` about a member is no reason to write one."""
 
     def of(self, name: str) -> Iterator[Part]:
         """The parts under which the value of a member with this name has to be valid."""
@@ -81,7 +79,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What a schema says about the items of an array."""
+    """Statements of a schema about the items of an array."""
 
     prefix: Parts = ()
     rest: Part | None = None
@@ -109,7 +107,6 @@ def _larger(*bounds: Bound) -> Bound:
 
 
 def smaller_bound(*bounds: Bound) -> Bound:
-    """The smaller of two upper bounds."""
     return min(filter(None, bounds), key=lambda bound: (bound[0], not bound[1]), default=None)
 
 
@@ -149,7 +146,6 @@ class Facts:
         return not self.types or self.values == ()
 
     def merged(self, other: Facts) -> Facts:
-        """The facts of values that have both."""
         both = {
             name: together(getattr(self, name), getattr(other, name)) for name, together in _TOGETHER.items()
         }

@@ -26,7 +26,7 @@ def negated_facts(reader: SchemaReader, part: Part, depth: int = 0) -> list[Fact
         return [Facts()]
     if not isinstance(schema, dict) or depth >= _MAX_DEPTH:
         return []
-    if "$ref" in schema:  # older drafts ignore what stands beside it
+    if "$ref" in schema:  # older drafts ignore other keywords with it
         return negated_facts(reader, reader.target(part), depth + 1)
     found = [*_negated_keywords(reader, part), *_negated_members(reader, part, depth)]
     for one in part.listed("allOf"):

@@ -1,7 +1,7 @@
-"""SchemaReader: what a schema says, as alternatives of facts: references followed, combinations written out.
+"""SchemaReader: a schema as alternatives of facts: references followed, combinations written out.
 
-A value that has all facts of one alternative is valid. Not every valid value has those of an alternative: what is
-negated, for example by `oneOf`, is replaced by something simpler that excludes it.
+A value that has all facts of one alternative is valid. Not every valid value has all facts of one: a negation, for
+example by `oneOf`, is replaced by something simpler that excludes the schema.
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ LIMITS = (
 
 
 class SchemaReader:
-    """Reads the parts of one schema."""
-
     def __init__(self, root: Any, limits: Limits) -> None:
         self._root, self._limits = root, limits
         draft = str(root.get("$schema")) if isinstance(root, dict) else ""
@@ -92,28 +90,31 @@ class SchemaReader:
             raise schema_error(
                 part.path, f"$ref: got {given!r}; allowed: a place in this schema, as in #/$defs/name"
             )
-        return Part(self._at(target, part.path), target, (*part.open_refs, target))
+        try:
+            found = self._pointed(target, part.path) if target[1:2] in ("", "/") else self._anchored(target)
+        except LookupError:
+            raise schema_error(
+                part.path, f"$ref: got {target!r}, which the schema does not contain; correct it"
+            ) from None
+        return Part(found, target, (*part.open_refs, target))
 
-    def _at(self, target: str, path: str) -> Any:
-        """The schema at a JSON pointer or an anchor."""
-        if target[1:2] not in ("", "/"):
-            return self._anchored(target, path)
+    def _pointed(self, target: str, path: str) -> Any:
+        """The schema at a JSON pointer. Raises LookupError."""
         found = self._root
         for token in target[1:].split("/")[1:]:
             name = unquote(token).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            if isinstance(found, list) and name.isdecimal():
                 found = found[int(name)]
-            elif isinstance(found, dict) and name in found:
+            elif isinstance(found, dict):
                 found = found[name]
             else:
-                raise schema_error(
-                    path, f"$ref: got {target!r}, which the schema does not contain; correct it"
-                )
-            if isinstance(found, dict) and str(found.get("$id", "#")).find("#") != 0:
+                raise LookupError
+            if isinstance(found, dict) and not str(found.get("$id", "#")).startswith("#"):
                 raise schema_error(path, f"$ref: got {target!r}, which leads into a schema with its own $id")
         return found
 
-    def _anchored(self, target: str, path: str) -> Any:
+    def _anchored(self, target: str) -> Any:
+        """The schema with an anchor. Raises LookupError."""
         waiting = [self._root]
         while waiting:
             found = waiting.pop()
@@ -123,7 +124,7 @@ class SchemaReader:
                 waiting += found.values()
             elif isinstance(found, list):
                 waiting += found
-        raise schema_error(path, f"$ref: got {target!r}, which the schema does not contain; correct it")
+        raise LookupError
 
     def read(self, part: Part) -> list[Facts]:
         """The alternatives of one part. Raises SettingsError, and TooManyStatesError for more than `MAX_READ` parts."""
@@ -205,7 +206,6 @@ class SchemaReader:
         return found[:MAX_ALTERNATIVES]
 
     def _negated(self, part: Part, *, needed: bool) -> list[Facts]:
-        """Alternatives that exclude a schema."""
         if part.key() not in self._negations:
             self._negations[part.key()] = _possible(negated_facts(self, part))
         found = self._negations[part.key()]
@@ -239,7 +239,6 @@ class SchemaReader:
 
 
 def _combined(first: list[Facts], second: list[Facts]) -> list[Facts]:
-    """Alternatives of both."""
     return _possible([one.merged(other) for one in first for other in second])[:MAX_ALTERNATIVES]
 
 

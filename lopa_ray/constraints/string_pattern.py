@@ -1,7 +1,7 @@
 r"""The keyword `pattern`: expressions of ECMA 262 as automata of strings' insides.
 
 Engines read the same expression differently: for some \d has all Unicode digits, for some . has U+2028. An automaton is
-therefore either narrow (it accepts only what all of them match) or wide (it accepts what any of them matches).
+therefore either narrow (it accepts only texts that all of them match) or wide (it accepts texts that any of them matches).
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ def matching_text(
 
 @lru_cache(1024)
 def pattern_automaton(pattern: str, *, wide: bool = False) -> ByteAutomaton:
-    """The automaton of texts without characters that JSON escapes in which a pattern is found.
+    """The automaton of strings' insides without escapes in which a pattern is found. Raises as `matching_text` does.
 
     A narrow pattern without any anchor stands for the whole text, as it is mostly meant, if some text matches.
-    Raises SettingsError for an expression that is not supported, and TooManyStatesError.
     """
     parts = list(_alternatives(pattern, wide))
     free = not any(part.from_start or part.to_end or part.looks for part in parts)

@@ -1,6 +1,6 @@
 """Structural tags: free text in which certain texts (triggers) begin a part of a fixed form, such as a tool call.
 
-The JSON format is that of vLLM: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`. Wherever a trigger
+The JSON format is vLLM's: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`. Wherever a trigger
 occurs in the answer's text, a complete structure that begins with it must follow, and then free text again. Without
 triggers the whole answer is one of the structures.
 """
@@ -63,14 +63,10 @@ class StructuralTag(BaseModel):
             raise SettingsError(f"got a structural tag that is no JSON ({error}); give JSON text") from None
 
     @model_validator(mode="after")
-    def _check_size(self) -> Self:
+    def _check_texts(self) -> Self:
         size = len(self.literals) + sum(map(len, self.triggers))
         if size > MAX_LITERAL_CHARS:
             raise ValueError(f"got {size} characters outside of schemas; allowed: {MAX_LITERAL_CHARS}")
-        return self
-
-    @model_validator(mode="after")
-    def _triggers_fit(self) -> Self:
         for structure in self.structures if self.triggers else ():
             if not any(structure.begin.startswith(trigger) for trigger in self.triggers):
                 raise ValueError(f"got begin {structure.begin!r}, which begins with none of the triggers")
@@ -118,8 +114,8 @@ class StructuralTag(BaseModel):
 def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
     """The automaton of free text with tags, and the number of its states, from 0 on, that belong to the free text.
 
-    Raises SettingsError for a schema that is not supported, for what `ByteAutomaton.from_regex` refuses, for too many
-    states, and for a structure that may continue after its end.
+    Raises SettingsError for a schema that is not supported, for too many states, and for a structure that may continue
+    after its end.
     """
     if not tag.triggers:
         return tag.automaton(), 0
@@ -130,7 +126,6 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
         )
     free, trigger_states = _search_automaton(triggers)
     parts, offset = [free], len(free)
-    starts: dict[int, int] = {}
     for trigger, reached in zip(tag.triggers, trigger_states, strict=True):
         automaton = tag.automaton(trigger, MAX_STATES - offset)
         dead = len(automaton.transitions) - 1
@@ -143,12 +138,9 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
         target = np.arange(dead + 1) + offset
         target[automaton.accepting], target[dead] = 0, -1
         parts.append(target[automaton.transitions[:dead]].astype(np.int32))
-        starts[reached] = offset
+        free[free == reached] = offset
         offset += dead
-    transitions = np.concatenate(parts)
-    for reached, start in starts.items():
-        transitions[: len(free)][free == reached] = start
-    transitions = np.append(transitions, np.full((1, 256), -1, np.int32), axis=0)
+    transitions = np.concatenate([*parts, np.full((1, 256), -1, np.int32)])
     transitions[transitions == -1] = offset
     accepting = np.zeros(offset + 1, np.bool_)
     accepting[: len(free)] = True

@@ -35,7 +35,7 @@ class TransitionTable:
         self._classes_by_source = classes[order].astype(np.uint16)
         self._targets_by_source = targets[order]
         self._source_starts = np.searchsorted(sources[order], np.arange(num_states + 1))
-        # What any class does: pairs of states.
+        # The transitions of any class: pairs of states.
         pairs = np.unique(sources.astype(np.int64) * num_states + targets)
         self._any: Function = (
             (pairs // num_states).astype(np.uint16),
