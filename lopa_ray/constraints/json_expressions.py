@@ -123,7 +123,7 @@ def list_in_order(
 
     def end(count: int) -> Language:
         most = None if maximum is None else maximum - count - 1
-        found = [EMPTY if count >= minimum else None]
+        found: list[Language] = [EMPTY if count >= minimum else None]
         if other is not None and count + 1 >= minimum and (most is None or most >= 0):
             found.append(begun(count, other, SPACE, more(other, 0, most)))
         return choice(found)

@@ -1,7 +1,7 @@
 r"""The keyword `pattern`: expressions of ECMA 262 as automata of strings' insides.
 
 Engines read the same expression differently: for some \d has all Unicode digits, for some . has U+2028. An automaton is
-therefore either narrow (it accepts only texts that all of them match) or wide (it accepts texts that any of them matches).
+therefore either narrow (it accepts the texts that all of them match) or wide (it accepts the texts that any matches).
 """
 
 from __future__ import annotations
