@@ -20,12 +20,12 @@ from lopa_ray.constraints.array_expression import array_expression
 from lopa_ray.constraints.automaton_builder import TooManyStatesError, build_automaton
 from lopa_ray.constraints.automaton_operations import accepts
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
-from lopa_ray.constraints.expression import Expression, Language, Literal, choice, literal
+from lopa_ray.constraints.expression import Expression, Language, choice, literal
 from lopa_ray.constraints.json_expressions import BOOLEAN, NULL, any_array, any_object, any_value, string_of
-from lopa_ray.constraints.json_schema_keywords import schema_error
+from lopa_ray.constraints.json_schema_keywords import NAMED_TYPES, schema_error
 from lopa_ray.constraints.object_expression import object_expression
 from lopa_ray.constraints.scalar_expressions import integer, number, string_inside
-from lopa_ray.constraints.schema_facts import ANY_SIZE, TYPES, Facts, Part, Parts, inside_of, type_of
+from lopa_ray.constraints.schema_facts import ANY_SIZE, TYPES, Facts, Part, Parts, type_of
 from lopa_ray.constraints.schema_reader import LIMITS, Limits, SchemaReader
 from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import parse_json
@@ -137,26 +137,17 @@ class SchemaCompiler:
         return None  # a fraction is never needed: where integers are excluded, answers have no numbers
 
     def names(self, facts: Facts) -> ByteAutomaton | None:
-        """The automaton of the insides of the names that an object's members may have; None if all are allowed.
+        """The automaton of the names that an object's members may have, in quotes; None if all are allowed.
 
         Raises SettingsError and TooManyStatesError.
         """
         if not facts.names:
             return None
-        insides: list[Language] = []
-        for found in self.reader.alternatives(facts.names):
-            if "string" not in found.types:
-                continue
-            rest = string_inside(replace(found, values=None), self.limits.count)
-            if found.values is None:
-                insides.append(rest)
-            elif rest is not None:
-                automaton = build_automaton(rest)
-                texts = [inside_of(one) for one in found.values if isinstance(one, str)]
-                insides += [Literal(text) for text in texts if accepts(automaton, text)]
-        inside = choice(insides)
+        strings = Facts(types=NAMED_TYPES["string"])
+        found = [one.merged(strings) for one in self.reader.alternatives(facts.names)]
+        names = choice([expression for one in found for expression in self._of_facts(one)])
         # Without any name the object is empty: no text is accepted.
-        return build_automaton(literal("\n") if inside is None else inside)
+        return build_automaton(literal("\n") if names is None else names)
 
     def listed(self, facts: Facts) -> list[Expression]:
         """The values that an alternative lists, as far as they have its other facts.

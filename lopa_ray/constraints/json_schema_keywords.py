@@ -8,7 +8,17 @@ from decimal import Decimal
 from typing import Any
 
 from lopa_ray.constraints.automaton_builder import TooManyStatesError
-from lopa_ray.constraints.schema_facts import TYPES, Facts, Items, Members, Part, Size, smaller_bound, type_of
+from lopa_ray.constraints.schema_facts import (
+    TYPES,
+    Facts,
+    Items,
+    Members,
+    Part,
+    Size,
+    common_values,
+    smaller_bound,
+    type_of,
+)
 from lopa_ray.constraints.string_formats import STRING_FORMATS
 from lopa_ray.constraints.string_pattern import pattern_automaton
 from lopa_ray.errors import SettingsError
@@ -115,8 +125,11 @@ class KeywordReader:
         if "pattern" in schema:
             self.check_pattern(schema["pattern"], part.path)
         stated = Facts(
-            types=_types(schema),
-            values=_values(schema),
+            types=types_named(schema["type"]) if "type" in schema else TYPES,
+            values=common_values(
+                tuple(schema["enum"]) if "enum" in schema else None,
+                (schema["const"],) if "const" in schema else None,
+            ),
             members=_members(part),
             required=_required(schema),
             names=(part.under("propertyNames"),) if "propertyNames" in schema else (),
@@ -157,19 +170,6 @@ class KeywordReader:
 
 def types_named(given: str | list[str]) -> frozenset[str]:
     return frozenset().union(*(NAMED_TYPES[name] for name in ([given] if isinstance(given, str) else given)))
-
-
-def _types(schema: dict[str, Any]) -> frozenset[str]:
-    return types_named(schema["type"]) if "type" in schema else TYPES
-
-
-def _values(schema: dict[str, Any]) -> tuple[Any, ...] | None:
-    given = [schema["enum"]] if "enum" in schema else []
-    given += [[schema["const"]]] if "const" in schema else []
-    facts = Facts()
-    for values in given:
-        facts = facts.merged(Facts(values=tuple(values)))
-    return facts.values
 
 
 def _members(part: Part) -> tuple[Members, ...]:

@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING
 
+from lopa_ray.constraints.automaton_builder import build_automaton
 from lopa_ray.constraints.automaton_operations import accepts, intersection
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.expression import Expression, Language, choice, literal
@@ -29,10 +30,11 @@ def object_expression(facts: Facts, compiler: SchemaCompiler) -> Language:
     pairs: list[tuple[str, Expression, bool]] = []
     for name in dict.fromkeys([*listed, *facts.required]):
         needed = name in facts.required
-        allowed = name not in facts.absent and (names is None or accepts(names, inside_of(name)))
+        text = json.dumps(name, ensure_ascii=False)
+        allowed = name not in facts.absent and (names is None or accepts(names, text.encode()))
         found = compiler.value(facts.of(name)) if allowed else None
         if found is not None:
-            pairs.append((name, member(literal(json.dumps(name, ensure_ascii=False)), found), needed))
+            pairs.append((name, member(literal(text), found), needed))
         elif needed:
             return None
     if sum(not needed for _, _, needed in pairs) > MAX_UNSORTED:
@@ -66,8 +68,9 @@ def _other_members(
         unwanted = tuple(pattern for _, patterns, _ in chosen for pattern in patterns)
         key: Language = STRING
         if wanted or unwanted or known or names is not None:
-            automaton = matching_text(wanted, unwanted, known)
-            key = string_of(text_of(automaton if names is None else intersection(automaton, names)))
+            key = string_of(text_of(matching_text(wanted, unwanted, known)))
+        if key is not None and names is not None:
+            key = text_of(intersection(build_automaton(key), names))
         found.append(None if key is None else member(key, inner))
     return choice(found)
 

@@ -90,7 +90,8 @@ def _distinct(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...
     return tuple(dict.fromkeys(first + second))
 
 
-def _common(first: tuple[Any, ...] | None, second: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+def common_values(first: tuple[Any, ...] | None, second: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """The values of both lists, of which None has all."""
     if first is None or second is None:
         return first if second is None else second
     known = {canonical(value) for value in second}
@@ -118,7 +119,7 @@ class Facts:
     """
 
     types: frozenset[str] = field(default=TYPES, metadata={BOTH: operator.and_})
-    values: tuple[Any, ...] | None = field(default=None, metadata={BOTH: _common})
+    values: tuple[Any, ...] | None = field(default=None, metadata={BOTH: common_values})
     """The only values; None allows all."""
     excluded: tuple[Any, ...] = ()
     members: tuple[Members, ...] = ()

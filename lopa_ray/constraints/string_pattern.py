@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from lopa_ray.constraints.automaton_builder import build_automaton
@@ -69,7 +69,7 @@ def pattern_automaton(pattern: str, *, wide: bool = False) -> ByteAutomaton:
     parts = list(_alternatives(pattern, wide))
     free = not any(part.from_start or part.to_end or part.looks for part in parts)
     if free and not wide:
-        whole = _found([_Alternative(True, True, [], part.body) for part in parts], wide)
+        whole = _found([replace(part, from_start=True, to_end=True) for part in parts], wide)
         if whole.accepting.any():
             return minimized(whole)
     return minimized(_found(parts, wide))
@@ -83,15 +83,10 @@ def _found(parts: list[_Alternative], wide: bool) -> ByteAutomaton:
         )
     found = intersection(plain_text(), ByteAutomaton.from_regex("|".join(map(_regex, parts)), trusted=True))
     for positive, inner in (look for part in looking for look in part.looks):
-        seen = _found(_anchored(inner, wide == positive), wide == positive)
+        anchored = [replace(part, from_start=True) for part in _alternatives(inner, wide == positive)]
+        seen = _found(anchored, wide == positive)
         found = intersection(found, seen) if positive else difference(found, seen)
     return found
-
-
-def _anchored(pattern: str, wide: bool) -> list[_Alternative]:
-    """The expression of a lookahead at the start."""
-    parts = list(_alternatives(pattern, wide))
-    return [_Alternative(True, part.to_end, part.looks, part.body) for part in parts]
 
 
 def _regex(part: _Alternative) -> str:
