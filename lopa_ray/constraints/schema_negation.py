@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from lopa_ray.constraints.json_schema_keywords import MAX_BOUND, NAMED_TYPES, types_named
-from lopa_ray.constraints.schema_facts import TYPES, Facts, Members, Part
+from lopa_ray.constraints.schema_facts import TYPES, Facts, Members, Part, Size
 
 if TYPE_CHECKING:
     from lopa_ray.constraints.schema_reader import SchemaReader
 
 _MAX_DEPTH = 8
 _OBJECT, _ARRAY, _STRING = (NAMED_TYPES[name] for name in ("object", "array", "string"))
-_SIZES = (
-    (_STRING, "length", "Length"), (_ARRAY, "num_items", "Items"), (_OBJECT, "num_properties", "Properties")
-)  # fmt: skip
-"""Types, the facts about their sizes, and the ends of the names of the keywords."""
+_SIZED: Mapping[str, Callable[[Size], Facts]] = {
+    "Length": lambda size: Facts(types=_STRING, length=size),
+    "Items": lambda size: Facts(types=_ARRAY, num_items=size),
+    "Properties": lambda size: Facts(types=_OBJECT, num_properties=size),
+}
+"""The facts of a size, by the end of the names of its keywords."""
 
 
 def negated_facts(reader: SchemaReader, part: Part, depth: int = 0) -> list[Facts]:
@@ -57,11 +59,11 @@ def _negated_keywords(reader: SchemaReader, part: Part) -> Iterator[Facts]:
         yield Facts(types=number, lower=(stated.upper[0], not stated.upper[1]))
     for pattern, _ in stated.patterns:
         yield Facts(types=_STRING, patterns=((pattern, False),))
-    for types, fact, name in _SIZES:
+    for name, facts_of in _SIZED.items():
         if (least := int(schema.get(f"min{name}", 0))) > 0:
-            yield Facts(types=types, **{fact: (0, least - 1)})
+            yield facts_of((0, least - 1))
         if f"max{name}" in schema:
-            yield Facts(types=types, **{fact: (int(schema[f"max{name}"]) + 1, None)})
+            yield facts_of((int(schema[f"max{name}"]) + 1, None))
 
 
 def _negated_members(reader: SchemaReader, part: Part, depth: int) -> Iterator[Facts]:
