@@ -21,11 +21,8 @@ from typing import Any, NoReturn
 
 from lopa_ray.errors import LopaError, OverloadedError
 
-MAX_BYTES = 2**30
-"""Memory that a call may take, in bytes."""
-
-PATIENCE = 10
-"""A call ends after this many times its limit of processor time at the latest, however busy the machine is."""
+MAX_BYTES = 2**30  # of memory, for a call
+PATIENCE = 10  # a call ends after this many times its limit of processor time, however busy the machine is
 
 _START = (
     "import json, sys; sys.path[:], preload = json.loads(sys.argv[1]); "

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.schema_facts import Bound
 
 DIGITS = 15  # numbers with so many significant digits are different in double precision, too
 DECIMALS = 6  # or more, if the bounds have more
@@ -77,27 +78,25 @@ def _further(low: str, high: str, fewest: int) -> str:
 
 
 @lru_cache(1024)
-def decimal_range(
-    minimum: Decimal | None, maximum: Decimal | None, *, above: bool, below: bool
-) -> str | None:
+def decimal_range(lower: Bound, upper: Bound) -> str | None:
     """An expression of numbers without exponent between two bounds; None if there are none.
 
-    A bound of None means unbounded. `above` and `below` leave out minimum and maximum themselves. The numbers have up
-    to `DIGITS` digits, so that the comparison is also true after they are rounded to double precision.
+    A bound of None means unbounded. The numbers have up to `DIGITS` digits, so that the comparison is also true after
+    they are rounded to double precision.
     """
-    bounds = [bound for bound in (minimum, maximum) if bound is not None]
+    bounds = [bound[0] for bound in (lower, upper) if bound is not None]
     whole = max((bound.adjusted() + 1 for bound in bounds), default=1)
     wanted = max(DECIMALS, *(1 + len(f"{bound.normalize():f}".partition(".")[2]) for bound in bounds), 0)
     decimals = max(0, min(DIGITS - max(whole, 1), wanted))
     unit = Decimal(1).scaleb(-decimals)
     most = 10**DIGITS - 1
     low, high = -most, most
-    if minimum is not None:
-        low = max(low, int((minimum / unit).to_integral_value(ROUND_CEILING)))
-        low += above and low * unit == minimum
-    if maximum is not None:
-        high = min(high, int((maximum / unit).to_integral_value(ROUND_FLOOR)))
-        high -= below and high * unit == maximum
+    if lower is not None:
+        low = max(low, int((lower[0] / unit).to_integral_value(ROUND_CEILING)))
+        low += lower[1] and low * unit == lower[0]
+    if upper is not None:
+        high = min(high, int((upper[0] / unit).to_integral_value(ROUND_FLOOR)))
+        high -= upper[1] and high * unit == upper[0]
     return _signed(low, high, partial(_decimal_magnitudes, decimals))
 
 

@@ -109,7 +109,5 @@ def number(facts: Facts) -> Language:
         return integer(facts)
     if facts.lower is None and facts.upper is None:
         return NUMBER
-    minimum, above = facts.lower or (None, False)
-    maximum, below = facts.upper or (None, False)
-    regex = decimal_range(minimum, maximum, above=above, below=below)
+    regex = decimal_range(facts.lower, facts.upper)
     return None if regex is None else text_of(_regex_automaton(regex))

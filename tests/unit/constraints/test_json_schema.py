@@ -112,7 +112,9 @@ POINTS = st.none() | st.decimals(-40, 40, places=3)
 def test_numbers_are_those_within_bounds(
     least: Decimal | None, most: Decimal | None, above: bool, below: bool, number: Decimal
 ) -> None:
-    regex = decimal_range(least, most, above=above, below=below)
+    lower = None if least is None else (least, above)
+    upper = None if most is None else (most, below)
+    regex = decimal_range(lower, upper)
     inside = (least is None or number > least or (number == least and not above)) and (
         most is None or number < most or (number == most and not below)
     )
