@@ -122,8 +122,6 @@ class KeywordReader:
         schema = part.schema
         contains = (part.under("contains"),) if "contains" in schema else ()
         min_items, max_items = _size(part, "Items")
-        if "pattern" in schema:
-            self.check_pattern(schema["pattern"], part.path)
         stated = Facts(
             types=types_named(schema["type"]) if "type" in schema else TYPES,
             values=common_values(
@@ -146,6 +144,8 @@ class KeywordReader:
             multiples=(Decimal(repr(schema["multipleOf"])),) if "multipleOf" in schema else (),
             path=part.path,
         )
+        for pattern, _ in stated.patterns:
+            self.check_pattern(pattern, part.path)
         return stated.consistent()
 
     def check_pattern(self, pattern: str, path: str) -> None:
