@@ -26,13 +26,12 @@ class RequestError(LopaError, ValueError):
     """A request or a configuration is wrong: the base of errors about settings and prompts."""
 
     def __init__(self, *message: str, setting: str | None = None) -> None:
-        """`message`: its parts, which are joined. `setting`: the name of the setting that is wrong; None: the message
-        is about no single one."""
+        """`message`: its parts, which are joined. `setting`: the name of the wrong setting, if it is a single one."""
         super().__init__("".join(message))
         self.parts, self.setting = message, setting
 
     def message(self, names: Mapping[str, str]) -> str:
-        """The message with other names of settings: each `SettingName` in it that `names` has is replaced."""
+        """The message with other names of settings, in place of each `SettingName` that `names` has."""
         return "".join(
             names.get(part, part) if isinstance(part, SettingName) else part for part in self.parts
         )
@@ -44,10 +43,7 @@ class SettingsError(RequestError):
 
 @contextmanager
 def about_setting(name: str | None) -> Iterator[None]:
-    """Give SettingsErrors that are raised inside the setting `name`, unless they have one.
-
-    What reads a pattern or a schema does not know which setting has it.
-    """
+    """Give SettingsErrors that are raised inside the setting `name`: readers of patterns and schemas do not know it."""
     try:
         yield
     except SettingsError as error:
@@ -63,7 +59,6 @@ class PromptError(RequestError):
     """A prompt cannot be decoded: it is empty or too long, has ids out of range, or needs a missing tokenizer."""
 
     def __init__(self, *message: str) -> None:
-        """`message`: its parts. The setting that is wrong is "prompt"."""
         super().__init__(*message, setting="prompt")
 
 
@@ -105,7 +100,7 @@ class RepeatedLossError(WorkerError):
 
 
 class WorkerMemoryError(WorkerError):
-    """A worker has too little memory for what it is asked to do."""
+    """A worker has too little memory for a request."""
 
 
 class TransferError(LopaError):
@@ -116,7 +111,7 @@ class WorkerLostError(LopaError):
     """A branch worker died or did not answer within its deadline."""
 
     def __init__(self, message: str, losses: int = 0) -> None:
-        """`losses`: of a request that ends with the error, how often workers were lost during the step it was in."""
+        """`losses`: how often workers were lost during steps of the request that ends with the error."""
         super().__init__(message)
         self.losses = losses
 

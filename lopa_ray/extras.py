@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def install_advice(extra: str) -> str:
-    """What to do where a package of an extra is missing. It needs a checkout, since no release is on PyPI."""
+    """How to get a missing package of an extra. It needs a checkout, since no release is on PyPI."""
     return f"install it in the checkout of lopa-ray: pip install -e '.[{extra}]'"

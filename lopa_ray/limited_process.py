@@ -1,8 +1,7 @@
 """LimitedProcess: a process that runs calls one after the other, each within limits of time and memory.
 
-What users and checkpoints send to be computed (a pattern, a schema, a chat template) may take any time and memory, in
-code that cannot be interrupted. The process is a new interpreter and not a fork, because its parent has threads. It
-ends with its parent.
+A pattern, a schema or a chat template of a user or a checkpoint may take any time and memory, in code that cannot be
+interrupted. The process is a new interpreter and not a fork, because its parent has threads. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -22,32 +21,28 @@ from typing import Any, NoReturn
 
 from lopa_ray.errors import LopaError, OverloadedError
 
-MAX_BYTES = 2**30
-"""Memory that a call may take, in bytes."""
-
-PATIENCE = 10
-"""A call that has not returned after this many times its limit of processor time is ended, on a machine that has much
-else to do."""
+MAX_BYTES = 2**30  # of memory, for a call
+PATIENCE = 10  # a call ends after this many times its limit of processor time, however busy the machine is
 
 _START = (
     "import json, sys; sys.path[:], preload = json.loads(sys.argv[1]); "
     f"from {__name__} import serve; serve(preload)"
 )
 
+# A process ends at its limits by its timer, by Rust's allocator, or for want of stack.
 _EXCEEDED = (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)
-"""How a process ends at its limits: by its timer; by Rust's allocator, or for want of stack."""
 
 
 class ProcessLimitError(Exception):
-    """A call needs more time or memory than it may have. The message says how much that is."""
+    """A call needs more time or memory than it may have, which the message says."""
 
 
 class LimitedProcess:
-    """A running process. Only one thread at a time may make a call."""
+    """Only one thread at a time may make a call."""
 
     def __init__(self, target: object, preload: str | None = None) -> None:
-        """Start it. The calls are those of `target`'s methods. It, arguments and results are pickled. `preload`: a
-        module that the process imports before the first call."""
+        """A call runs a method of `target`. It, arguments and results are pickled. `preload`: a module that the process
+        imports before the first call."""
         # In a Ray worker, sys.path has folders that a new interpreter would not find.
         command = [sys.executable, "-P", "-c", _START, json.dumps([sys.path, preload])]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
@@ -59,9 +54,9 @@ class LimitedProcess:
         """End the process, and wait until it has."""
 
     def call(self, method: str, argument: object, limit_s: float) -> Any:
-        """What a method of the target returns; `limit_s` is processor time, in seconds.
+        """The result of a method of the target, within `limit_s` seconds of processor time.
 
-        Raises what the method raises. If the process ends meanwhile, raises ProcessLimitError if the call went beyond a
+        Raises the method's errors. If the process ends meanwhile, raises ProcessLimitError if the call went beyond a
         limit, and OverloadedError otherwise.
         """
         message = pickle.dumps((method, argument, limit_s))
@@ -92,12 +87,11 @@ class LimitedProcess:
         return pickle.load(self._process.stdout)
 
     def kill(self) -> None:
-        """Have the process end at once, also during a call, which then raises OverloadedError. For any thread."""
+        """End the process at once, from any thread, also during a call, which then raises OverloadedError."""
         self._process.kill()
 
     @property
     def alive(self) -> bool:
-        """Whether it takes another call."""
         return self._process.poll() is None
 
     def _raise_end(self, limit_s: float) -> NoReturn:
@@ -119,12 +113,12 @@ def _close(process: subprocess.Popen[bytes], parent: int) -> None:
         process.kill()
         process.wait()
     for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # what was not read by the process
+        with suppress(OSError):  # something was not read by the process
             pipe.close()  # type: ignore[union-attr]  # both are pipes
 
 
 def serve(preload: str | None) -> None:
-    """The process: read the target, then calls, and write what they return or raise, until the parent ends."""
+    """The process: read the target, then calls, and write their results or errors, until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     calls, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")

@@ -12,18 +12,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGES = ("actors", "cluster", "lopa_lab")
-"""The packages that are installed beside this one; users have folders of such names too."""
+"""The packages that are installed with this one; users have folders of such names too."""
 
 
 def shadowed_packages() -> dict[str, Path]:
-    """The folder or file that Python imports in place of a package beside this one, by the package's name."""
+    """The folders or files that Python imports in place of such packages, by the package's name."""
     installed = Path(__file__).resolve().parents[1]
     places = {name: _place(name) for name in PACKAGES if (installed / name).is_dir()}
     return {name: place for name, place in places.items() if place and place != installed / name}
 
 
 def _place(name: str) -> Path | None:
-    """Where Python finds a package or module of that name; None: nowhere."""
     spec = find_spec(name)
     if spec is None:
         return None
@@ -33,7 +32,6 @@ def _place(name: str) -> Path | None:
 
 
 def _message() -> str:
-    """What is shadowed by what, and what to do; empty: nothing is."""
     shadowed = [
         f"{place} shadows the package {name!r} of lopa-ray" for name, place in shadowed_packages().items()
     ]

@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 from lopa_ray.errors import short_repr
 
 BYTE_ORDER_MARK = codecs.BOM_UTF8
-"""What some editors begin a text in UTF-8 with. It is no part of the text."""
+"""Some editors begin a text in UTF-8 with it. It is no part of the text."""
 
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _RefusedError(ValueError):
-    """What Python's parser reads, and JSON cannot say."""
+    """Python's parser reads it, and JSON cannot say it."""
 
 
 def check_encoding(beginning: bytes) -> None:
@@ -41,12 +41,12 @@ def decode_text(data: bytes) -> str:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file, as `decode_text` has it. Raises ValueError, which does not name the file, and OSError."""
+    """The text of a file. Raises ValueError, which does not name the file, and OSError."""
     return decode_text(Path(path).read_bytes())
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for any other text, for what JSON cannot say (NaN, infinity, half a
+    """The value of a JSON text. Raises ValueError for any other text, for values outside of JSON (NaN, infinity, half a
     surrogate pair), and for an object with one name twice, of which one value would be lost."""
     text = decode_text(text) if isinstance(text, bytes) else text.removeprefix("\ufeff")
     try:

@@ -10,23 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
-from lopa_ray.constraints.expression import (
-    ByteClass,
-    Choice,
-    Embedded,
-    Expression,
-    Literal,
-    Repeat,
-    Sequence,
-)
+from lopa_ray.constraints.expression import Choice, Embedded, Expression, Literal, Repeat, Sequence
 
-MAX_STATES = 60_000
-"""Maximum number of states, of which the indices are uint16."""
+MAX_STATES = 60_000  # their indices are uint16
 
 Edges: TypeAlias = tuple[tuple[int, int, int], ...]
 """(first byte, last byte, next node), each."""
-
-Transitions: TypeAlias = npt.NDArray[np.int32]
 
 
 class TooManyStatesError(Exception):
@@ -36,9 +25,8 @@ class TooManyStatesError(Exception):
 def build_automaton(expression: Expression, max_states: int = MAX_STATES) -> ByteAutomaton:
     """The automaton of an expression. A match is possible from each of its states.
 
-    Raises TooManyStatesError for more than `max_states`, or twice as many nodes of the graph from which it is made.
-
-    It has some more states than the smallest one, which would take most of the time to find.
+    It has some more states than the smallest one, which would take most of the time to find. Raises TooManyStatesError
+    for more than `max_states`, or twice as many nodes of the graph from which it is made.
     """
     graph = _Graph(2 * max_states)
     start = graph.before(expression, _Graph.END)
@@ -73,8 +61,6 @@ class _Graph:
 
     def _before(self, expression: Expression, after: int) -> int:
         match expression:
-            case ByteClass(ranges):
-                return self._node(tuple((first, last, after) for first, last in ranges))
             case Literal(text):
                 for byte in reversed(text):
                     after = self._node(((byte, byte, after),))
@@ -130,7 +116,6 @@ def _subsets(graph: _Graph, start: int, max_states: int) -> ByteAutomaton:
     closures: dict[int, frozenset[int]] = {}
 
     def closure(node: int) -> frozenset[int]:
-        """The nodes with edges, and the end, to which a node leads without a byte."""
         if node not in closures:
             reached, waiting = {node}, [node]
             while waiting:
@@ -176,44 +161,3 @@ def _split(edges: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int]]
         if targets:
             parts.append((first, stop - 1, targets))
     return parts
-
-
-def minimized(automaton: ByteAutomaton) -> ByteAutomaton:
-    """The automaton of the same texts that has the fewest states (Moore's algorithm, by hashes of rows)."""
-    columns, _ = byte_classes(automaton.transitions)
-    weights = np.random.default_rng(0).integers(1, 2**63, columns.shape[1], np.uint64) | np.uint64(1)
-    labels, count = automaton.accepting.astype(np.int64), 0
-    while True:
-        marks = np.random.default_rng(1).integers(1, 2**63, int(labels.max()) + 1, np.uint64)[labels]
-        hashes = (marks[columns] * weights).sum(axis=1) ^ marks
-        labels = np.unique(hashes, return_inverse=True)[1].reshape(-1)
-        if labels.max() + 1 == count:
-            break
-        count = int(labels.max()) + 1
-    firsts = np.unique(labels, return_index=True)[1]
-    assert (
-        labels[columns] == labels[columns[firsts]][labels]
-    ).all()  # no two rows had the same hash by chance
-    return _merged(automaton, labels)
-
-
-def byte_classes(transitions: Transitions) -> tuple[Transitions, npt.NDArray[np.int64]]:
-    """The different columns of a table int32 [states, 256], and which of them each byte has, int64 [256]."""
-    weights = np.random.default_rng(0).integers(1, 2**63, (len(transitions), 1), np.uint64)
-    _, firsts, classes = np.unique(
-        (transitions.astype(np.uint64) * weights).sum(axis=0), return_index=True, return_inverse=True
-    )
-    columns, classes = transitions[:, firsts], classes.reshape(-1)
-    assert (columns[:, classes] == transitions).all()  # no two columns had the same hash by chance
-    return columns, classes
-
-
-def _merged(automaton: ByteAutomaton, labels: npt.NDArray[np.int64]) -> ByteAutomaton:
-    """One state for all with the same label, in the order of the first ones; those that reach no match are dead."""
-    dead_label = labels[-1]
-    _, firsts = np.unique(labels, return_index=True)
-    kept = np.sort(firsts[labels[firsts] != dead_label])
-    new_index = np.full(int(labels.max()) + 1, len(kept), np.int32)
-    new_index[labels[kept]] = np.arange(len(kept))
-    rows = np.append(kept, len(labels) - 1)
-    return ByteAutomaton(new_index[labels[automaton.transitions[rows]]], automaton.accepting[rows])

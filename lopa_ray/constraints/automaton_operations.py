@@ -1,31 +1,25 @@
-"""Intersections and differences of automata, and questions about them."""
+"""Intersections, differences and smaller forms of automata, and questions about them."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.constraints.automaton_builder import MAX_STATES, TooManyStatesError, byte_classes
+from lopa_ray.constraints.automaton_builder import MAX_STATES, TooManyStatesError
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 
 
 def intersection(first: ByteAutomaton, second: ByteAutomaton) -> ByteAutomaton:
-    """The automaton of the texts that both accept. Raises TooManyStatesError."""
+    """The texts that both accept. Raises TooManyStatesError."""
     return _product(first, second, second.accepting, second_may_die=False)
 
 
 def difference(first: ByteAutomaton, second: ByteAutomaton) -> ByteAutomaton:
-    """The automaton of the texts that `first` accepts and `second` does not. Raises TooManyStatesError."""
+    """The texts that `first` accepts and `second` does not. Raises TooManyStatesError."""
     return _product(first, second, ~second.accepting, second_may_die=True)
 
 
-def is_empty(automaton: ByteAutomaton) -> bool:
-    """Whether an automaton accepts nothing. A match is possible from each of its states."""
-    return not automaton.accepting.any()
-
-
 def accepts(automaton: ByteAutomaton, text: bytes) -> bool:
-    """Whether an automaton accepts a text."""
     state = 0
     for byte in text:
         state = int(automaton.transitions[state, byte])
@@ -74,8 +68,45 @@ def _trimmed(automaton: ByteAutomaton) -> ByteAutomaton:
     alive, known = automaton.accepting, None
     while known is None or (alive != known).any():
         alive, known = alive | alive[columns].any(axis=1), alive
-    kept = np.flatnonzero(alive)
-    index = np.full(len(alive), len(kept), np.int32)
-    index[kept] = np.arange(len(kept))
-    rows = np.append(kept, len(alive) - 1)
-    return ByteAutomaton(index[automaton.transitions[rows]], automaton.accepting[rows])
+    return _merged(automaton, np.where(alive, np.arange(len(alive)), len(alive) - 1))
+
+
+def minimized(automaton: ByteAutomaton) -> ByteAutomaton:
+    """The automaton of the same texts that has the fewest states (Moore's algorithm, by hashes of rows)."""
+    columns, _ = byte_classes(automaton.transitions)
+    weights = np.random.default_rng(0).integers(1, 2**63, columns.shape[1], np.uint64) | np.uint64(1)
+    labels, count = automaton.accepting.astype(np.int64), 0
+    while True:
+        marks = np.random.default_rng(1).integers(1, 2**63, int(labels.max()) + 1, np.uint64)[labels]
+        hashes = (marks[columns] * weights).sum(axis=1) ^ marks
+        labels = np.unique(hashes, return_inverse=True)[1].reshape(-1)
+        if labels.max() + 1 == count:
+            break
+        count = int(labels.max()) + 1
+    firsts = np.unique(labels, return_index=True)[1]
+    assert (
+        labels[columns] == labels[columns[firsts]][labels]
+    ).all()  # no two rows had the same hash by chance
+    return _merged(automaton, labels)
+
+
+def byte_classes(transitions: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """The different columns of a table int32 [states, 256], and which of them each byte has, int64 [256]."""
+    weights = np.random.default_rng(0).integers(1, 2**63, (len(transitions), 1), np.uint64)
+    _, firsts, classes = np.unique(
+        (transitions.astype(np.uint64) * weights).sum(axis=0), return_index=True, return_inverse=True
+    )
+    columns, classes = transitions[:, firsts], classes.reshape(-1)
+    assert (columns[:, classes] == transitions).all()  # no two columns had the same hash by chance
+    return columns, classes
+
+
+def _merged(automaton: ByteAutomaton, labels: npt.NDArray[np.int64]) -> ByteAutomaton:
+    """One state for all with the same label, in the order of the first ones; states that reach no match are dead."""
+    dead_label = labels[-1]
+    _, firsts = np.unique(labels, return_index=True)
+    kept = np.sort(firsts[labels[firsts] != dead_label])
+    new_index = np.full(int(labels.max()) + 1, len(kept), np.int32)
+    new_index[labels[kept]] = np.arange(len(kept))
+    rows = np.append(kept, len(labels) - 1)
+    return ByteAutomaton(new_index[labels[automaton.transitions[rows]]], automaton.accepting[rows])

@@ -18,17 +18,14 @@ from lopa_ray.constraints.constraint_builder import MAX_CLASSES
 from lopa_ray.constraints.transition_table import TransitionTable
 from lopa_ray.errors import SettingsError
 
+# Bounds of time and memory, because some words can be spelled in very many ways.
 MAX_STATES = 4_000
-"""Maximum number of states. It bounds time and memory, because some words can be spelled in very many ways."""
-
-MAX_CELLS = 10_000_000
-"""Maximum number of states times classes of tokens."""
+MAX_CELLS = 10_000_000  # states times classes of tokens
 
 Spelled: TypeAlias = frozenset[tuple[int, int]]
 """The prefixes of words that the last tokens spell: pairs of the index of a word and the number of its bytes."""
 
-BEHIND_SPACE = -1
-"""The offset of the space before a word."""
+AT_SPACE = -1  # the offset of the space before a word
 
 
 def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: int) -> Constraint:
@@ -39,7 +36,7 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
     """
     spellings = [word.strip(" ").encode() for word in words]
     pieces = _pieces(spellings, token_bytes)
-    begun = _continued([(word, at) for word in range(len(spellings)) for at in (0, BEHIND_SPACE)], pieces)
+    begun = _continued([(word, at) for word in range(len(spellings)) for at in (0, AT_SPACE)], pieces)
     order: list[Spelled] = [frozenset()]
     state_of = {order[0]: 0}
     rows: list[dict[bytes, int | None]] = []
@@ -89,7 +86,7 @@ def _pieces(words: Sequence[bytes], token_bytes: Sequence[bytes]) -> dict[tuple[
         spaced = b" " + word
         for start in range(len(spaced)):
             stops = range(start + 1, min(start + longest, len(spaced)) + 1)
-            pieces[index, start + BEHIND_SPACE] = [
+            pieces[index, start + AT_SPACE] = [
                 spaced[start:stop] for stop in stops if spaced[start:stop] in known
             ]
     return pieces

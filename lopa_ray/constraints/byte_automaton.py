@@ -7,7 +7,6 @@ outlines-core can build automata over whole vocabularies. Here its vocabulary is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,16 +16,12 @@ from outlines_core import Index, Vocabulary
 from lopa_ray.errors import SettingsError
 
 MAX_STATES = 4000
-"""Maximum number of states of an automaton."""
 
 _LETTERS = Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
 
+# Matches escapes and character classes, in which ^ and $ are not anchors. A class that is not closed extends to the end
+# of the text. Otherwise the search for its end from every bracket would take quadratic time.
 _NO_ANCHORS = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)", re.DOTALL)
-"""Matches escapes and character classes, in which ^ and $ are not anchors.
-
-A class that is not closed extends to the end of the text. Otherwise the search for its end from every bracket would
-take quadratic time.
-"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +35,7 @@ class ByteAutomaton:
 
     @classmethod
     def from_regex(cls, regex: str, *, trusted: bool = False) -> ByteAutomaton:
-        """The automaton of all texts that `regex` matches as a whole. The syntax is that of Rust, with Unicode.
+        """The automaton of all texts that `regex` matches as a whole. The syntax is Rust's, with Unicode.
 
         A user's expression is first normalised by `normalize_regex`. With `trusted`, the expression comes from this
         project, and it is neither normalised nor checked by itself. Raises SettingsError for an invalid expression, for
@@ -56,20 +51,24 @@ class ByteAutomaton:
             # alternatives.
             index = Index("S(?:" + checked + r")\z", _LETTERS)
         except ValueError as error:
-            raise SettingsError(_describe_error(regex, str(error))) from None
+            got, said = f"got the pattern {_abbreviate(regex)}", " ".join(str(error).split())
+            if "no transitions" in said:
+                problem = (
+                    "in which a part can match no text (for example an empty class); leave that part out"
+                )
+            else:
+                problem = (
+                    f"which cannot be used ({said}); allowed: regular expressions in Rust's syntax, without "
+                    "look-around, backreferences and word boundaries"
+                )
+            raise SettingsError(f"{got}, {problem}") from None
         edges = index.get_transitions()
         if len(edges) > MAX_STATES:
             raise SettingsError(
                 f"the pattern {_abbreviate(regex)} is too large: {len(edges)} states; allowed: {MAX_STATES}; use fewer "
                 "and shorter repetitions, less nesting, or a simpler schema"
             )
-        return cls._from_edges(edges[index.get_initial_state()][ord("S")], index.get_final_states(), edges)
-
-    @classmethod
-    def _from_edges(
-        cls, start: int, final: Iterable[int], edges: Mapping[int, Mapping[int, int]]
-    ) -> ByteAutomaton:
-        index_of = {start: 0}
+        index_of = {edges[index.get_initial_state()][ord("S")]: 0}
         for state in edges:
             index_of.setdefault(state, len(index_of))
         dead = len(index_of)
@@ -79,18 +78,18 @@ class ByteAutomaton:
             for letter, target in targets.items():
                 if letter < 256:  # outlines-core uses 256 as its end-of-text token
                     transitions[index_of[state], letter] = index_of[target]
-        accepting[[index_of[state] for state in final]] = True
+        accepting[[index_of[state] for state in index.get_final_states()]] = True
         return cls(transitions, accepting)
 
 
-def normalize_regex(regex: str, space: str = r"\t-\r ") -> str:
+def normalize_regex(regex: str) -> str:
     r"""The same expression with ASCII classes, and without anchors at its ends.
 
     A leading ^ and a trailing $ are removed, because the whole text has to match anyway. Anchors elsewhere raise
     SettingsError. \d, \w and \s mean the same as under Python's re.ASCII, because \d rarely stands for all Unicode
-    digits (about 700). `space` holds the members of \s.
+    digits (about 700).
     """
-    classes = {"d": "0-9", "w": "0-9A-Za-z_", "s": space}
+    classes = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t-\r "}
     ascii_only = {name: f"[{members}]" for name, members in classes.items()}
     ascii_only |= {name.upper(): f"[^{members}]" for name, members in classes.items()}
     regex = re.sub(r"\\(.)", lambda escape: ascii_only.get(escape[1], escape[0]), regex, flags=re.DOTALL)
@@ -103,18 +102,6 @@ def normalize_regex(regex: str, space: str = r"\t-\r ") -> str:
             "match"
         )
     return regex
-
-
-def _describe_error(regex: str, error: str) -> str:
-    if "no transitions" in error:
-        return (
-            f"got the pattern {_abbreviate(regex)}, in which a part can match no text (for example an empty class); "
-            "leave that part out"
-        )
-    return (
-        f"got the pattern {_abbreviate(regex)}, which cannot be used ({' '.join(error.split())}); allowed: regular "
-        "expressions in Rust's syntax, without look-around, backreferences and word boundaries"
-    )
 
 
 def _check_syntax(regex: str) -> None:

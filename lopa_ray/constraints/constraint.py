@@ -28,13 +28,10 @@ StateSet: TypeAlias = int
 """A set of states, as the bits of an integer."""
 
 START: StateSet = 1
-"""The set with the start state only."""
 
+# Results are cached, because most positions have the same sets of states in many steps.
 TRANSITION_CACHE_SIZE, BITMASK_CACHE_SIZE = 20_000, 1_000
-"""Maximum numbers of cached results. Most positions have the same sets of states in many steps."""
-
-CACHED_BYTES = 2**26
-"""Bytes of sets that caches of a large automaton have at most, roughly."""
+CACHED_BYTES = 2**26  # of sets of states, roughly, in a cache of a large automaton
 
 
 class Constraint:
@@ -72,47 +69,41 @@ class Constraint:
         return _unpickle, (packed, self.transitions, self.accepting, self.eos_token_id)
 
     def _pack(self, member: Any) -> StateSet:
-        """Bool [states] → a set of states."""
         return int.from_bytes(np.packbits(member, bitorder="little").tobytes(), "little")
 
     def _unpack(self, states: StateSet) -> npt.NDArray[np.bool_]:
-        """A set of states → bool [states]."""
         raw = np.frombuffer(states.to_bytes(-(-self.num_states // 8), "little"), np.uint8)
         return np.unpackbits(raw, count=self.num_states, bitorder="little").astype(np.bool_)
 
     def token_class(self, token: int) -> int:
-        """The class of a token."""
         return int(self.token_classes[token])
 
     def _successors(self, states: StateSet, token_class: int | None) -> StateSet:
         """The states to which a token of a class, or any token (None), leads from `states`."""
         sources, targets = self.transitions.of_class(token_class)
-        return self._pack(self._members(targets[self._unpack(states)[sources]]))
+        return self._set_of(targets[self._unpack(states)[sources]])
 
     def _predecessors(self, states: StateSet, token_class: int | None) -> StateSet:
         """The states from which a token of a class, or any token (None), leads into `states`."""
         sources, targets = self.transitions.of_class(token_class)
-        return self._pack(self._members(sources[self._unpack(states)[targets]]))
+        return self._set_of(sources[self._unpack(states)[targets]])
 
-    def _members(self, states: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
-        """Indices of states → bool [states]."""
+    def _set_of(self, indices: npt.NDArray[np.uint16]) -> StateSet:
         member = np.zeros(self.num_states, np.bool_)
-        member[states] = True
-        return member
+        member[indices] = True
+        return self._pack(member)
 
     def _token_bitmask(self, before: StateSet, after: StateSet, or_eos: bool = False) -> bytes:
-        """The tokens that lead from one set into the other, and EOS with `or_eos`, as a compressed bitmask; see
-        `unpack_bitmask`."""
+        """The tokens that lead from one set into the other, and EOS with `or_eos`, as a compressed bitmask."""
         allowed = self._classes_between(before, after)[self.token_classes]
         allowed[self.eos_token_id] |= or_eos
         return zlib.compress(np.packbits(allowed, bitorder="little").tobytes(), 1)
 
     def _allows_one_token(self, before: StateSet, after: StateSet, or_eos: bool = False) -> bool:
-        """Whether exactly one token leads from one set into the other; with `or_eos` EOS is one, and it does not."""
+        """Whether exactly one token leads from one set into the other, or none does and EOS is allowed (`or_eos`)."""
         return bool(self._class_sizes[self._classes_between(before, after)].sum() + or_eos == 1)
 
     def _classes_between(self, before: StateSet, after: StateSet) -> npt.NDArray[np.bool_]:
-        """Whether each class of tokens leads from one set into the other, bool [classes]."""
         return self.transitions.classes_between(self._unpack(before), self._unpack(after))
 
     def min_tokens(self) -> int | None:
@@ -141,28 +132,29 @@ def _unpickle(
     return Constraint(classes, transitions, accepting, eos_token_id)
 
 
-@lru_cache(BITMASK_CACHE_SIZE)
-def decompress_bitmask(bitmask: bytes) -> npt.NDArray[np.uint8]:
-    """A compressed bitmask of a plan → uint8 [vocabulary ÷ 8, rounded up]: one bit per token, lowest bit first."""
-    return np.frombuffer(zlib.decompress(bitmask), np.uint8)
-
-
-def unpack_bitmask(bitmask: bytes, vocabulary_size: int) -> npt.NDArray[np.bool_]:
-    """A compressed bitmask of a plan → whether each token is allowed, bool [vocabulary]."""
-    bits = decompress_bitmask(bitmask)
-    return np.unpackbits(bits, count=vocabulary_size, bitorder="little").astype(np.bool_)
-
-
 class ConstraintState:
-    """The tokens that a constraint allows on one canvas of an answer. Blocks that do not exist yet count as masks."""
+    """The tokens that a constraint allows on one canvas of an answer. Blocks that do not exist yet count as masks.
+
+    An answer may have holes before given tokens. EOS in a hole ends it, in any state: in the hole's remaining positions
+    EOS alone is allowed, and the given tokens after it go on from the state in which the hole has ended. So in a hole a
+    set of states is two, both as bits of one integer: the states in it, and the states in which it has ended.
+    """
 
     def __init__(
-        self, constraint: Constraint, answer: Sequence[int], mask_token_id: int, span: range, min_tokens: int
+        self,
+        constraint: Constraint,
+        answer: Sequence[int],
+        mask_token_id: int,
+        span: range,
+        min_tokens: int,
+        holes: Sequence[range] = (),
     ) -> None:
         """`answer`: decided tokens and masks. `span`: all positions of the complete answer. The first `min_tokens` of
-        them must not be EOS."""
+        them must not be EOS. `holes`: the positions of holes that given tokens follow, from the answer's start on."""
         length = len(span)
         self._constraint, self._start = constraint, span.start
+        self._hole_stops = {at: hole.stop for hole in holes for at in hole}
+        self._eos_class = constraint.token_class(constraint.eos_token_id)
         self._token_classes: list[int | None] = [
             None if token == mask_token_id else constraint.token_class(token) for token in answer
         ]
@@ -178,6 +170,18 @@ class ConstraintState:
         """`states` before position `at`, without the state after EOS if `at` is at most `min_tokens`."""
         return states & ~self._constraint.after_eos if at <= self._min_tokens else states
 
+    def _in_hole(self, states: StateSet) -> StateSet:
+        """`states` without the one after EOS, which a hole does not have."""
+        return states & ~self._constraint.after_eos
+
+    def _split(self, states: StateSet) -> tuple[StateSet, StateSet]:
+        """A set in a hole → the states in it, and the states in which it has ended."""
+        shift = self._constraint.num_states
+        return states & ((1 << shift) - 1), states >> shift
+
+    def _may_be_eos(self, at: int) -> bool:
+        return self._token_classes[at] in (None, self._eos_class)
+
     def _propagate(self, forward: range, backward: range) -> None:
         """Update the forward and backward sets in these orders of positions. Each stops at the first unchanged set."""
         for at in forward:
@@ -192,14 +196,40 @@ class ConstraintState:
             self._backward[at] = states
 
     def _states_after(self, at: int) -> StateSet:
-        """The forward set behind a position, from that before it."""
-        states = self._constraint.successors(self._forward[at], self._token_classes[at])
-        return self._without_early_eos(states, at + 1)
+        before, stop = self._forward[at], self._hole_stops.get(at)
+        if stop is None:
+            states = self._constraint.successors(before, self._token_classes[at])
+            return self._without_early_eos(states, at + 1)
+        before, ended_before = self._split(before)
+        states = self._in_hole(self._constraint.successors(before, self._token_classes[at]))
+        ended = before | ended_before if self._may_be_eos(at) and at >= self._min_tokens else 0
+        return states | ended if at + 1 == stop else states | ended << self._constraint.num_states
 
     def _states_before(self, at: int) -> StateSet:
-        """The backward set before a position, from that behind it."""
-        states = self._constraint.predecessors(self._backward[at + 1], self._token_classes[at])
-        return self._without_early_eos(states, at)
+        if at not in self._hole_stops:
+            states = self._constraint.predecessors(self._backward[at + 1], self._token_classes[at])
+            return self._without_early_eos(states, at)
+        after, ended_after = self._sets_after(at)
+        states = self._constraint.predecessors(self._in_hole(after), self._token_classes[at])
+        ended = ended_after if self._may_be_eos(at) else 0
+        if at - 1 not in self._hole_stops or at <= self._min_tokens:
+            return states | ended
+        return states | ended | ended << self._constraint.num_states
+
+    def _sets_after(self, at: int) -> tuple[StateSet, StateSet]:
+        """The backward sets after a position of a hole. After the hole's last one the answer goes on from either."""
+        after = self._backward[at + 1]
+        after, ended = (after, after) if at + 1 == self._hole_stops[at] else self._split(after)
+        return after, ended if at >= self._min_tokens else 0
+
+    def _allowed(self, position: int) -> tuple[StateSet, StateSet, bool]:
+        """The sets from which and into which a token leads, and whether EOS is allowed as the end of a hole."""
+        at = position - self._start
+        if at not in self._hole_stops:
+            return self._forward[at], self._backward[at + 1], False
+        before, ended = self._split(self._forward[at])
+        after, ended_after = self._sets_after(at)
+        return before, self._in_hole(after), bool((before | ended) & ended_after)
 
     @property
     def satisfiable(self) -> bool:
@@ -207,24 +237,24 @@ class ConstraintState:
         return bool(self._forward[0] & self._backward[0])
 
     def is_masked(self, position: int) -> bool:
-        """Whether `position` is masked. None of the prompt is, of which a block may have positions too."""
+        """Whether `position` is masked. A position of the prompt, which a block may have too, is not."""
         at = position - self._start
         return at >= 0 and self._token_classes[at] is None
 
     def token_bitmask(self, position: int) -> bytes:
-        """The tokens that are allowed at a position, as a compressed bitmask; see `unpack_bitmask`."""
-        at = position - self._start
-        return self._constraint.token_bitmask(self._forward[at], self._backward[at + 1])
+        """The tokens that are allowed at a position, as a compressed bitmask."""
+        return self._constraint.token_bitmask(*self._allowed(position))
 
     def is_forced(self, position: int) -> bool:
         """Whether exactly one token is allowed at a position."""
-        at = position - self._start
-        return self._constraint.allows_one_token(self._forward[at], self._backward[at + 1])
+        return self._constraint.allows_one_token(*self._allowed(position))
 
     def allows(self, position: int, token: int) -> bool:
-        """Whether the answer can still be accepted with `token` at a position, in place of what is there."""
-        at, token_class = position - self._start, self._constraint.token_class(token)
-        return bool(self._constraint.successors(self._forward[at], token_class) & self._backward[at + 1])
+        """Whether the answer can still be accepted with `token` at a position, in place of the token there."""
+        before, after, ends_hole = self._allowed(position)
+        if token == self._constraint.eos_token_id and position - self._start in self._hole_stops:
+            return ends_hole
+        return bool(self._constraint.successors(before, self._constraint.token_class(token)) & after)
 
     def allows_together(self, fills: Sequence[tuple[int, int]]) -> bool:
         """Whether the answer can still be accepted with all of `fills`, (position, token) each."""
@@ -243,33 +273,6 @@ class ConstraintState:
         return True
 
     def fill(self, position: int, token: int) -> None:
-        """Set a position to `token`."""
         at = position - self._start
         self._token_classes[at] = self._constraint.token_class(token)
         self._propagate(range(at, len(self._token_classes)), range(at, -1, -1))
-
-
-class TokenBitmasks:
-    """The distinct token bitmasks of a plan. Most positions share their bitmask with others."""
-
-    def __init__(self) -> None:
-        self._index: dict[bytes, int] = {}
-
-    def add(
-        self, state: ConstraintState | None, span: range, *, scores_decided: bool = False
-    ) -> tuple[int, ...]:
-        """The index of the bitmask of each position of `span`, -1 for one that is not scored; see `Branch.bitmask_ids`
-        and `Plan.scores_decided`."""
-        if state is None:
-            return ()
-        return tuple(
-            self._index.setdefault(state.token_bitmask(p), len(self._index))
-            if scores_decided or state.is_masked(p)
-            else -1
-            for p in span
-        )
-
-    @property
-    def unique(self) -> tuple[bytes, ...]:
-        """The distinct bitmasks in the order of their indices; see `Plan.token_bitmasks`."""
-        return tuple(self._index)

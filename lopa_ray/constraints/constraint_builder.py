@@ -7,29 +7,59 @@ function and a following byte is computed once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.constraints.automaton_builder import byte_classes
+from lopa_ray.constraints.automaton_operations import byte_classes
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.constraints.transition_table import Function, TransitionTable
 from lopa_ray.errors import SettingsError
 
+# States from which functions lead somewhere, of all functions: some 12 bytes for each, and the time of a step.
 MAX_TRANSITIONS = 10_000_000
-"""Maximum number of states from which all functions lead somewhere, together. It bounds memory (some 12 bytes for each)
-and the time of a step."""
-
-MAX_CLASSES = 2**16
-"""Bound on the number of classes: their indices are uint16."""
+MAX_CLASSES = 2**16  # their indices are uint16
 
 
-def token_functions(
-    transitions: npt.NDArray[np.int32], token_bytes: list[bytes]
+def build_constraint(
+    automaton: ByteAutomaton,
+    token_bytes: Sequence[bytes],
+    eos_token_id: int,
+    *,
+    neutral: Sequence[int] = (),
+    num_neutral_states: int = 0,
+) -> Constraint:
+    """The constraint that accepts a match, followed by EOS up to the end of the answer.
+
+    `token_bytes` [vocabulary]: the bytes of each token. `neutral` tokens are allowed in the first `num_neutral_states`
+    states, and change none. Raises SettingsError for too many functions or classes of tokens.
+    """
+    function_ids, functions = _token_functions(automaton.transitions, token_bytes)
+    same = np.arange(num_neutral_states, dtype=np.uint16)
+    function_ids[list(neutral)] = len(functions)
+    after_eos = len(automaton.accepting) - 1  # in place of the byte automaton's dead state
+    function_ids[eos_token_id] = len(functions) + 1
+    ends = np.append(np.flatnonzero(automaton.accepting), after_eos).astype(np.uint16)
+    functions += [(same, same), (ends, np.full(len(ends), after_eos, np.uint16))]
+    used, token_classes = np.unique(function_ids, return_inverse=True)
+    if len(used) >= MAX_CLASSES:
+        raise SettingsError(
+            f"the pattern is too large for this vocabulary: {len(used)} classes of tokens; allowed: "
+            f"{MAX_CLASSES - 1}; use a simpler pattern or schema"
+        )
+    table = TransitionTable.of_functions(after_eos + 1, [functions[index] for index in used])
+    accepting = np.append(automaton.accepting[:after_eos], True)
+    return Constraint(token_classes.reshape(-1).astype(np.uint16), table, accepting, eos_token_id)
+
+
+def _token_functions(
+    transitions: npt.NDArray[np.int32], token_bytes: Sequence[bytes]
 ) -> tuple[npt.NDArray[np.int64], list[Function]]:
-    """The functions of tokens on an automaton with `transitions` int32 [states + 1, 256].
+    """The index of each token's function, int64 [tokens], and the functions.
 
-    Returns the index of each token's function, int64 [tokens], and the functions. Function 0 leads nowhere. Tokens
-    without bytes have it too. Raises SettingsError if there are too many functions.
+    Function 0 leads nowhere. Tokens without bytes have it too.
     """
     dead = len(transitions) - 1
     columns, class_of_byte = byte_classes(transitions)
@@ -70,31 +100,3 @@ def token_functions(
 
 def _key(function: Function) -> tuple[bytes, bytes]:
     return function[0].tobytes(), function[1].tobytes()
-
-
-def build_constraint(
-    function_ids: npt.NDArray[np.int64],
-    functions: list[Function],
-    accepting: npt.NDArray[np.bool_],
-    eos_token_id: int,
-) -> Constraint:
-    """The constraint that accepts a match, followed by EOS up to the end of the answer.
-
-    `function_ids` int64 [tokens] and `functions` are those of `token_functions`. `accepting` bool [states + 1] says in
-    which states a match may end. Raises SettingsError for too many classes of tokens.
-    """
-    after_eos = len(accepting) - 1  # in place of the byte automaton's dead state
-    function_ids = function_ids.copy()
-    function_ids[eos_token_id] = len(functions)
-    ends = np.append(np.flatnonzero(accepting), after_eos).astype(np.uint16)
-    at_eos = (ends, np.full(len(ends), after_eos, np.uint16))
-    used, token_classes = np.unique(function_ids, return_inverse=True)
-    if len(used) >= MAX_CLASSES:
-        raise SettingsError(
-            f"the pattern is too large for this vocabulary: {len(used)} classes of tokens; allowed: "
-            f"{MAX_CLASSES - 1}; use a simpler pattern or schema"
-        )
-    by_id = [*functions, at_eos]
-    table = TransitionTable.of_functions(after_eos + 1, [by_id[index] for index in used])
-    accepting = np.append(accepting[:after_eos], True)
-    return Constraint(token_classes.reshape(-1).astype(np.uint16), table, accepting, eos_token_id)

@@ -1,15 +1,12 @@
-"""ConstraintCompiler: compiles what an answer's text has to keep to into a constraint over one vocabulary."""
+"""ConstraintCompiler: compiles the rules for an answer's text into a constraint over one vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from lopa_ray.constraints.banned_words import ban_words, restrict
-from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint import Constraint
-from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
+from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.json_schema import schema_automaton
 from lopa_ray.constraints.structural_tag import StructuralTag, tagged_text_automaton
@@ -32,26 +29,21 @@ class ConstraintCompiler:
     def compile(self, spec: ConstraintSpec) -> Constraint | None:
         """The constraint that accepts exactly the texts that `spec` allows; None if it allows all texts.
 
-        Raises SettingsError if `ByteAutomaton.from_regex` rejects the pattern, or if the constraint is too large for
-        the vocabulary.
+        Raises SettingsError for rules that are not supported, or too large for the vocabulary.
         """
         constraint: Constraint | None = None
         if spec.structural_tag is not None:
             constraint = self._from_tag(spec.structural_tag)
         elif (automaton := spec.automaton()) is not None:
-            constraint = self._over_tokens(automaton)
+            constraint = build_constraint(automaton, self._token_bytes, self._vocabulary.eos_token_id)
         if not spec.bad_words:
             return constraint
         bans = ban_words(spec.bad_words, self._token_bytes, self._vocabulary.eos_token_id)
         return bans if constraint is None else restrict(constraint, bans)
 
     def schema_size(self, text: str) -> int:
-        """The number of states of a schema's automaton. Raises SettingsError; see `schema_automaton`."""
+        """The number of states of a schema's automaton. Raises SettingsError."""
         return len(schema_automaton(text).transitions)
-
-    def _over_tokens(self, automaton: ByteAutomaton) -> Constraint:
-        functions = token_functions(automaton.transitions, self._token_bytes)
-        return build_constraint(*functions, automaton.accepting, self._vocabulary.eos_token_id)
 
     def _from_tag(self, text: str) -> Constraint:
         """The constraint of a structural tag, given as JSON.
@@ -69,8 +61,10 @@ class ConstraintCompiler:
                 neutral.append(token)
             else:
                 token_bytes[token] = written.encode()
-        function_ids, functions = token_functions(automaton.transitions, token_bytes)
-        free_states = np.arange(num_free_states, dtype=np.uint16)
-        function_ids[neutral] = len(functions)
-        functions.append((free_states, free_states))
-        return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)
+        return build_constraint(
+            automaton,
+            token_bytes,
+            self._vocabulary.eos_token_id,
+            neutral=neutral,
+            num_neutral_states=num_free_states,
+        )

@@ -1,4 +1,4 @@
-"""ConstraintSpec: what an answer's text has to keep to, before it is compiled for a vocabulary."""
+"""ConstraintSpec: the rules for an answer's text, before they are compiled for a vocabulary."""
 
 from __future__ import annotations
 
@@ -24,21 +24,17 @@ class ConstraintSpec:
     def automaton(self) -> ByteAutomaton | None:
         """The automaton of the texts that match as a whole; None if `structural_tag` or nothing is given.
 
-        Raises SettingsError for what `ByteAutomaton.from_regex` and `schema_automaton` refuse, and for too many texts.
+        Raises SettingsError for rules that are not supported, and for too many texts.
         """
         if self.json_schema is not None:
             return schema_automaton(self.json_schema)
         if self.choice is not None:
-            return _choice_automaton(self.choice)
+            expression = choice_of_texts(self.choice)
+            assert expression is not None  # settings have at least one
+            try:
+                return build_automaton(expression)
+            except TooManyStatesError:
+                raise SettingsError(
+                    "guided_choice: its texts are too long together; use fewer or shorter ones"
+                ) from None
         return None if self.regex is None else ByteAutomaton.from_regex(self.regex)
-
-
-def _choice_automaton(texts: tuple[str, ...]) -> ByteAutomaton:
-    expression = choice_of_texts(texts)
-    assert expression is not None  # settings have at least one
-    try:
-        return build_automaton(expression)
-    except TooManyStatesError:
-        raise SettingsError(
-            "guided_choice: its texts are too long together; use fewer or shorter ones"
-        ) from None

@@ -15,50 +15,34 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Expression:
-    """Compared by identity, which is what building remembers."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ByteClass(Expression):
-    """One byte of several ranges, whose ends are included."""
-
-    ranges: tuple[tuple[int, int], ...]
+    """Compared by identity, since a graph remembers what it has built of each."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Literal(Expression):
-    """Exactly this text."""
-
     text: bytes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sequence(Expression):
-    """Its parts one after the other."""
-
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Choice(Expression):
-    """Any of its parts."""
-
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Repeat(Expression):
-    """A part `minimum` to `maximum` times. A maximum of None means unbounded."""
-
     part: Expression
     minimum: int
     maximum: int | None
+    """None: unbounded."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Embedded(Expression):
-    """What an automaton accepts."""
-
     automaton: ByteAutomaton
 
 
@@ -66,11 +50,9 @@ Language: TypeAlias = Expression | None
 """An expression, or None for the empty set."""
 
 EMPTY = Sequence(())
-"""The empty text alone."""
 
 
 def literal(text: str) -> Literal:
-    """Exactly `text`, in UTF-8."""
     return Literal(text.encode())
 
 
@@ -87,5 +69,4 @@ def choice(parts: Iterable[Language]) -> Language:
 
 
 def optional(part: Expression) -> Expression:
-    """`part` or nothing."""
     return Choice((part, EMPTY))

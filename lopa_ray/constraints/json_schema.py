@@ -16,45 +16,31 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from lopa_ray.constraints.array_expression import ArrayBuilder
+from lopa_ray.constraints.array_expression import array_expression
 from lopa_ray.constraints.automaton_builder import TooManyStatesError, build_automaton
 from lopa_ray.constraints.automaton_operations import accepts
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.expression import Expression, Language, choice, literal
-from lopa_ray.constraints.json_expressions import (
-    BOOLEAN,
-    NULL,
-    any_array,
-    any_object,
-    any_value,
-    string_of,
-)
-from lopa_ray.constraints.json_schema_keywords import schema_error
+from lopa_ray.constraints.json_expressions import BOOLEAN, NULL, any_array, any_object, any_value, string_of
+from lopa_ray.constraints.json_schema_keywords import NAMED_TYPES, schema_error
 from lopa_ray.constraints.object_expression import object_expression
 from lopa_ray.constraints.scalar_expressions import integer, number, string_inside
-from lopa_ray.constraints.schema_facts import TYPES, Facts, Part, Parts, canonical, type_of
-from lopa_ray.constraints.schema_limits import LIMITS, Limits
-from lopa_ray.constraints.schema_reader import SchemaReader
+from lopa_ray.constraints.schema_facts import ANY_SIZE, TYPES, Facts, Part, Parts, type_of
+from lopa_ray.constraints.schema_reader import LIMITS, Limits, SchemaReader
 from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import parse_json
 
-MAX_VALUES = 1_000
-"""Maximum number of different parts of a schema, with references followed."""
-
+MAX_VALUES = 1_000  # different parts of a schema, with references followed
 MAX_STATES = 20_000
-"""Maximum number of states of a schema's automaton."""
-
-FEW_SCHEMAS = 16
-"""So many schemas together may each have the widest limits."""
+FEW_SCHEMAS = 16  # so many schemas together may each have the widest limits
 
 
 @lru_cache(1024)
 def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
-    """The automaton of a schema that is given as JSON text. `level`: the index of the widest of `LIMITS` to
-    try.
+    """The automaton of a schema that is given as JSON text. `level`: the index of the widest of `LIMITS` to try.
 
-    Raises SettingsError for text that is not a JSON schema, for what is not supported (it names the keyword and its
-    place in the schema), and for a schema that no value satisfies.
+    Raises SettingsError for text that is not a JSON schema, for keywords that are not supported (it names the keyword
+    and its place in the schema), and for a schema that no value satisfies.
     """
     try:
         schema = parse_json(text)
@@ -62,7 +48,7 @@ def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
         raise schema_error("", f"got text that is no JSON ({error}); give a JSON schema") from None
     for limits in LIMITS[level:]:
         try:
-            expression = _SchemaCompiler(schema, limits).value((Part(schema, ""),))
+            expression = SchemaCompiler(schema, limits).value((Part(schema, ""),))
             if expression is not None:
                 return build_automaton(expression, MAX_STATES)
         except TooManyStatesError:
@@ -87,7 +73,7 @@ def fitting_automata(texts: Sequence[str], max_states: int) -> list[ByteAutomato
         level += 1
         for at, text in enumerate(texts):
             if _size(automata[at]) > max_states // len(texts):
-                # What allows no value under tighter limits stays as it is.
+                # A schema that allows no value under tighter limits stays as it is.
                 with suppress(SettingsError):
                     automata[at] = schema_automaton(text, level)
     return automata
@@ -97,14 +83,13 @@ def _size(automaton: ByteAutomaton) -> int:
     return len(automaton.transitions)
 
 
-class _SchemaCompiler:
+class SchemaCompiler:
     """Makes expressions of the parts of one schema. Equal parts share theirs."""
 
     def __init__(self, root: Any, limits: Limits) -> None:
-        self._reader, self._limits = SchemaReader(root, limits), limits
+        self.reader, self.limits = SchemaReader(root, limits), limits
         self._known: dict[tuple[object, ...], Language] = {}
         self._listed_bytes = 0
-        self._arrays = ArrayBuilder(self.value, self._texts, self._is_string, limits.count)
 
     def value(self, parts: Parts) -> Language:
         """A value that is valid under all parts. Raises SettingsError and TooManyStatesError."""
@@ -112,17 +97,17 @@ class _SchemaCompiler:
         if key not in self._known:
             if len(self._known) == MAX_VALUES:
                 raise TooManyStatesError
-            found = self._reader.alternatives(parts)
+            found = self.reader.alternatives(parts)
             self._known[key] = choice([expression for facts in found for expression in self._of_facts(facts)])
         return self._known[key]
 
     def _of_facts(self, facts: Facts) -> list[Language]:
         """The values of one alternative, an expression for each type."""
         if facts.values is not None:
-            return list(self._listed(facts))
+            return list(self.listed(facts))
         if facts.types == TYPES:
             if facts == Facts(path=facts.path):
-                return [any_value(self._limits.any_depth)]
+                return [any_value(self.limits.any_depth)]
             facts = replace(facts, types=_meant_types(facts))
         return [self._of_type(facts, name) for name in sorted(facts.types)]
 
@@ -133,15 +118,15 @@ class _SchemaCompiler:
             case "object" | "array" if excluded:
                 raise schema_error(facts.path, "not: objects and arrays cannot be excluded one by one")
             case "object" if bare:
-                return any_object(self._limits.any_depth)
+                return any_object(self.limits.any_depth)
             case "object":
-                return object_expression(facts, self.value, self._names(facts))
+                return object_expression(facts, self)
             case "array" if bare:
-                return any_array(self._limits.any_depth)
+                return any_array(self.limits.any_depth)
             case "array":
-                return self._arrays.array(facts)
+                return array_expression(facts, self)
             case "string":
-                return string_of(string_inside(facts, self._limits.count))
+                return string_of(string_inside(facts, self.limits.count))
             case "integer":
                 return number(facts) if "fraction" in facts.types else integer(facts)
             case "boolean":
@@ -151,30 +136,24 @@ class _SchemaCompiler:
                 return None if excluded else NULL
         return None  # a fraction is never needed: where integers are excluded, answers have no numbers
 
-    def _names(self, facts: Facts) -> ByteAutomaton | None:
-        """What may be between the quotes of the names of an object's members; None if all may."""
+    def names(self, facts: Facts) -> ByteAutomaton | None:
+        """The automaton of the names that an object's members may have, in quotes; None if all are allowed.
+
+        Raises SettingsError and TooManyStatesError.
+        """
         if not facts.names:
             return None
-        limits = [found for found in self._reader.alternatives(facts.names) if "string" in found.types]
-        insides: list[Language] = []
-        for found in limits:
-            if found.values is None:
-                insides.append(string_inside(found, self._limits.count))
-            else:
-                texts = [
-                    json.dumps(one, ensure_ascii=False)[1:-1] for one in found.values if isinstance(one, str)
-                ]
-                rest = string_inside(replace(found, values=None), self._limits.count)
-                automaton = None if rest is None else build_automaton(rest)
-                insides += [
-                    literal(text) for text in texts if automaton and accepts(automaton, text.encode())
-                ]
-        inside = choice(insides)
+        strings = Facts(types=NAMED_TYPES["string"])
+        found = [one.merged(strings) for one in self.reader.alternatives(facts.names)]
+        names = choice([expression for one in found for expression in self._of_facts(one)])
         # Without any name the object is empty: no text is accepted.
-        return build_automaton(literal("\n") if inside is None else inside)
+        return build_automaton(literal("\n") if names is None else names)
 
-    def _listed(self, facts: Facts) -> list[Expression]:
-        """The values that an alternative lists, as far as they have its other facts."""
+    def listed(self, facts: Facts) -> list[Expression]:
+        """The values that an alternative lists, as far as they have its other facts.
+
+        Raises SettingsError and TooManyStatesError.
+        """
         assert facts.values is not None
         rest = replace(facts, values=None, excluded=())
         free = rest == Facts(types=rest.types, path=rest.path)
@@ -194,28 +173,13 @@ class _SchemaCompiler:
                     raise TooManyStatesError
         return found
 
-    def _texts(self, parts: Parts) -> list[Expression] | None:
-        """The values of parts that list them, each once; None if they do not."""
-        found: dict[str, Expression] = {}
-        for facts in self._reader.alternatives(parts):
-            if facts.values is None:
-                return None
-            for value in facts.values:
-                for expression in self._listed(replace(facts, values=(value,))):
-                    found.setdefault(canonical(value), expression)
-        return list(found.values())
-
-    def _is_string(self, parts: Parts) -> bool:
-        return all(facts.types == {"string"} for facts in self._reader.alternatives(parts))
-
 
 def _meant_types(facts: Facts) -> frozenset[str]:
     """The types that facts are about; all types if they are about none. A schema without `type` rarely means others."""
     about = {
-        "object": facts.members or facts.required or facts.absent or facts.names
-        or facts.min_properties or facts.max_properties is not None,
-        "array": facts.items or facts.contains or facts.unique or facts.min_items or facts.max_items is not None,
-        "string": facts.patterns or facts.formats or facts.min_length or facts.max_length is not None,
+        "object": facts.members or facts.required or facts.absent or facts.names or facts.num_properties != ANY_SIZE,
+        "array": facts.items or facts.contains or facts.unique or facts.num_items != ANY_SIZE,
+        "string": facts.patterns or facts.formats or facts.length != ANY_SIZE,
         "integer": facts.lower or facts.upper or facts.multiples,
     }  # fmt: skip
     found = frozenset(name for name, facts_about in about.items() if facts_about)

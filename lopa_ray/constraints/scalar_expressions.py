@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from functools import lru_cache
 from math import lcm
 
-from lopa_ray.constraints.automaton_builder import build_automaton, minimized
-from lopa_ray.constraints.automaton_operations import difference, intersection
+from lopa_ray.constraints.automaton_builder import build_automaton
+from lopa_ray.constraints.automaton_operations import difference, intersection, minimized
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.expression import Language, Repeat
 from lopa_ray.constraints.json_expressions import (
@@ -17,18 +16,15 @@ from lopa_ray.constraints.json_expressions import (
     INTEGER,
     NUMBER,
     choice_of_texts,
-    plain_text,
     plain_text_of_length,
     text_of,
 )
-from lopa_ray.constraints.number_patterns import decimal_range, multiples
-from lopa_ray.constraints.regex import integer_range
-from lopa_ray.constraints.schema_facts import Bound, Facts, inside_of, type_of
+from lopa_ray.constraints.number_patterns import decimal_range, integer_range, multiples
+from lopa_ray.constraints.schema_facts import Bound, Facts, type_of
 from lopa_ray.constraints.string_formats import STRING_FORMATS
-from lopa_ray.constraints.string_pattern import pattern_automaton
+from lopa_ray.constraints.string_pattern import matching_text
 
-MAX_DIVISOR = 10_000
-"""Largest number of which multiples are recognised."""
+MAX_DIVISOR = 10_000  # the largest number of which all multiples are recognised
 
 
 @lru_cache(1024)
@@ -41,32 +37,24 @@ def string_inside(facts: Facts, count: int) -> Language:
 
     Raises TooManyStatesError.
     """
-    maximum = None if facts.max_length is None else max(facts.min_length, min(facts.max_length, count))
+    minimum, maximum = facts.length
+    if maximum is not None:
+        maximum = max(minimum, min(maximum, count))
     excluded = tuple(value for value in facts.excluded if type_of(value) == "string")
     if not (facts.patterns or facts.formats or excluded):
-        return Repeat(CHARACTER if maximum is None else COUNTED_CHARACTER, facts.min_length, maximum)
-    return text_of(_string_automaton(facts.patterns, facts.formats, excluded, facts.min_length, maximum))
+        return Repeat(CHARACTER if maximum is None else COUNTED_CHARACTER, minimum, maximum)
+    wanted = tuple(pattern for pattern, needed in facts.patterns if needed)
+    unwanted = tuple(pattern for pattern, needed in facts.patterns if not needed)
+    matching = matching_text(wanted, unwanted, excluded)
+    return text_of(_limited_text(matching, facts.formats, minimum, maximum))
 
 
 @lru_cache(1024)
-def _string_automaton(
-    patterns: tuple[tuple[str, bool], ...],
-    formats: tuple[str, ...],
-    excluded: tuple[str, ...],
-    minimum: int,
-    maximum: int | None,
+def _limited_text(
+    found: ByteAutomaton, formats: tuple[str, ...], minimum: int, maximum: int | None
 ) -> ByteAutomaton:
-    found = plain_text()
     for name in formats:
         found = intersection(found, _regex_automaton(STRING_FORMATS[name]))
-    for pattern, wanted in patterns:
-        if wanted:
-            found = intersection(found, pattern_automaton(pattern))
-        else:
-            found = difference(found, pattern_automaton(pattern, wide=True))
-    unwanted = choice_of_texts(inside_of(value).decode() for value in excluded)
-    if unwanted is not None:
-        found = difference(found, build_automaton(unwanted))
     if minimum or maximum is not None:
         found = intersection(found, plain_text_of_length(minimum, maximum))
     return found
@@ -112,7 +100,8 @@ def _whole_bound(bound: Bound, *, up: bool) -> int | None:
 
 
 def number(facts: Facts) -> Language:
-    """Numbers. Those within bounds have no exponent and few decimals; multiples, and those besides others, are whole.
+    """Numbers. Numbers within bounds have no exponent and few decimals; multiples, and numbers without certain others,
+    are whole.
 
     Raises TooManyStatesError.
     """
@@ -120,12 +109,5 @@ def number(facts: Facts) -> Language:
         return integer(facts)
     if facts.lower is None and facts.upper is None:
         return NUMBER
-    minimum, above = facts.lower or (None, False)
-    maximum, below = facts.upper or (None, False)
-    regex = _decimal_range(minimum, maximum, above, below)
+    regex = decimal_range(facts.lower, facts.upper)
     return None if regex is None else text_of(_regex_automaton(regex))
-
-
-@lru_cache(1024)
-def _decimal_range(minimum: Decimal | None, maximum: Decimal | None, above: bool, below: bool) -> str | None:
-    return decimal_range(minimum, maximum, above=above, below=below)

@@ -1,10 +1,11 @@
-"""Facts: what one alternative of a schema says, with nothing left of references and combinations of schemas."""
+"""Facts: one alternative of a schema, with references followed and combinations of schemas written out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -15,25 +16,43 @@ from lopa_ray.constraints.string_pattern import pattern_automaton
 TYPES = frozenset({"object", "array", "string", "integer", "fraction", "boolean", "null"})
 """The types of values. A number is an integer or a fraction."""
 
-NO_TYPES: frozenset[str] = frozenset()
-
 Bound: TypeAlias = tuple[Decimal, bool] | None
 """A bound of numbers, and whether it is itself left out."""
+
+Size: TypeAlias = tuple[int, int | None]
+"""Minimum and maximum. A maximum of None means unbounded."""
+
+ANY_SIZE: Size = (0, None)
+BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a schema: a value that is valid under it."""
+    """A part of a schema, at the place `path`. `open_refs`: the references that were followed to it."""
 
     schema: Any
     path: str
-    """Its place, for errors."""
     open_refs: tuple[str, ...] = ()
-    """The references that were followed to it."""
 
     def key(self) -> tuple[int, tuple[str, ...]]:
-        """What identifies it: schemas in a document are compared by identity."""
+        """Schemas in a document are compared by identity."""
         return id(self.schema), self.open_refs
+
+    def under(self, keyword: str) -> Part:
+        """The schema that a keyword has; without the keyword the one that allows everything."""
+        return Part(self.schema.get(keyword, True), f"{self.path}.{keyword}", self.open_refs)
+
+    def listed(self, keyword: str) -> Parts:
+        schemas = self.schema.get(keyword)
+        return tuple(
+            Part(one, f"{self.path}.{keyword}[{at}]", self.open_refs)
+            for at, one in enumerate(schemas if isinstance(schemas, list) else ())
+        )
+
+    def named(self, keyword: str) -> dict[str, Part]:
+        prefix = self.path if keyword == "properties" else f"{self.path}.{keyword}"
+        schemas = self.schema.get(keyword, {}).items()
+        return {name: Part(one, f"{prefix}.{name}", self.open_refs) for name, one in schemas}
 
 
 Parts: TypeAlias = tuple[Part, ...]
@@ -42,67 +61,85 @@ Parts: TypeAlias = tuple[Part, ...]
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """What a schema says about the members of an object."""
+    """Statements of a schema about the members of an object."""
 
     properties: Mapping[str, Part] = field(default_factory=dict)
     patterns: tuple[tuple[str, Part], ...] = ()
     additional: Part | None = None
     """For names that are neither in `properties` nor match `patterns`; None allows everything."""
     lists: bool = True
-    """Whether answers may have these members. What a `not` says about a member is no reason to write one."""
+    """Whether answers may have these members: a `not` about a member is no reason to write one."""
 
     def of(self, name: str) -> Iterator[Part]:
-        """What the value of a member with this name has to be."""
-        found = False
-        if name in self.properties:
-            found = True
-            yield self.properties[name]
-        for pattern, part in self.patterns:
-            if may_match(name, pattern):
-                found = True
-                yield part
-        if not found and self.additional is not None:
-            yield self.additional
+        """The parts under which the value of a member with this name has to be valid."""
+        found = [self.properties[name]] if name in self.properties else []
+        found += [part for pattern, part in self.patterns if may_match(name, pattern)]
+        yield from found or ([] if self.additional is None else [self.additional])
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What a schema says about the items of an array."""
+    """Statements of a schema about the items of an array."""
 
     prefix: Parts = ()
     rest: Part | None = None
-    """For the items behind the prefix; None allows everything."""
+    """For the items after the prefix; None allows everything."""
+
+
+def _distinct(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(first + second))
+
+
+def common_values(first: tuple[Any, ...] | None, second: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """The values of both lists, of which None has all."""
+    if first is None or second is None:
+        return first if second is None else second
+    known = {canonical(value) for value in second}
+    return tuple(value for value in first if canonical(value) in known)
+
+
+def _size_of_both(first: Size, second: Size) -> Size:
+    maxima = [size[1] for size in (first, second) if size[1] is not None]
+    return max(first[0], second[0]), min(maxima, default=None)
+
+
+def _larger(*bounds: Bound) -> Bound:
+    return max(filter(None, bounds), default=None)
+
+
+def smaller_bound(*bounds: Bound) -> Bound:
+    return min(filter(None, bounds), key=lambda bound: (bound[0], not bound[1]), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of this holds for a value. What concerns another type than its own has no effect on it."""
+    """All of this holds for a value. Facts about another type than its own have no effect on it.
 
-    types: frozenset[str] = TYPES
-    values: tuple[Any, ...] | None = None
+    A field's metadata has the function that makes one fact of two which hold together, if that is not their sum.
+    """
+
+    types: frozenset[str] = field(default=TYPES, metadata={BOTH: operator.and_})
+    values: tuple[Any, ...] | None = field(default=None, metadata={BOTH: common_values})
     """The only values; None allows all."""
     excluded: tuple[Any, ...] = ()
     members: tuple[Members, ...] = ()
-    required: tuple[str, ...] = ()
-    absent: frozenset[str] = frozenset()
+    required: tuple[str, ...] = field(default=(), metadata={BOTH: _distinct})
+    absent: frozenset[str] = field(default=frozenset(), metadata={BOTH: operator.or_})
     names: Parts = ()
-    """What names of members have to be."""
-    min_properties: int = 0
-    max_properties: int | None = None
+    """The parts under which names of members have to be valid."""
+    num_properties: Size = field(default=ANY_SIZE, metadata={BOTH: _size_of_both})
     items: tuple[Items, ...] = ()
     contains: Parts = ()
-    min_items: int = 0
-    max_items: int | None = None
-    unique: bool = False
-    patterns: tuple[tuple[str, bool], ...] = ()
+    num_items: Size = field(default=ANY_SIZE, metadata={BOTH: _size_of_both})
+    unique: bool = field(default=False, metadata={BOTH: operator.or_})
+    patterns: tuple[tuple[str, bool], ...] = field(default=(), metadata={BOTH: _distinct})
     """Patterns, and whether a string has to match them or must not."""
-    formats: tuple[str, ...] = ()
-    min_length: int = 0
-    max_length: int | None = None
-    lower: Bound = None
-    upper: Bound = None
+    formats: tuple[str, ...] = field(default=(), metadata={BOTH: _distinct})
+    length: Size = field(default=ANY_SIZE, metadata={BOTH: _size_of_both})
+    lower: Bound = field(default=None, metadata={BOTH: _larger})
+    upper: Bound = field(default=None, metadata={BOTH: smaller_bound})
     multiples: tuple[Decimal, ...] = ()
-    path: str = ""
+    path: str = field(default="", metadata={BOTH: lambda first, second: first or second})
 
     @property
     def impossible(self) -> bool:
@@ -110,65 +147,29 @@ class Facts:
         return not self.types or self.values == ()
 
     def merged(self, other: Facts) -> Facts:
-        """The facts of values that have both."""
-        values = self.values if other.values is None else other.values
-        if self.values is not None and other.values is not None:
-            known = {canonical(value) for value in other.values}
-            values = tuple(value for value in self.values if canonical(value) in known)
-        if other == _NOTHING or self == _NOTHING:
-            return replace(self if other == _NOTHING else other, path=self.path or other.path)
-        both = Facts(
-            types=self.types & other.types,
-            values=values,
-            excluded=self.excluded + other.excluded,
-            members=self.members + other.members,
-            required=tuple(dict.fromkeys(self.required + other.required)),
-            absent=self.absent | other.absent,
-            names=self.names + other.names,
-            min_properties=max(self.min_properties, other.min_properties),
-            max_properties=_least(self.max_properties, other.max_properties),
-            items=self.items + other.items,
-            contains=self.contains + other.contains,
-            min_items=max(self.min_items, other.min_items),
-            max_items=_least(self.max_items, other.max_items),
-            unique=self.unique or other.unique,
-            patterns=tuple(dict.fromkeys(self.patterns + other.patterns)),
-            formats=tuple(dict.fromkeys(self.formats + other.formats)),
-            min_length=max(self.min_length, other.min_length),
-            max_length=_least(self.max_length, other.max_length),
-            lower=max(filter(None, (self.lower, other.lower)), default=None),
-            upper=min(
-                filter(None, (self.upper, other.upper)),
-                key=lambda bound: (bound[0], not bound[1]),
-                default=None,
-            ),
-            multiples=self.multiples + other.multiples,
-            path=self.path or other.path,
-        )
-        return both.consistent()
+        both = {
+            name: together(getattr(self, name), getattr(other, name)) for name, together in _TOGETHER.items()
+        }
+        return Facts(**both).consistent()
 
     def consistent(self) -> Facts:
         """The same, without types and values that contradict the rest."""
-        types = self.types
-        if (
-            self.absent & set(self.required)
-            or _below(self.max_properties, max(self.min_properties, len(self.required)))
-            or any(part.schema is False for name in self.required for part in self.of(name))
+        least, most = self.num_properties
+        sizes = {
+            "object": (max(least, len(self.required)), most), "array": self.num_items, "string": self.length
+        }  # fmt: skip
+        types = self.types - {
+            name for name, (least, most) in sizes.items() if most is not None and most < least
+        }
+        if self.absent & set(self.required) or any(
+            part.schema is False for name in self.required for part in self.of(name)
         ):
             types -= {"object"}
-        if _below(self.max_items, self.min_items):
-            types -= {"array"}
-        if _below(self.max_length, self.min_length):
-            types -= {"string"}
         values = self.values
         if values is not None:
             banned = {canonical(value) for value in self.excluded}
             values = tuple(v for v in values if type_of(v) in types and canonical(v) not in banned)
-        return (
-            self
-            if types == self.types and values == self.values
-            else replace(self, types=types, values=values)
-        )
+        return replace(self, types=types, values=values)
 
     def closed(self) -> Facts:
         """The same without other members than those about which it says something (`unevaluatedProperties: false`)."""
@@ -182,34 +183,30 @@ class Facts:
         return self.merged(Facts(members=(Members(names, patterns, Part(False, self.path)),)))
 
     def of(self, name: str) -> Parts:
-        """What the value of a member with this name has to be."""
+        """The parts under which the value of a member with this name has to be valid."""
         return tuple(part for members in self.members for part in members.of(name))
 
     def item(self, at: int) -> Parts:
-        """What the item at an index has to be."""
+        """The parts under which the item at an index has to be valid."""
         found = [items.prefix[at] if at < len(items.prefix) else items.rest for items in self.items]
         return tuple(part for part in found if part is not None)
 
 
-_NOTHING = Facts()
+_TOGETHER: Mapping[str, Callable[[Any, Any], Any]] = {
+    one.name: one.metadata.get(BOTH, operator.add) for one in fields(Facts)
+}
 
 
 def type_of(value: Any) -> str:
     """The type of a value of JSON. A number without a fraction, like 1.0, is an integer."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "integer" if value.is_integer() else "fraction"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "fraction"
+    return _TYPE_NAMES[type(value)]
+
+
+_TYPE_NAMES = {
+    type(None): "null", bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"
+}  # fmt: skip
 
 
 def canonical(value: Any) -> str:
@@ -228,7 +225,7 @@ def _without_point(value: Any) -> Any:
 
 
 def inside_of(name: str) -> bytes:
-    """What is between the quotes of a string in JSON."""
+    """The bytes between the quotes of a string in JSON."""
     return json.dumps(name, ensure_ascii=False)[1:-1].encode()
 
 
@@ -236,11 +233,3 @@ def may_match(name: str, pattern: str) -> bool:
     """Whether any engine finds a pattern in a name. Names that JSON escapes may match everything."""
     inside = inside_of(name)
     return not accepts(plain_text(), inside) or accepts(pattern_automaton(pattern, wide=True), inside)
-
-
-def _least(first: int | None, second: int | None) -> int | None:
-    return min((bound for bound in (first, second) if bound is not None), default=None)
-
-
-def _below(maximum: int | None, minimum: int) -> bool:
-    return maximum is not None and maximum < minimum

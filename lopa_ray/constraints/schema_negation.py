@@ -1,18 +1,24 @@
-"""What excludes a schema: facts under which no value is valid under it."""
+"""Facts that exclude a schema: no value with them is valid under it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from lopa_ray.constraints.json_schema_keywords import MAX_BOUND, NAMED_TYPES, listed_schemas
-from lopa_ray.constraints.schema_facts import TYPES, Facts, Members, Part
+from lopa_ray.constraints.json_schema_keywords import MAX_BOUND, NAMED_TYPES, types_named
+from lopa_ray.constraints.schema_facts import TYPES, Facts, Members, Part, Size
 
 if TYPE_CHECKING:
     from lopa_ray.constraints.schema_reader import SchemaReader
 
 _MAX_DEPTH = 8
 _OBJECT, _ARRAY, _STRING = (NAMED_TYPES[name] for name in ("object", "array", "string"))
+_SIZED: Mapping[str, Callable[[Size], Facts]] = {
+    "Length": lambda size: Facts(types=_STRING, length=size),
+    "Items": lambda size: Facts(types=_ARRAY, num_items=size),
+    "Properties": lambda size: Facts(types=_OBJECT, num_properties=size),
+}
+"""The facts of a size, by the end of the names of its keywords."""
 
 
 def negated_facts(reader: SchemaReader, part: Part, depth: int = 0) -> list[Facts]:
@@ -22,31 +28,25 @@ def negated_facts(reader: SchemaReader, part: Part, depth: int = 0) -> list[Fact
         return [Facts()]
     if not isinstance(schema, dict) or depth >= _MAX_DEPTH:
         return []
-    if "$ref" in schema:  # older drafts ignore what stands beside it
+    if "$ref" in schema:  # older drafts ignore other keywords with it
         return negated_facts(reader, reader.target(part), depth + 1)
     found = [*_negated_keywords(reader, part), *_negated_members(reader, part, depth)]
-    for one in listed_schemas(part, "allOf") if "allOf" in schema else ():
+    for one in part.listed("allOf"):
         found += negated_facts(reader, one, depth + 1)
     for keyword in ("anyOf", "oneOf"):
-        if keyword in schema:
-            none = [Facts()]
-            for one in listed_schemas(part, keyword):
-                negated = negated_facts(reader, one, depth + 1)
-                none = [facts.merged(other) for facts in none for other in negated][:64]
-            found += none
-    if "not" in schema:
-        found += reader.read(Part(schema["not"], f"{part.path}.not", part.open_refs))
-    return found
+        none = [Facts()] if keyword in schema else []
+        for one in part.listed(keyword):
+            negated = negated_facts(reader, one, depth + 1)
+            none = [facts.merged(other) for facts in none for other in negated][:64]
+        found += none
+    return [*found, *(reader.read(part.under("not")) if "not" in schema else ())]
 
 
 def _negated_keywords(reader: SchemaReader, part: Part) -> Iterator[Facts]:
     schema, stated = part.schema, reader.keywords.facts(part)
     if "type" in schema:
-        given = schema["type"]
-        named = frozenset().union(
-            *(NAMED_TYPES[name] for name in ([given] if isinstance(given, str) else given))
-        )
-        yield Facts(types=TYPES - named - {"null"} if schema.get("nullable") is True else TYPES - named)
+        null = {"null"} if schema.get("nullable") is True else frozenset[str]()
+        yield Facts(types=TYPES - types_named(schema["type"]) - null)
     for keyword in ("enum", "const") if reader.knows_const else ("enum",):
         if keyword in schema:
             yield Facts(excluded=tuple(schema[keyword]) if keyword == "enum" else (schema[keyword],))
@@ -59,23 +59,11 @@ def _negated_keywords(reader: SchemaReader, part: Part) -> Iterator[Facts]:
         yield Facts(types=number, lower=(stated.upper[0], not stated.upper[1]))
     for pattern, _ in stated.patterns:
         yield Facts(types=_STRING, patterns=((pattern, False),))
-    least = {name: int(schema.get(name, 0)) - 1 for name in ("minLength", "minItems", "minProperties")}
-    most = {
-        name: int(schema[name]) + 1 if name in schema else 0
-        for name in ("maxLength", "maxItems", "maxProperties")
-    }
-    yield from (
-        facts
-        for needed, facts in (
-            (least["minLength"] >= 0, Facts(types=_STRING, max_length=least["minLength"])),
-            (least["minItems"] >= 0, Facts(types=_ARRAY, max_items=least["minItems"])),
-            (least["minProperties"] >= 0, Facts(types=_OBJECT, max_properties=least["minProperties"])),
-            (most["maxLength"] > 0, Facts(types=_STRING, min_length=most["maxLength"])),
-            (most["maxItems"] > 0, Facts(types=_ARRAY, min_items=most["maxItems"])),
-            (most["maxProperties"] > 0, Facts(types=_OBJECT, min_properties=most["maxProperties"])),
-        )
-        if needed
-    )
+    for name, facts_of in _SIZED.items():
+        if (least := int(schema.get(f"min{name}", 0))) > 0:
+            yield facts_of((0, least - 1))
+        if f"max{name}" in schema:
+            yield facts_of((int(schema[f"max{name}"]) + 1, None))
 
 
 def _negated_members(reader: SchemaReader, part: Part, depth: int) -> Iterator[Facts]:

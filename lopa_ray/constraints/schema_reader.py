@@ -1,39 +1,55 @@
-"""SchemaReader: what a schema says, as alternatives of facts: references followed, combinations written out.
+"""SchemaReader: a schema as alternatives of facts: references followed, combinations written out.
 
-A value that has all facts of one alternative is valid. Not every valid value has those of an alternative: what is
-negated, for example by `oneOf`, is replaced by something simpler that excludes it.
+A value that has all facts of one alternative is valid. Not every valid value has all facts of one: a negation, for
+example by `oneOf`, is replaced by something simpler that excludes the schema.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from lopa_ray.constraints.automaton_builder import TooManyStatesError
-from lopa_ray.constraints.json_schema_keywords import (
-    KeywordReader,
-    listed_schemas,
-    names_of,
-    schema_error,
-    schemas_by_name,
-)
+from lopa_ray.constraints.json_schema_keywords import KeywordReader, schema_error
 from lopa_ray.constraints.schema_exclusion import exclude_each_other
 from lopa_ray.constraints.schema_facts import Facts, Part, Parts
-from lopa_ray.constraints.schema_limits import Limits
 from lopa_ray.constraints.schema_negation import negated_facts
 
-MAX_ALTERNATIVES = 64
-"""Alternatives of one schema that answers may have; further ones are left out."""
+MAX_ALTERNATIVES = 64  # of one schema; answers have no others
+MAX_READ = 5_000  # schemas: references may multiply them
 
-MAX_READ = 5_000
-"""Maximum schemas that are read: references may multiply them."""
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of answers where a schema has none, or some that are too large to be counted.
+
+    `recursion`: how often a reference is followed within itself; `references`: how many are followed within one
+    another; `any_depth`: levels of objects and arrays where the schema does not define them (`{"type": "object"}` is
+    one level); `count`: counted characters of strings with a maximum length, and counted items.
+    """
+
+    recursion: int
+    references: int
+    any_depth: int
+    count: int
+
+
+LIMITS = (
+    Limits(recursion=3, references=24, any_depth=2, count=512),
+    Limits(recursion=3, references=24, any_depth=2, count=128),
+    Limits(recursion=2, references=10, any_depth=2, count=64),
+    Limits(recursion=1, references=6, any_depth=1, count=64),
+    Limits(recursion=1, references=4, any_depth=1, count=32),
+    Limits(recursion=1, references=3, any_depth=0, count=16),
+    Limits(recursion=1, references=2, any_depth=0, count=8),
+)
+"""From the widest on: the first whose automaton is small enough is used."""
 
 
 class SchemaReader:
-    """Reads the parts of one schema."""
-
     def __init__(self, root: Any, limits: Limits) -> None:
         self._root, self._limits = root, limits
         draft = str(root.get("$schema")) if isinstance(root, dict) else ""
@@ -64,7 +80,7 @@ class SchemaReader:
         return self._negatable[key]
 
     def target(self, part: Part) -> Part:
-        """What the reference of a part refers to. Raises SettingsError."""
+        """The part to which a part's reference refers. Raises SettingsError."""
         given = part.schema["$ref"]
         own = self._root.get("$id", self._root.get("id")) if isinstance(self._root, dict) else None
         target = given
@@ -74,28 +90,31 @@ class SchemaReader:
             raise schema_error(
                 part.path, f"$ref: got {given!r}; allowed: a place in this schema, as in #/$defs/name"
             )
-        return Part(self._at(target, part.path), target, (*part.open_refs, target))
+        try:
+            found = self._pointed(target, part.path) if target[1:2] in ("", "/") else self._anchored(target)
+        except LookupError:
+            raise schema_error(
+                part.path, f"$ref: got {target!r}, which the schema does not contain; correct it"
+            ) from None
+        return Part(found, target, (*part.open_refs, target))
 
-    def _at(self, target: str, path: str) -> Any:
-        """What a reference within the schema refers to: a JSON pointer, or an anchor."""
-        if target[1:2] not in ("", "/"):
-            return self._anchored(target, path)
+    def _pointed(self, target: str, path: str) -> Any:
+        """The schema at a JSON pointer. Raises LookupError."""
         found = self._root
         for token in target[1:].split("/")[1:]:
             name = unquote(token).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            if isinstance(found, list) and name.isdecimal():
                 found = found[int(name)]
-            elif isinstance(found, dict) and name in found:
+            elif isinstance(found, dict):
                 found = found[name]
             else:
-                raise schema_error(
-                    path, f"$ref: got {target!r}, which the schema does not contain; correct it"
-                )
-            if isinstance(found, dict) and str(found.get("$id", "#")).find("#") != 0:
+                raise LookupError
+            if isinstance(found, dict) and not str(found.get("$id", "#")).startswith("#"):
                 raise schema_error(path, f"$ref: got {target!r}, which leads into a schema with its own $id")
         return found
 
-    def _anchored(self, target: str, path: str) -> Any:
+    def _anchored(self, target: str) -> Any:
+        """The schema with an anchor. Raises LookupError."""
         waiting = [self._root]
         while waiting:
             found = waiting.pop()
@@ -105,7 +124,7 @@ class SchemaReader:
                 waiting += found.values()
             elif isinstance(found, list):
                 waiting += found
-        raise schema_error(path, f"$ref: got {target!r}, which the schema does not contain; correct it")
+        raise LookupError
 
     def read(self, part: Part) -> list[Facts]:
         """The alternatives of one part. Raises SettingsError, and TooManyStatesError for more than `MAX_READ` parts."""
@@ -134,14 +153,9 @@ class SchemaReader:
             if not found:
                 break
         if "oneOf" in schema:
-            found = self._one_of(found, listed_schemas(part, "oneOf"), path)
-        return self._without_unevaluated(found, part)
-
-    def _without_unevaluated(self, found: list[Facts], part: Part) -> list[Facts]:
-        given = part.schema.get("unevaluatedProperties", True)
-        if given not in (True, False, {}):
-            raise schema_error(part.path, f"unevaluatedProperties: got {given!r}; allowed: true, false")
-        return [facts.closed() for facts in found] if given is False else found
+            found = self._one_of(found, part.listed("oneOf"), path)
+        closed = schema.get("unevaluatedProperties") is False
+        return [facts.closed() for facts in found] if closed else found
 
     def _check_identity(self, part: Part) -> None:
         """References below a schema with its own name are relative to that: raises SettingsError for such a schema."""
@@ -155,17 +169,17 @@ class SchemaReader:
             )
 
     def _combinations(self, part: Part) -> Iterable[list[Facts]]:
-        """What the keywords that combine schemas say; a value has an alternative of each."""
+        """The alternatives of each keyword that combines schemas; a value has one of each."""
         schema = part.schema
         if "$ref" in schema:
             target = self.target(part)
             yield self.read(target) if self._may_follow(target.open_refs) else []
-        for one in listed_schemas(part, "allOf") if "allOf" in schema else ():
+        for one in part.listed("allOf"):
             yield self.read(one)
         if "anyOf" in schema:
-            yield [facts for one in listed_schemas(part, "anyOf") for facts in self.read(one)]
+            yield [facts for one in part.listed("anyOf") for facts in self.read(one)]
         if "not" in schema:
-            yield self._negated(Part(schema["not"], f"{part.path}.not", part.open_refs), needed=True)
+            yield self._negated(part.under("not"), needed=True)
         if "if" in schema and ("then" in schema or "else" in schema):
             yield self._conditional(part)
         yield from self._dependencies(part)
@@ -192,7 +206,6 @@ class SchemaReader:
         return found[:MAX_ALTERNATIVES]
 
     def _negated(self, part: Part, *, needed: bool) -> list[Facts]:
-        """Alternatives that exclude a schema."""
         if part.key() not in self._negations:
             self._negations[part.key()] = _possible(negated_facts(self, part))
         found = self._negations[part.key()]
@@ -203,37 +216,29 @@ class SchemaReader:
         return found
 
     def _conditional(self, part: Part) -> list[Facts]:
-        branches = {
-            name: Part(part.schema.get(name, True), f"{part.path}.{name}", part.open_refs)
-            for name in ("if", "then", "else")
-        }
-        holds = _combined(self.read(branches["if"]), self.read(branches["then"]))
-        fails = self._negated(branches["if"], needed=False)
-        return holds + (_combined(fails, self.read(branches["else"])) if fails else [])
+        condition = part.under("if")
+        holds = _combined(self.read(condition), self.read(part.under("then")))
+        fails = self._negated(condition, needed=False)
+        return holds + (_combined(fails, self.read(part.under("else"))) if fails else [])
 
     def _dependencies(self, part: Part) -> Iterable[list[Facts]]:
-        """Each name is absent, or what depends on it holds."""
-        lists: dict[str, Any] = {}
+        """Each name is absent, or its dependencies hold."""
+        lists: dict[str, tuple[str, ...]] = {}
         schemas: dict[str, Part] = {}
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
-            for name, given in schemas_by_name(part, keyword).items():
+            for name, given in part.named(keyword).items():
                 if isinstance(given.schema, str | list):
-                    value = [given.schema] if isinstance(given.schema, str) else given.schema
-                    lists[name] = names_of(value, keyword, part.path)
+                    lists[name] = (given.schema,) if isinstance(given.schema, str) else tuple(given.schema)
                 else:
                     schemas[name] = given
-        needed: Mapping[str, list[Facts]] = {
-            **{name: [Facts(required=others)] for name, others in lists.items()},
-        }
-        for name, one in schemas.items():
-            needed = {**needed, name: _combined(needed.get(name, [Facts()]), self.read(one))}
-        for name, facts in needed.items():
-            without = Facts(absent=frozenset({name}))
-            yield [*_combined([Facts(required=(name,))], facts), without]
+        for name in lists | schemas:
+            needed = [Facts(required=(name,)).merged(Facts(required=lists.get(name, ())))]
+            if name in schemas:
+                needed = _combined(needed, self.read(schemas[name]))
+            yield [*needed, Facts(absent=frozenset({name}))]
 
 
 def _combined(first: list[Facts], second: list[Facts]) -> list[Facts]:
-    """Alternatives of both."""
     return _possible([one.merged(other) for one in first for other in second])[:MAX_ALTERNATIVES]
 
 

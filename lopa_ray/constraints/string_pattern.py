@@ -1,19 +1,21 @@
 r"""The keyword `pattern`: expressions of ECMA 262 as automata of strings' insides.
 
 Engines read the same expression differently: for some \d has all Unicode digits, for some . has U+2028. An automaton is
-therefore either narrow (it accepts only what all of them match) or wide (it accepts what any of them matches).
+therefore either narrow (it accepts the texts that all of them match) or wide (it accepts the texts that any matches).
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from lopa_ray.constraints.automaton_builder import minimized
-from lopa_ray.constraints.automaton_operations import difference, intersection, is_empty
+from lopa_ray.constraints.automaton_builder import build_automaton
+from lopa_ray.constraints.automaton_operations import difference, intersection, minimized
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
-from lopa_ray.constraints.json_expressions import plain_text
+from lopa_ray.constraints.json_expressions import choice_of_texts, plain_text
 from lopa_ray.errors import SettingsError
 
 _NARROW = {
@@ -26,30 +28,49 @@ _WIDE = {
 }  # fmt: skip
 _ANYTHING = "(?s:.)*"
 
+_TOKEN = re.compile(r"\\.|\[\^?+(?:\\.|[^\\])(?:\\.|[^\]\\])*+(?P<closed>\])?|\(\?[=!]|.", re.DOTALL)
+"""An escape, a class in brackets, the beginning of a lookahead, or a single character."""
+
 
 @dataclass(slots=True)
 class _Alternative:
-    """A part of the expression between bars: its beginning and end are anchors or not."""
+    """A part of the expression between bars. `looks`: the lookaheads at its beginning, and which are positive."""
 
     from_start: bool = False
     to_end: bool = False
     looks: list[tuple[bool, str]] = field(default_factory=list)
-    """The lookaheads at its beginning: whether each is positive, and what it looks for."""
     body: str = ""
 
 
 @lru_cache(1024)
+def matching_text(
+    wanted: tuple[str, ...], unwanted: tuple[str, ...], excluded: tuple[str, ...]
+) -> ByteAutomaton:
+    """The automaton of strings' insides without escapes that match all `wanted` patterns, no `unwanted` ones, and are
+    none of the `excluded` texts.
+
+    Raises SettingsError for a pattern that is not supported, and TooManyStatesError.
+    """
+    found = plain_text()
+    for pattern in wanted:
+        found = intersection(found, pattern_automaton(pattern))
+    for pattern in unwanted:
+        found = difference(found, pattern_automaton(pattern, wide=True))
+    texts = choice_of_texts(json.dumps(text, ensure_ascii=False)[1:-1] for text in excluded)
+    return found if texts is None else difference(found, build_automaton(texts))
+
+
+@lru_cache(1024)
 def pattern_automaton(pattern: str, *, wide: bool = False) -> ByteAutomaton:
-    """The automaton of texts without characters that JSON escapes in which a pattern is found.
+    """The automaton of strings' insides without escapes in which a pattern is found. Raises as `matching_text` does.
 
     A narrow pattern without any anchor stands for the whole text, as it is mostly meant, if some text matches.
-    Raises SettingsError for an expression that is not supported, and TooManyStatesError.
     """
     parts = list(_alternatives(pattern, wide))
     free = not any(part.from_start or part.to_end or part.looks for part in parts)
     if free and not wide:
-        whole = _found([_Alternative(True, True, [], part.body) for part in parts], wide)
-        if not is_empty(whole):
+        whole = _found([replace(part, from_start=True, to_end=True) for part in parts], wide)
+        if whole.accepting.any():
             return minimized(whole)
     return minimized(_found(parts, wide))
 
@@ -62,15 +83,10 @@ def _found(parts: list[_Alternative], wide: bool) -> ByteAutomaton:
         )
     found = intersection(plain_text(), ByteAutomaton.from_regex("|".join(map(_regex, parts)), trusted=True))
     for positive, inner in (look for part in looking for look in part.looks):
-        seen = _found(_anchored(inner, wide == positive), wide == positive)
+        anchored = [replace(part, from_start=True) for part in _alternatives(inner, wide == positive)]
+        seen = _found(anchored, wide == positive)
         found = intersection(found, seen) if positive else difference(found, seen)
     return found
-
-
-def _anchored(pattern: str, wide: bool) -> list[_Alternative]:
-    """What a lookahead at the start looks for."""
-    parts = list(_alternatives(pattern, wide))
-    return [_Alternative(True, part.to_end, part.looks, part.body) for part in parts]
 
 
 def _regex(part: _Alternative) -> str:
@@ -80,43 +96,46 @@ def _regex(part: _Alternative) -> str:
 
 def _alternatives(pattern: str, wide: bool) -> Iterator[_Alternative]:
     """The alternatives of a pattern, with classes of characters written out."""
-    pattern = _without_group(pattern)
-    current, depth, at = _Alternative(), 0, 0
-    while at < len(pattern):
-        sign = pattern[at]
-        if sign == "\\":
-            current.body += _escaped(pattern[at : at + 2], _WIDE if wide else _NARROW)
-            at += 2
-            continue
-        if sign == "[":
-            members, at = _class(pattern, at, wide)
-            current.body += members
-            continue
-        if sign == "(" and pattern[at : at + 3] in ("(?=", "(?!") and depth == 0:
-            if current.body or not current.from_start:
-                raise SettingsError("a lookahead is supported behind a leading ^ only; leave it out")
-            end = _group_end(pattern, at)
-            current.looks.append((pattern[at + 2] == "=", pattern[at + 3 : end]))
-            at = end + 1
-            continue
-        if sign == "|" and depth == 0:
+    classes = _WIDE if wide else _NARROW
+    current, depth = _Alternative(), 0
+    tokens = _tokens(_without_group(pattern))
+    for token in tokens:
+        if depth == 0 and token == "|":
             yield current
             current = _Alternative()
-        elif sign == "^" and depth == 0 and not current.body and not current.from_start:
-            current.from_start = True
-        elif sign == "$" and depth == 0 and pattern[at + 1 : at + 2] in ("", "|"):
-            current.to_end = True
-        elif sign in "^$":
+        elif (
+            current.to_end
+            or (token == "$" and depth)
+            or (token == "^" and (depth or current.body or current.from_start))
+        ):
             raise SettingsError("it has an anchor inside; leave it out, or write the alternatives at the top")
+        elif token == "^":
+            current.from_start = True
+        elif token == "$":
+            current.to_end = True
+        elif depth == 0 and token in ("(?=", "(?!"):
+            if current.body or not current.from_start:
+                raise SettingsError("a lookahead is supported behind a leading ^ only; leave it out")
+            current.looks.append((token == "(?=", _group(tokens)))
+        elif token[0] == "\\":
+            current.body += _escaped(token, classes)
+        elif token[0] == "[":
+            current.body += _class(token, wide)
         else:
-            depth += (sign == "(") - (sign == ")")
-            current.body += (_WIDE if wide else _NARROW)["."] if sign == "." else sign
+            depth += (token[0] == "(") - (token == ")")
+            current.body += classes["."] if token == "." else token
             if depth < 0:
                 break
-        at += 1
     if depth:
         raise SettingsError("its parentheses are not balanced; correct them")
     yield current
+
+
+def _tokens(pattern: str) -> Iterator[str]:
+    for found in _TOKEN.finditer(pattern):
+        if found[0][0] == "[" and not found["closed"]:
+            raise SettingsError("a bracket is not closed; close it")
+        yield found[0]
 
 
 def _escaped(escape: str, classes: dict[str, str]) -> str:
@@ -125,48 +144,33 @@ def _escaped(escape: str, classes: dict[str, str]) -> str:
     return classes.get(escape[1:], escape) if escape != "\\." else escape
 
 
-def _class(pattern: str, at: int, wide: bool) -> tuple[str, int]:
-    """A class in brackets in Rust's syntax, and where it ends."""
-    negated = pattern[at + 1 : at + 2] == "^"
-    classes = _WIDE if wide != negated else _NARROW
-    body = pattern[at : at + 1 + negated]
-    at += 1 + negated
-    first = True
-    while at < len(pattern) and (pattern[at] != "]" or first):
-        if pattern[at] == "\\":
-            body += _escaped(pattern[at : at + 2], classes)
-            at += 2
-        else:
-            # Rust has classes in classes and operators: [ and two of &, ~, - in a row.
-            repeated = pattern[at] in "&~-" and pattern[at - 1] == pattern[at]
-            body += "\\" + pattern[at] if pattern[at] == "[" or repeated else pattern[at]
-            at += 1
-        first = False
-    if at >= len(pattern):
-        raise SettingsError("a bracket is not closed; close it")
-    return body + "]", at + 1
+def _class(token: str, wide: bool) -> str:
+    """A class in brackets in Rust's syntax, which has classes in classes and operators: two of &, ~, - in a row."""
+    classes = _WIDE if wide != token.startswith("[^") else _NARROW
+    return token[0] + re.sub(
+        r"\\.|\[|&(?<=&&)|~(?<=~~)|-(?<=--)",
+        lambda found: _escaped(found[0], classes) if found[0][0] == "\\" else "\\" + found[0],
+        token[1:],
+        flags=re.DOTALL,
+    )
 
 
 def _without_group(pattern: str) -> str:
     """The pattern without a group around all of it."""
-    opening = "(?:" if pattern.startswith("(?:") else "("
-    is_group = pattern.startswith("(") and (opening == "(?:" or not pattern.startswith("(?"))
-    if not is_group or _group_end(pattern, 0) != len(pattern) - 1:
+    if not re.match(r"\((?!\?)|\(\?:", pattern):
         return pattern
-    return _without_group(pattern[len(opening) : -1])
+    tokens = _tokens(pattern)
+    next(tokens)
+    inside = _group(tokens)
+    return pattern if next(tokens, None) is not None else _without_group(inside.removeprefix("?:"))
 
 
-def _group_end(pattern: str, at: int) -> int:
-    """Where the group that begins at `at` is closed."""
-    depth = 0
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-        elif pattern[at] == "[":
-            at = _class(pattern, at, False)[1] - 1
-        else:
-            depth += (pattern[at] == "(") - (pattern[at] == ")")
-            if depth == 0:
-                return at
-        at += 1
+def _group(tokens: Iterator[str]) -> str:
+    """The inside of a group, of which the beginning was read."""
+    inside, depth = "", 1
+    for token in tokens:
+        depth += (token[0] == "(") - (token == ")")
+        if depth == 0:
+            return inside
+        inside += token
     raise SettingsError("its parentheses are not balanced; correct them")

@@ -1,6 +1,6 @@
 """Structural tags: free text in which certain texts (triggers) begin a part of a fixed form, such as a tool call.
 
-The JSON format is that of vLLM: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`. Wherever a trigger
+The JSON format is vLLM's: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`. Wherever a trigger
 occurs in the answer's text, a complete structure that begins with it must follow, and then free text again. Without
 triggers the whole answer is one of the structures.
 """
@@ -8,7 +8,6 @@ triggers the whole answer is one of the structures.
 from __future__ import annotations
 
 import json
-from collections import deque
 from typing import Annotated, Self
 
 import numpy as np
@@ -23,21 +22,11 @@ from lopa_ray.constraints.json_schema import fitting_automata
 from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import parse_json
 
-MAX_LITERAL_CHARS = 32_768
-"""Maximum characters of all literal texts (beginnings, ends and triggers): enough for 128 functions."""
-
+# Enough for 100 functions of ordinary size.
+MAX_LITERAL_CHARS = 32_768  # of all beginnings, ends and triggers
 MAX_STATES = 40_000
-"""Maximum number of states of the automaton of a structural tag: enough for 100 functions of ordinary size."""
-
-SPARE_STATES = 8_000
-"""Of these, those that are kept for texts around the schemas."""
-
+SPARE_STATES = 8_000  # of these, for texts around the schemas
 MAX_TRIGGER_BYTES = 4_000
-"""Maximum bytes of all triggers."""
-
-_TOO_LARGE = (
-    f"the structures need more than {MAX_STATES} states; use fewer or simpler ones, and shorter triggers"
-)
 
 
 class Structure(BaseModel):
@@ -74,14 +63,10 @@ class StructuralTag(BaseModel):
             raise SettingsError(f"got a structural tag that is no JSON ({error}); give JSON text") from None
 
     @model_validator(mode="after")
-    def _check_size(self) -> Self:
+    def _check_texts(self) -> Self:
         size = len(self.literals) + sum(map(len, self.triggers))
         if size > MAX_LITERAL_CHARS:
             raise ValueError(f"got {size} characters outside of schemas; allowed: {MAX_LITERAL_CHARS}")
-        return self
-
-    @model_validator(mode="after")
-    def _triggers_fit(self) -> Self:
         for structure in self.structures if self.triggers else ():
             if not any(structure.begin.startswith(trigger) for trigger in self.triggers):
                 raise ValueError(f"got begin {structure.begin!r}, which begins with none of the triggers")
@@ -92,15 +77,14 @@ class StructuralTag(BaseModel):
                 raise ValueError(f"got the trigger {trigger!r}, with which no structure begins")
         return self
 
-    def automaton(self, trigger: str = "") -> ByteAutomaton:
+    def automaton(self, trigger: str = "", max_states: int = MAX_STATES - 1) -> ByteAutomaton:
         """The automaton of all structures that begin with a trigger, without the trigger itself.
 
         One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported,
         and for too many states.
         """
-        begins: dict[
-            tuple[str, str], list[str]
-        ] = {}  # structures with the same schema and end share their states
+        # Structures with the same schema and end share their states.
+        begins: dict[tuple[str, str], list[str]] = {}
         for structure in self.structures:
             if structure.begin.startswith(trigger):
                 schema = json.dumps(structure.json_schema, ensure_ascii=False)
@@ -112,9 +96,14 @@ class StructuralTag(BaseModel):
         )
         assert expression is not None  # each trigger begins a structure
         try:
-            return build_automaton(expression)
+            built = build_automaton(expression)
+            if len(built.transitions) - 1 > max_states:
+                raise TooManyStatesError
         except TooManyStatesError:
-            raise SettingsError(_TOO_LARGE) from None
+            raise SettingsError(
+                f"the structures need more than {MAX_STATES} states; use fewer or simpler ones, and shorter triggers"
+            ) from None
+        return built
 
     @property
     def literals(self) -> str:
@@ -125,11 +114,11 @@ class StructuralTag(BaseModel):
 def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
     """The automaton of free text with tags, and the number of its states, from 0 on, that belong to the free text.
 
-    Raises SettingsError for a schema that is not supported, for what `ByteAutomaton.from_regex` refuses, for too many
-    states, and for a structure that may continue after its end.
+    Raises SettingsError for a schema that is not supported, for too many states, and for a structure that may continue
+    after its end.
     """
     if not tag.triggers:
-        return _checked_size(tag.automaton()), 0
+        return tag.automaton(), 0
     triggers = [trigger.encode() for trigger in tag.triggers]
     if sum(map(len, triggers)) > MAX_TRIGGER_BYTES:
         raise SettingsError(
@@ -137,12 +126,9 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
         )
     free, trigger_states = _search_automaton(triggers)
     parts, offset = [free], len(free)
-    starts: dict[int, int] = {}
     for trigger, reached in zip(tag.triggers, trigger_states, strict=True):
-        automaton = tag.automaton(trigger)
+        automaton = tag.automaton(trigger, MAX_STATES - offset)
         dead = len(automaton.transitions) - 1
-        if offset + dead > MAX_STATES:
-            raise SettingsError(_TOO_LARGE)
         if (automaton.transitions[automaton.accepting] != dead).any():
             raise SettingsError(
                 f"structures that begin with {trigger!r} may go on after their end; give each "
@@ -152,23 +138,13 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
         target = np.arange(dead + 1) + offset
         target[automaton.accepting], target[dead] = 0, -1
         parts.append(target[automaton.transitions[:dead]].astype(np.int32))
-        starts[reached] = offset
+        free[free == reached] = offset
         offset += dead
-    transitions = np.concatenate(parts)
-    for reached, start in starts.items():
-        transitions[: len(free)][free == reached] = start
-    transitions = np.append(transitions, np.full((1, 256), -1, np.int32), axis=0)
+    transitions = np.concatenate([*parts, np.full((1, 256), -1, np.int32)])
     transitions[transitions == -1] = offset
     accepting = np.zeros(offset + 1, np.bool_)
     accepting[: len(free)] = True
     return ByteAutomaton(transitions, accepting), len(free)
-
-
-def _checked_size(automaton: ByteAutomaton) -> ByteAutomaton:
-    """The same automaton. Raises SettingsError if it has too many states."""
-    if len(automaton.transitions) > MAX_STATES:
-        raise SettingsError(_TOO_LARGE)
-    return automaton
 
 
 def _search_automaton(words: list[bytes]) -> tuple[npt.NDArray[np.int32], list[int]]:
@@ -176,25 +152,16 @@ def _search_automaton(words: list[bytes]) -> tuple[npt.NDArray[np.int32], list[i
 
     Returns the next states, int32 [states, 256], and the state in which each word is complete.
     """
-    children: list[dict[int, int]] = [{}]
-    ends = []
-    for word in words:
-        node = 0
-        for byte in word:
-            if byte not in children[node]:
-                children[node][byte] = len(children)
-                children.append({})
-            node = children[node][byte]
-        ends.append(node)
-    transitions = np.zeros((len(children), 256), np.int32)
-    failure = [0] * len(children)
-    waiting = deque([0])
-    while waiting:
-        node = waiting.popleft()
-        if node:
-            transitions[node] = transitions[failure[node]]
-        for byte, child in children[node].items():
-            failure[child] = int(transitions[node, byte]) if node else 0
-            transitions[node, byte] = child
-            waiting.append(child)
-    return transitions, ends
+    prefixes = sorted({word[:length] for word in words for length in range(len(word) + 1)}, key=len)
+    state_of = {prefix: state for state, prefix in enumerate(prefixes)}
+    transitions = np.zeros((len(prefixes), 256), np.int32)
+    suffix = [0] * len(prefixes)
+    """The state of the longest other prefix with which a prefix ends."""
+    for prefix, state in state_of.items():
+        transitions[state] = transitions[suffix[state]]
+        for word in words:
+            if word.startswith(prefix) and word != prefix:
+                byte, child = word[len(prefix)], state_of[word[: len(prefix) + 1]]
+                suffix[child] = int(transitions[suffix[state], byte]) if prefix else 0
+                transitions[state, byte] = child
+    return transitions, [state_of[word] for word in words]

@@ -1,4 +1,4 @@
-"""TransitionTable: where the classes of tokens lead from each state, without what leads nowhere.
+"""TransitionTable: where the classes of tokens lead from each state, without classes that lead nowhere.
 
 Most classes lead from few states: a token that is a part of one function's name leads from there alone. A table of all
 classes and states would be mostly empty.
@@ -35,7 +35,7 @@ class TransitionTable:
         self._classes_by_source = classes[order].astype(np.uint16)
         self._targets_by_source = targets[order]
         self._source_starts = np.searchsorted(sources[order], np.arange(num_states + 1))
-        # What any class does: pairs of states.
+        # The transitions of any class: pairs of states.
         pairs = np.unique(sources.astype(np.int64) * num_states + targets)
         self._any: Function = (
             (pairs // num_states).astype(np.uint16),
@@ -44,7 +44,6 @@ class TransitionTable:
 
     @classmethod
     def of_functions(cls, num_states: int, functions: Sequence[Function]) -> TransitionTable:
-        """A class for each function."""
         starts = np.cumsum([0, *(len(sources) for sources, _ in functions)])
         sources, targets = (
             np.concatenate([np.zeros(0, np.uint16), *(function[part] for function in functions)])
@@ -78,7 +77,7 @@ class TransitionTable:
         return len(self._sources)
 
     def of_class(self, token_class: int | None) -> Function:
-        """Where a class leads, or any class (None)."""
+        """uint16 [states] each: where a class leads, or any class (None)."""
         if token_class is None:
             return self._any
         span = slice(self._class_starts[token_class], self._class_starts[token_class + 1])

@@ -25,7 +25,6 @@ import numpy as np
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
-from lopa_ray.constraints.holes_constraint_state import HolesConstraintState
 from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.given_tokens import GivenTokens
@@ -167,9 +166,7 @@ class DecodeSession(ABC):
             return None
         span = range(len(self.prompt), self.max_len)
         mask, min_tokens = self.vocabulary.mask_token_id, self.settings.min_tokens
-        if self.given.holes:
-            return HolesConstraintState(self.constraint, answer, mask, span, min_tokens, self.given.holes)
-        return ConstraintState(self.constraint, answer, mask, span, min_tokens)
+        return ConstraintState(self.constraint, answer, mask, span, min_tokens, self.given.holes)
 
     @property
     def finished(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.constraints.constraint import decompress_bitmask
+from lopa_ray.constraints.token_bitmasks import decompress_bitmask
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
 from lopa_ray.execution.scoring_kind import COLUMN, GREEDY, TARGETS, ScoringKind, candidates_kind, row_numbers

@@ -97,7 +97,7 @@ class Plan:
     logit_changes: LogitChanges | None = None
     """Penalties and biases on the canvas, without the branches' fills; None: logits stay what they are."""
     token_bitmasks: tuple[bytes, ...] = ()
-    """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_bitmask`."""
+    """Sets of tokens under a constraint; see `lopa_ray.constraints.token_bitmasks.unpack_bitmask`."""
     scores_decided: bool = False
     """Whether decided positions of `Branch.scored` are scored like masked ones, so that tokens can be replaced."""
     targets: tuple[int, ...] = ()

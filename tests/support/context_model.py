@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from lopa_ray.constraints.constraint import unpack_bitmask
+from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.constraints.constraint import unpack_bitmask
+from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Plan, StepPlan
 from lopa_ray.protocol.step_report import BranchReport, StepReport

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.constraints.constraint import TokenBitmasks
+from lopa_ray.constraints.token_bitmasks import TokenBitmasks
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, PositionScore
 from lopa_ray.decoding.filling_rules import select_by_block

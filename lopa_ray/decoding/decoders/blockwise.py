@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from lopa_ray.constraints.constraint import TokenBitmasks
+from lopa_ray.constraints.token_bitmasks import TokenBitmasks
 from lopa_ray.decoding.branching import Fork
 from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch, RuleBlock
 from lopa_ray.protocol.outcome import BlockView

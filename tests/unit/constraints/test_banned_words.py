@@ -11,8 +11,9 @@ import pytest
 from lopa_ray.constraints import banned_words
 from lopa_ray.constraints.banned_words import ban_words, restrict
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
-from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_bitmask
-from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
+from lopa_ray.constraints.constraint import Constraint, ConstraintState
+from lopa_ray.constraints.constraint_builder import build_constraint
+from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.errors import SettingsError
 
 TEXTS = [b"", b"", b"a", b"b", b" ", b"ab", b" a", b"ba", b"bab", b" ab"]
@@ -60,7 +61,7 @@ def test_exactly_the_answers_without_the_words_are_left(words: list[str]) -> Non
 @pytest.mark.parametrize("words", [["ab"], ["b a", "bb"]])
 def test_beside_a_pattern_both_are_kept(regex: str, words: list[str]) -> None:
     automaton = ByteAutomaton.from_regex(regex)
-    pattern = build_constraint(*token_functions(automaton.transitions, TEXTS), automaton.accepting, EOS)
+    pattern = build_constraint(automaton, TEXTS, EOS)
     good = []
     for answer in itertools.product(range(1, len(TEXTS)), repeat=4):
         length = answer.index(EOS) if EOS in answer else 4
@@ -74,7 +75,7 @@ def test_beside_a_pattern_both_are_kept(regex: str, words: list[str]) -> None:
 
 def test_what_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     automaton = ByteAutomaton.from_regex("(ab?){3}")
-    pattern = build_constraint(*token_functions(automaton.transitions, TEXTS), automaton.accepting, EOS)
+    pattern = build_constraint(automaton, TEXTS, EOS)
     bans = ban_words(["ab"], TEXTS, EOS)
     monkeypatch.setattr(banned_words, "MAX_CELLS", 10)
     with pytest.raises(SettingsError, match="bad_words: together with the pattern"):

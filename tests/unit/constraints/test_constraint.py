@@ -15,9 +15,10 @@ from hypothesis import given, settings, strategies as st
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.byte_automaton import normalize_regex
-from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_bitmask
-from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
+from lopa_ray.constraints.constraint import Constraint, ConstraintState
+from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
+from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
@@ -73,7 +74,7 @@ SCHEMAS: list[Any] = [
 def constraint_of(spec: ConstraintSpec) -> Constraint:
     automaton = spec.automaton()
     assert automaton is not None
-    return build_constraint(*token_functions(automaton.transitions, TEXTS), automaton.accepting, EOS)
+    return build_constraint(automaton, TEXTS, EOS)
 
 
 def session(wanted: GenerationSettings, prompt: int = 3) -> DecodeSession:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lopa_ray.constraints.constraint import Constraint, TokenBitmasks, unpack_bitmask
-from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
+from lopa_ray.constraints.constraint import Constraint, ConstraintState
+from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
-from lopa_ray.constraints.holes_constraint_state import HolesConstraintState
+from lopa_ray.constraints.token_bitmasks import TokenBitmasks, unpack_bitmask
 from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
 from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.errors import SettingsError
@@ -39,7 +39,7 @@ ALPHABET = [A, B, AB, C, EOS]
 def constraint_of(regex: str) -> Constraint:
     automaton = ConstraintSpec(regex=regex).automaton()
     assert automaton is not None
-    return build_constraint(*token_functions(automaton.transitions, TEXTS), automaton.accepting, EOS)
+    return build_constraint(automaton, TEXTS, EOS)
 
 
 def text_of(answer: tuple[int, ...], holes: tuple[range, ...], min_tokens: int) -> str | None:
@@ -79,7 +79,7 @@ def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_match(regex: str,
             canvas = [
                 pinned.get(at, token if draw.random() < 0.4 else MASK) for at, token in enumerate(source)
             ]
-            state = HolesConstraintState(constraint, canvas, MASK, span, min_tokens, holes)
+            state = ConstraintState(constraint, canvas, MASK, span, min_tokens, holes)
             left = [a for a in answers if all(c in (MASK, t) for c, t in zip(canvas, a, strict=True))]
             assert state.satisfiable == bool(left)
             for at, position in enumerate(span):
@@ -94,7 +94,7 @@ def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_match(regex: str,
                     if expected:
                         token = allowed[0]
                         state.fill(position, token)
-                        fresh = HolesConstraintState(
+                        fresh = ConstraintState(
                             constraint,
                             [*canvas[:at], token, *canvas[at + 1 :]],
                             MASK,
@@ -105,7 +105,7 @@ def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_match(regex: str,
                         assert all(
                             state.token_bitmask(p) == fresh.token_bitmask(p) for p in span if p > position
                         )
-                        state = HolesConstraintState(constraint, canvas, MASK, span, min_tokens, holes)
+                        state = ConstraintState(constraint, canvas, MASK, span, min_tokens, holes)
 
 
 DECODERS = {
@@ -168,7 +168,7 @@ def test_a_hole_may_be_empty() -> None:
 
 def test_a_block_that_begins_in_the_prompt_has_bitmasks_for_the_answer_alone() -> None:
     answer, prompt = (MASK, MASK, A, MASK), 3
-    state = HolesConstraintState(
+    state = ConstraintState(
         constraint_of("(a|b)*c?"), answer, MASK, range(prompt, prompt + len(answer)), 0, (range(2),)
     )
     assert TokenBitmasks().add(state, range(prompt + len(answer)))[: prompt + 3] == (-1, -1, -1, 0, 0, -1)

@@ -15,8 +15,7 @@ from lopa_ray.constraints.automaton_operations import accepts
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.json_schema import fitting_automata, schema_automaton
 from lopa_ray.constraints.json_schema_keywords import MAX_PATTERNS
-from lopa_ray.constraints.number_patterns import decimal_range
-from lopa_ray.constraints.regex import integer_range
+from lopa_ray.constraints.number_patterns import decimal_range, integer_range
 from lopa_ray.errors import SettingsError
 
 
@@ -113,7 +112,9 @@ POINTS = st.none() | st.decimals(-40, 40, places=3)
 def test_numbers_are_those_within_bounds(
     least: Decimal | None, most: Decimal | None, above: bool, below: bool, number: Decimal
 ) -> None:
-    regex = decimal_range(least, most, above=above, below=below)
+    lower = None if least is None else (least, above)
+    upper = None if most is None else (most, below)
+    regex = decimal_range(lower, upper)
     inside = (least is None or number > least or (number == least and not above)) and (
         most is None or number < most or (number == most and not below)
     )

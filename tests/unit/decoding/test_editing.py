@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
-from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
+from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSettings
@@ -57,8 +57,7 @@ TEXTS = [*(bytes([97 + token % 4]) for token in range(48)), b"", b""]
 
 def constraint_of(pattern: str) -> Constraint:
     automaton = ByteAutomaton.from_regex(pattern)
-    functions = token_functions(automaton.transitions, TEXTS)
-    return build_constraint(*functions, automaton.accepting, VOCABULARY.eos_token_id)
+    return build_constraint(automaton, TEXTS, VOCABULARY.eos_token_id)
 
 
 EDITORS = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
-from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
+from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSettings
@@ -185,8 +185,7 @@ def test_whatever_a_report_depends_on_is_in_the_key_of_its_state() -> None:
 def test_answers_under_a_constraint_are_those_of_one_branch() -> None:
     texts = [*(bytes([97 + token % 4]) for token in range(48)), b"", b""]
     automaton = ByteAutomaton.from_regex("(ab?c+d?){2,9}")
-    functions = token_functions(automaton.transitions, texts)
-    constraint = build_constraint(*functions, automaton.accepting, VOCABULARY.eos_token_id)
+    constraint = build_constraint(automaton, texts, VOCABULARY.eos_token_id)
     for seed in range(10):
         wanted = VERIFIED.replace(guided_regex="(ab?c+d?){2,9}", block_size=5)
         model = ContextModel(seed=seed, stability=1.0)
