@@ -24,7 +24,7 @@ from actors.master_status import MasterStatus
 from actors.master_watch import MasterWatch
 from actors.rpc import unwrapped_errors
 from actors.worker_handle import RunnerFactory, WorkerInfo
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.async_base import AsyncEngine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
@@ -100,7 +100,7 @@ class AsyncRayEngine(AsyncEngine):
 
     # Requests
 
-    async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
+    async def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
         """Every step of every session; the `request_key` of an event is the index of its session.
 
         An error ends its own request only, with a RequestFailure: WorkerLostError if the group is lost and no other
@@ -270,7 +270,7 @@ class AsyncRayEngine(AsyncEngine):
             self._fail([culprit], RepeatedLossError(reason))
 
     async def _submit(
-        self, sessions: dict[int, DecodeSession], losses: Mapping[int, int] | None = None
+        self, sessions: dict[int, RequestSession], losses: Mapping[int, int] | None = None
     ) -> None:
         """Send sessions to the master. If the group is lost meanwhile, `_run` resubmits all requests."""
         with suppress(WorkerLostError), unwrapped_errors():

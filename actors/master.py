@@ -27,7 +27,7 @@ from actors.master_status import MasterStatus
 from actors.steps_in_flight import StepsInFlight
 from actors.timers import StartPhases
 from actors.worker_handle import RunnerFactory, WorkerInfo
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import (
     LopaError,
     ProtocolError,
@@ -126,7 +126,7 @@ class Master:
                 yield event
 
     async def submit(
-        self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int] | None = None
+        self, client: str, sessions: Mapping[int, RequestSession], losses: Mapping[int, int] | None = None
     ) -> None:
         """Queue requests under the client's own numbers; events go to its stream.
 

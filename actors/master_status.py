@@ -22,7 +22,7 @@ class MasterStatus:
     in_flight: int
     waiting: int
     waiting_by_client: Mapping[str, int]
-    """Of `waiting`, the requests of each client that has some; see `DecodeSession.client`."""
+    """Of `waiting`, the requests of each client that has some; see `RequestSession.client`."""
     steps: int
     stalled_s: float
     """Seconds since the step under way began; 0 while idle."""

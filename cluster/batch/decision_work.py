@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,8 +17,6 @@ from cluster.openai.response_model import ResponseModel
 from cluster.typesafe.system_one import SystemOneRequest
 from cluster.typesafe.system_one_answers import system_one_response
 from lopa_ray.decisions.answers import DecisionResult
-from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.decision_factory import DecisionTask, new_decision
 from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import RequestError
@@ -72,13 +70,13 @@ class DecisionWork:
             if not isinstance(line, OpenAILine):
                 raise
             raise parsed.as_error(decision_error(error)) from None
-        self.sessions: Sequence[DecodeSession] = (self._decision.session,)
+        self.sessions = (self._decision.session,)
 
     def add_step(self, index: int, event: RequestStep) -> None:
         """Take in a step."""
         self._decision.add(event)
 
-    def result(self, results: Sequence[GenerationResult]) -> LineResult:
+    def result(self, began: float) -> LineResult:
         """The line's result, when its session has ended."""
         result, line = self._decision.result(), self.line
         response = self._respond(result)

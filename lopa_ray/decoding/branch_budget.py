@@ -16,20 +16,18 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branch_settings import BranchSettings
 
 
-def requested_branches(settings: GenerationSettings) -> int:
-    """The largest number of branches that the settings allow; 1 for decoders that evaluate one."""
-    return settings.branch_limit if isinstance(settings, BranchSettings) else 1
+def branches_in_step(settings: GenerationSettings, in_flight: int | None) -> int:
+    """Branches of one request in the coming step, the anchor included; at least 1. `in_flight`: requests in all; None:
+    the settings alone decide.
 
-
-def branches_in_step(settings: GenerationSettings, in_flight: int) -> int:
-    """Branches of one request in the coming step, the anchor included; at least 1. `in_flight`: requests in all.
-
-    It is the most that a request with `num_branches` auto has in that step; see `AutoBudget`.
+    A request with `num_branches` auto may have fewer; see `AutoBudget`.
     """
-    requested = requested_branches(settings)
-    if isinstance(settings, BranchSettings) and settings.branch_budget == "load":
-        return max(1, min(requested, settings.max_branches // max(1, in_flight)))
-    return requested
+    if not isinstance(settings, BranchSettings):
+        return 1
+    limit = settings.branch_limit
+    if in_flight is None or settings.branch_budget == "fixed":
+        return limit
+    return max(1, min(limit, settings.max_branches // max(1, in_flight)))
 
 
 INITIAL_BRANCHES = 4

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Any
 
 from lopa_ray.decisions.answers import DecisionResult
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.decision_factory import (
@@ -28,7 +29,7 @@ class AsyncEngine(SessionFactory, ABC):
     """As `Engine`, with many requests of different tasks in flight together."""
 
     @abstractmethod
-    def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
+    def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
         """Every step of every session; the `request_key` of an event is the index of its session.
 
         An error ends its own request only. Closing the iterator cancels what is unfinished.
@@ -52,17 +53,14 @@ class AsyncEngine(SessionFactory, ABC):
         """
         began = time.perf_counter()
         session = await self._new_session(prompt, settings, raw, parse_special, changes)
-        builder = ResultBuilder(
-            len(session.prompt), session.settings, session.end_token_ids, trace, session.given
-        )
+        builder = ResultBuilder(session, trace)
         if not session.finished:
             async with aclosing(self.events([session])) as events:
                 async for event in events:
                     if isinstance(event, RequestFailure):
                         raise event.error
                     builder.add_step(event.plan, event.outcome)
-        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
-        return builder.build(text, time.perf_counter() - began)
+        return self.result_of(builder, began)
 
     async def decide(
         self,

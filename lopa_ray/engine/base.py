@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, cast, overload
 
 from lopa_ray.decisions.answers import DecisionResult
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.decision_factory import (
@@ -39,7 +40,7 @@ class Engine(SessionFactory, ABC):
     """
 
     @abstractmethod
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
+    def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
         """Decode all sessions; yields an event for every step of every session.
 
         As many sessions are in flight at once as there are slots. The `request_key` of an event is the index of its
@@ -68,12 +69,10 @@ class Engine(SessionFactory, ABC):
         After every step of every request, `on_step` is called with (index, step) and `on_event` with (index, event).
         """
         began = time.perf_counter()
-        builders = [
-            ResultBuilder(len(s.prompt), s.settings, s.end_token_ids, trace, s.given) for s in sessions
-        ]
+        builders = [ResultBuilder(session, trace) for session in sessions]
         waiting = [index for index, session in enumerate(sessions) if not session.finished]
         for index in set(range(len(sessions))) - set(waiting):
-            yield index, self._build_result(builders[index], began)
+            yield index, self.result_of(builders[index], began)
         for event in self.events([sessions[index] for index in waiting]):
             index = waiting[event.request_key]
             if isinstance(event, RequestFailure):
@@ -85,7 +84,7 @@ class Engine(SessionFactory, ABC):
             if on_event is not None:
                 on_event(index, event)
             if builders[index].finish_reason is not None:
-                yield index, self._build_result(builders[index], began)
+                yield index, self.result_of(builders[index], began)
 
     def decide(
         self,
@@ -146,10 +145,6 @@ class Engine(SessionFactory, ABC):
             return
         for event in self.events([session]):
             yield builder.add(event)
-
-    def _build_result(self, builder: ResultBuilder, began: float) -> GenerationResult:
-        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
-        return builder.build(text, time.perf_counter() - began)
 
     @overload
     def generate(

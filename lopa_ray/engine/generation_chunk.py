@@ -32,13 +32,7 @@ class ChunkBuilder:
 
     def __init__(self, session: DecodeSession, tokenizer: Tokenizer | None) -> None:
         self._began = time.perf_counter()
-        self._builder = ResultBuilder(
-            len(session.prompt),
-            session.settings,
-            session.end_token_ids,
-            with_trace=False,
-            given=session.given,
-        )
+        self._builder = ResultBuilder(session)
         mask = session.vocabulary.mask_token_id
         self._detokenizer = (
             None

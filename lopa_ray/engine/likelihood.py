@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.greedy_match import GreedyMatchSession
+from lopa_ray.decoding.decoders.greedy_match import GreedyMatchSession
 from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM, LikelihoodSession
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import PromptTooLongError, SettingsError
 from lopa_ray.protocol.events import RequestFailure
@@ -68,7 +68,7 @@ def log_likelihoods(
             "attention, as Dream and LLaDA do, and its decoder"
         )
     answers = [_Answer() for _ in requests]
-    sessions: list[DecodeSession] = []
+    sessions: list[RequestSession] = []
     owners: list[int] = []
     """For each session the index of its request."""
     for index, request in enumerate(requests):
@@ -120,7 +120,7 @@ class _Answer:
         return LogLikelihood(self.value, self.is_greedy, self.steps, self.forwards)
 
 
-def _sessions(engine: Engine, request: LikelihoodRequest, mc_num: int, seed: int) -> Iterator[DecodeSession]:
+def _sessions(engine: Engine, request: LikelihoodRequest, mc_num: int, seed: int) -> Iterator[RequestSession]:
     model, length = engine.config.model, len(request.prefix) + len(request.target)
     if length > model.max_model_len:
         raise PromptTooLongError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Condition
 from typing import Any, Self
 
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
@@ -75,7 +75,7 @@ class LocalEngine(Engine):
         """
         return cls.from_config(Config.parse({"model": {"path": str(path), **model}}))
 
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
+    def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
         """See `Engine.events`. If no event is queued, `next` on the iterator runs a step of all requests in flight, or
         waits for the step that another thread runs."""
         queue: deque[RequestEvent] = deque()

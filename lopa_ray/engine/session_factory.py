@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeAlias, cast
@@ -12,6 +13,7 @@ from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decisions.defaults import read_decision_defaults
 from lopa_ray.decoding.decoders import new_session, override_settings
 from lopa_ray.decoding.given_tokens import Encode, GivenTokens, encode_given
+from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
@@ -185,8 +187,10 @@ class SessionFactory:
             settings = settings.replace(max_new_tokens=settings.max_new_tokens + num_behind)
         session = new_session(ids, settings, self.vocabulary, self._constraint(settings), given)
         if self.config.model.max_num_batched_tokens is not None and not session.finished:
-            # A stream would have begun before the group refuses the request's first step.
-            StepLimit(self.config.model.max_num_batched_tokens).check(session.next_branch_rows)
+            # A stream would have begun before the group refuses the request's first step. A copy plans it: the session
+            # stays as it is.
+            first_plan = session.with_state(session.export_state(), ()).plan()
+            StepLimit(self.config.model.max_num_batched_tokens).check(first_plan.max_branch_rows)
         return session
 
     def given_tokens(self, settings: GenerationSettings, *, parse_special: bool = False) -> GivenTokens:
@@ -205,6 +209,11 @@ class SessionFactory:
         return (
             None if tokenizer is None else partial(tokenizer.encode_later_part, parse_special=parse_special)
         )
+
+    def result_of(self, builder: ResultBuilder, began: float) -> GenerationResult:
+        """A finished request that was submitted at `began`, by `time.perf_counter`."""
+        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
+        return builder.build(text, time.perf_counter() - began)
 
     async def prepare(self, settings: GenerationSettings, client: str = "") -> None:
         """Compile the constraint of `settings`, if they have one, so that `create_session` does not wait for it.

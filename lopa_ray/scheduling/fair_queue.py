@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 
 NOTHING_IN_FLIGHT: Mapping[int, int] = MappingProxyType({})
 
@@ -20,7 +20,7 @@ class FairQueue:
     """All unfinished requests by client, and those that wait for a slot."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, DecodeSession] = {}
+        self._waiting: dict[int, RequestSession] = {}
         self._clients: dict[int, str] = {}
         """Unfinished request → its client."""
         self._slots: Counter[str] = Counter()
@@ -43,18 +43,18 @@ class FairQueue:
         """Requests that wait for a slot."""
         return dict(Counter(session.client for session in self._waiting.values()))
 
-    def waiting_session(self, request_id: int) -> DecodeSession | None:
+    def waiting_session(self, request_id: int) -> RequestSession | None:
         """The session of a request that waits; None if it does not."""
         return self._waiting.get(request_id)
 
-    def add(self, request_id: int, session: DecodeSession) -> None:
+    def add(self, request_id: int, session: RequestSession) -> None:
         """A new request. A new client begins where the client stands that was served least: it claims no past."""
         if session.client not in self._served:
             self._served[session.client] = min(self._served.values(), default=0)
         self._clients[request_id] = session.client
         self._waiting[request_id] = session
 
-    def pop(self) -> tuple[int, DecodeSession]:
+    def pop(self) -> tuple[int, RequestSession]:
         """The request that gets the next slot: of the client that has the fewest, and was served least, the first by
         `priority`, then by age."""
         first: dict[str, tuple[int, int]] = {}
@@ -96,7 +96,7 @@ class FairQueue:
             own, key=lambda request_id: (self._preemptions[request_id], steps[request_id]), default=None
         )
 
-    def requeue(self, request_id: int, session: DecodeSession) -> None:
+    def requeue(self, request_id: int, session: RequestSession) -> None:
         """A request has given its slot away, and waits again."""
         self._preemptions[request_id] += 1
         self._slots[session.client] -= 1
@@ -143,7 +143,7 @@ class FairQueue:
         self._served[self._clients[request_id]] += rows
 
 
-def first_in_line(sessions: Mapping[int, DecodeSession], number: int) -> list[int]:
+def first_in_line(sessions: Mapping[int, RequestSession], number: int) -> list[int]:
     """The requests that get slots first if all are submitted together."""
     queue = FairQueue()
     for request_id, session in sessions.items():

@@ -22,7 +22,7 @@ from typing import Self
 
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.group_settings import AutoSwitch
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -103,7 +103,7 @@ class Scheduler:
         """Whether a request or a step is in flight, a request is waiting, or an event was not returned yet."""
         return bool(self._running or self._queue or self._pending_events or self._planned)
 
-    def submit(self, session: DecodeSession) -> int:
+    def submit(self, session: RequestSession) -> int:
         """Queue a request, and return its id. It joins at the first step boundary at which its client gets a slot (see
         `FairQueue`).
 
@@ -157,7 +157,7 @@ class Scheduler:
         return {entry.slot: request_id for request_id, entry in self._running.items()}
 
     def session_state(self, request_id: int) -> bytes | None:
-        """The session state of an unfinished request; None for others. See `DecodeSession.export_state`."""
+        """The session state of an unfinished request; None for others. See `RequestSession.export_state`."""
         entry = self._running.get(request_id)
         session = self._queue.waiting_session(request_id) if entry is None else entry.session
         return None if session is None else session.export_state()

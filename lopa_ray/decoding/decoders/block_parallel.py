@@ -163,6 +163,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
             ),
             cached=(range(start),) if start else (),
             stage_shared=self._shares_staged,
+            logit_changes=self.step_logit_changes,
             commit=self._commit,
             sampling_params=self.sampling_params,
             token_bitmasks=bitmasks.unique,

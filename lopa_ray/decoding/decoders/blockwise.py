@@ -117,6 +117,7 @@ class BlockwiseSession(FillingSession[list[int]]):
             cached=window.cached,
             draft_adapter=window.draft_adapter,
             stage_shared=window.stage_shared,
+            logit_changes=self.step_logit_changes,
             commit=self._commit,
             sampling_params=self.sampling_params,
             token_bitmasks=bitmasks.unique,

@@ -90,6 +90,7 @@ class JointSpeculationSession(DecodeSession):
             branches=branches,
             cached=(range(start),) if start else (),
             draft_adapter=True,
+            logit_changes=self.step_logit_changes,
             commit=self._commit,
             sampling_params=sampling,
             scores_decided=True,

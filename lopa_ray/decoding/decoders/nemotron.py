@@ -103,7 +103,7 @@ class NemotronSession(BlockCausalSession):
     ) -> None:
         """Raises what `DecodeSession` raises, and SettingsError for an `end_think_token_id` that is no token."""
         if settings.end_think_token_id is not None:
-            check_generated(settings.end_think_token_id, vocabulary, "end_think_token_id")
+            check_generated([settings.end_think_token_id], vocabulary, "end_think_token_id")
         super().__init__(prompt, settings, vocabulary, constraint, given)
         if settings.min_tokens and settings.end_think_token_id in self.end_token_ids:
             raise SettingsError(

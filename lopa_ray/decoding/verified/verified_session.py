@@ -50,7 +50,6 @@ class VerifiedSession(DecodeSession):
         has not raised."""
         self._rule = rule
         super().__init__(rule.prompt, settings, rule.vocabulary, rule.constraint, rule.given)
-        self.logit_changes = None  # the rule's plans have them
 
     def _begin(self) -> None:
         self._states = EvaluatedStates(MOST_STATES)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.answer_ends import final_part
 from lopa_ray.decoding.decoders import DECODERS, new_session, parse_decoder_settings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
@@ -18,7 +19,7 @@ from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.given_tokens import GivenTokens
-from lopa_ray.decoding.result import ResultBuilder, final_part
+from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.scheduling.journal import Journal
@@ -130,7 +131,7 @@ def test_ends_counts_and_results(decoder, data):
             assert token != MASK
     assert session.finish_reason == ("stop" if last_has_ended else "length")
 
-    builder = ResultBuilder(len(prompt), wanted, session.end_token_ids, True, shown)
+    builder = ResultBuilder(session, with_trace=True)
     for step in steps:
         builder.add_step(step.plan, step.outcome)
     result = builder.build(None, 1.0)
@@ -212,7 +213,7 @@ def test_an_end_in_a_hole_ends_the_hole_alone():
     assert [5, EOS, EOS, 7, 8, MASK, MASK, MASK] in canvases  # one step: an end, and what it leaves out
     assert canvases[-1] == [5, EOS, EOS, 7, 8, 5, EOS, MASK]
     assert session.finish_reason == "stop"
-    builder = ResultBuilder(1, wanted, session.end_token_ids, False, session.given)
+    builder = ResultBuilder(session)
     builder.canvas, builder.finish_reason = tuple(canvases[-1]), "stop"
     result = builder.build(None, 1.0)
     assert (result.token_ids, result.tokens) == ([5, 7, 8, 5, EOS], 4)
@@ -323,7 +324,7 @@ def test_a_given_end_stands_at_the_end_of_the_answer():
     wanted = VanillaSettings(max_new_tokens=6)
     session = new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7, 4: EOS, 5: EOS}))
     steps = list(steps_of(session, FakeModel()))
-    builder = ResultBuilder(1, wanted, session.end_token_ids, False, session.given)
+    builder = ResultBuilder(session)
     builder.add_step(steps[-1].plan, steps[-1].outcome)
     result = builder.build(None, 1.0)
     assert result.token_ids[3:] == [7, EOS] and (result.tokens, result.finish_reason) == (3, "length")

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from lopa_ray.decoding.answer_ends import final_part
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSettings
-from lopa_ray.decoding.result import ResultBuilder, final_part, returned_token_ids
+from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Commit
@@ -104,12 +105,11 @@ def test_the_end_is_what_the_settings_say(prompt, wanted, model):
         )
         assert EOS not in before or MASK in before[: before.index(EOS)]
 
-    builder = ResultBuilder(len(prompt), wanted, session.end_token_ids, with_trace=True)
+    builder = ResultBuilder(session, with_trace=True)
     for step in steps:
         builder.add_step(step.plan, step.outcome)
     result = builder.build(None, 1.0)
     assert result.token_ids == (generated[:first] if wanted.stop_at_eos else generated)
-    assert result.token_ids == returned_token_ids(generated, wanted, session.end_token_ids)
     assert result.tokens == first
     assert (result.steps, result.forwards) == (session.steps, session.forwards)
     assert result.tpf == first / len(steps)
