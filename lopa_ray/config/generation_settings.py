@@ -8,6 +8,7 @@ uses it. A filter is also a flag of `ScoringKind`, since greedy rows are scored 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -141,6 +142,14 @@ class GenerationSettings(StrictModel):
         return PromptAttention()
 
     @property
+    def refused(self) -> Mapping[str, str]:
+        """Settings that the decoder has no place for → why, with {} where the name stands once more.
+
+        Another value than the default is an error.
+        """
+        return {}
+
+    @property
     def constrained(self) -> bool:
         """Whether the answer's text has to match something, or may not have something in it."""
         return self.constraint_setting is not None
@@ -209,6 +218,18 @@ class GenerationSettings(StrictModel):
         if value is not None:
             StructuralTag.parse(value)
         return value
+
+    @model_validator(mode="after")
+    def _decoder_has_a_place_for_it(self) -> Self:
+        for name, why in self.refused.items():
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if value in (default, (), "") or (name == "top_p" and value == 1.0):
+                continue
+            got = "" if name in (*GUIDED, *GIVING) else f"got {value!r} "  # an answer's text may be long
+            before, after = why.split("{}")
+            lead = f": {got}with decoder {self.decoder}: {before}"
+            raise SettingsError(SettingName(name), lead, SettingName(name), after, setting=name)
+        return self
 
     @model_validator(mode="after")
     def _one_pattern_that_can_end(self) -> Self:

@@ -10,11 +10,16 @@ from pydantic import Field
 
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.step_report import BranchReport
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+
+REFUSED_WITH_EDITS: dict[str, str] = {
+    "lookahead": "a draft of a later step assumes tokens that an edit may replace; use lookahead lopa or leave {} out",
+    **dict.fromkeys(PENALTIES, "a token would count against itself where it is scored again; leave {} out"),
+}
+"""Settings that tokens which change contradict; see `GenerationSettings.refused`."""
 
 
 class EditSettings(LookaheadSettings):
@@ -22,23 +27,6 @@ class EditSettings(LookaheadSettings):
 
     max_post_steps: int = Field(default=16, ge=0)
     """With edits: most forward passes that edit a block without masks."""
-
-
-def check_edits_can_be_made(settings: LookaheadSettings, what: str) -> None:
-    """Raises SettingsError for settings that tokens which change contradict. `what` makes the edits."""
-    if settings.lookahead == "verified":
-        raise SettingsError(
-            f"lookahead verified with {what}: a draft of a later step assumes tokens that an edit may replace; use "
-            "lookahead lopa or leave lookahead out",
-            setting="lookahead",
-        )
-    for name in PENALTIES:
-        if (value := getattr(settings, name)) != type(settings).model_fields[name].default:
-            raise SettingsError(
-                f"{name} {value} with {what}: a token would count against itself where it is scored again; leave "
-                f"{name} out",
-                setting=name,
-            )
 
 
 def report_of_masks(report: BranchReport, ids: Sequence[int], mask: int) -> BranchReport:

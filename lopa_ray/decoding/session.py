@@ -45,6 +45,9 @@ class DecodeSession(RequestSession):
     denoises_canvases: ClassVar[bool] = False
     """Whether the decoder is for models whose canvases begin as random tokens, and not for models that fill masks."""
 
+    may_decide_nothing: bool = False
+    """Whether a correct step may score masks and decide none of them."""
+
     def __init__(
         self,
         prompt: Sequence[int],
@@ -77,6 +80,11 @@ class DecodeSession(RequestSession):
             check_holes_see(self.given, self._view_stop(first_hole) - len(self.prompt), settings)
 
     # What a decoder provides
+
+    @classmethod
+    def variant(cls, settings: GenerationSettings) -> type[DecodeSession]:
+        """The class that decodes under these settings."""
+        return cls
 
     @abstractmethod
     def _begin(self) -> None:

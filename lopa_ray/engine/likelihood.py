@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.greedy_match import GreedyMatchSession
 from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM, LikelihoodSession
 from lopa_ray.decoding.request_session import RequestSession
@@ -62,9 +61,10 @@ def log_likelihoods(
     block diffusion raises SettingsError: such models predict the masks of a block from the text up to the block's end,
     not from the whole target.
     """
-    if isinstance(engine.config.decode, BlockDiffusionSettings):
+    decode = engine.config.decode
+    if decode.prompt_attention.kind == "blocks":
         raise SettingsError(
-            "log-likelihoods: got decode.decoder block_diffusion; allowed: a model that predicts masks under full "
+            f"log-likelihoods: got decode.decoder {decode.decoder}; allowed: a model that predicts masks under full "
             "attention, as Dream and LLaDA do, and its decoder"
         )
     answers = [_Answer() for _ in requests]

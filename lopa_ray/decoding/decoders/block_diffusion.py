@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.filling_rules import (
@@ -220,3 +221,6 @@ class BlockDiffusionSession(BlockCausalSession):
                 return sorted(scores)[:count]
             case "entropy_bounded":
                 return select_within_entropy(scores, settings.eb_threshold)
+
+
+BLOCK_DIFFUSION = Decoder(BlockDiffusionSession, BlockDiffusionSettings(max_new_tokens=20, num_branches=3))

@@ -10,17 +10,14 @@ however the block has ended, and no call is made for them alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Self
-
-from pydantic import model_validator
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
-from lopa_ray.decoding.edits import check_edits_can_be_made, edits, report_of_masks
+from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -30,10 +27,9 @@ from lopa_ray.protocol.step_report import BranchReport
 class EditedBlocksSettings(BlockCausalSettings):
     """The settings that these decoders share."""
 
-    @model_validator(mode="after")
-    def _edits_can_be_made(self) -> Self:
-        check_edits_can_be_made(self, f"decoder {self.decoder}")
-        return self
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return REFUSED_WITH_EDITS
 
 
 class EditedBlocksSession(BlockCausalSession):

@@ -14,6 +14,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession, MaskedAnswerSettings
 from lopa_ray.decoding.filling_rules import (
@@ -86,6 +87,10 @@ class FastDllmSession(MaskedAnswerSession):
     settings: FastDllmSettings
 
     @property
+    def may_decide_nothing(self) -> bool:
+        return self.settings.fill == "schedule"
+
+    @property
     def _cached_spans(self) -> Spans:
         """Positions whose K/V the block's first call stages for the others."""
         around = {
@@ -141,3 +146,9 @@ class FastDllmSession(MaskedAnswerSession):
         by_now = positions // self._block_steps * (self._calls + 1)
         late = self._calls + 1 >= self._block_steps
         return masks if late else max(1, min(masks, by_now - (positions - masks)))
+
+
+FAST_DLLM = Decoder(
+    FastDllmSession,
+    FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6, num_branches=3),
+)

@@ -14,7 +14,7 @@ exact, and blocks are finished there; the mask token is never chosen; and the pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -22,8 +22,9 @@ from pydantic import Field, model_validator
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
-from lopa_ray.decoding.edits import BlockEdits, EditSettings, check_edits_can_be_made, edits, report_of_masks
+from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, BlockEdits, EditSettings, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
@@ -54,11 +55,14 @@ class MultiBlockSettings(BlockParallelSettings, EditSettings):
     """With edits: a block is appended when also at least this share of the last one's tokens is what the last pass
     found most likely."""
 
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return {} if self.editing_threshold is None else REFUSED_WITH_EDITS
+
     @model_validator(mode="after")
     def _edits_know_their_settings(self) -> Self:
         unused, where = ["max_post_steps", "stability_threshold"], "without"
         if self.editing_threshold is not None:
-            check_edits_can_be_made(self, "editing_threshold")
             unused, where = ["decoded_token_threshold"], "with"
         for name in unused:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
@@ -182,3 +186,16 @@ class MultiBlockSession(BlockParallelSession):
 def _in_flight(canvas: BlockCanvas) -> list[Block]:
     """Blocks of the answer that are being filled, or wait to be cached."""
     return [block for block in canvas.blocks[1:] if block.state is not BlockState.IN_CACHE]
+
+
+MULTI_BLOCK = Decoder(
+    MultiBlockSession,
+    MultiBlockSettings(
+        max_new_tokens=24,
+        block_size=4,
+        confidence_threshold=0.6,
+        stop_at_eos=False,
+        max_blocks=3,
+        num_branches=3,
+    ),
+)

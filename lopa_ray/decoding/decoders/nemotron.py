@@ -11,7 +11,7 @@ call. The last block is cut so that `max_new_tokens` is exact, and is not stored
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal, Self
@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold
@@ -57,15 +58,12 @@ class NemotronSettings(BlockCausalSettings):
     def prompt_attention(self) -> PromptAttention:
         return PromptAttention("causal" if self.causal_context else "one_block")
 
-    @model_validator(mode="after")
-    def _no_drafts_of_states(self) -> Self:
-        if self.lookahead == "verified":
-            raise SettingsError(
-                f"lookahead verified with decoder {self.decoder}: drafts of later steps would need K/V of blocks that "
-                "only a causal pass stores; use lookahead lopa, leave lookahead out, or use decoder self_speculation",
-                setting="lookahead",
-            )
-        return self
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return {
+            "lookahead": "drafts of later steps would need K/V of blocks that only a causal pass stores; "
+            "use lookahead lopa, leave {} out, or use decoder self_speculation"
+        }
 
     @model_validator(mode="after")
     def _budget_is_whole(self) -> Self:
@@ -191,3 +189,11 @@ class NemotronSession(BlockCausalSession):
         if threshold is None:
             return rank_by_score(scores)[:1]
         return select_above_threshold(scores, threshold)
+
+
+NEMOTRON = Decoder(
+    NemotronSession,
+    NemotronSettings(
+        max_new_tokens=24, block_size=8, confidence_threshold=0.6, stop_at_eos=False, num_branches=3
+    ),
+)

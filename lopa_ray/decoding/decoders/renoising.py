@@ -11,18 +11,19 @@ LoPA could fill ahead, and none that a constraint could be kept at; settings for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from lopa_ray.config.generation_settings import GIVING, GUIDED, GenerationSettings
+from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, GenerationSettings
+from lopa_ray.decoding.decoder import Decoder
+from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.decoding.noise import Noise, SeededNoise
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import SettingName, SettingsError
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -31,17 +32,17 @@ from lopa_ray.protocol.step_report import BranchReport
 ENCODED_ROWS = 256
 """Positions that rows of the encoder are cut by: prompts share stored K/V by so many, and attention is computed so."""
 
-_DRAWN = "tokens are drawn at the temperatures from t_max to t_min"
-_MOST_LIKELY = "the answer is what the model finds most likely, which it does not change"
-_REPLACED = "every token of a canvas may be replaced until its last call, so it can be kept at none"
+_DRAWN = "tokens are drawn at the temperatures from t_max to t_min; leave {} out"
+_MOST_LIKELY = "the answer is what the model finds most likely, which it does not change; leave {} out"
+_REPLACED = (
+    "every token of a canvas may be replaced until its last call, so it can be kept at none; leave {} out"
+)
 
-_WITHOUT_USE: dict[str, str] = {
+_WITHOUT_USE = {
     **dict.fromkeys(("temperature", "top_p", "top_k"), _DRAWN),
-    **dict.fromkeys(
-        ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"), _MOST_LIKELY
-    ),
-    "ranking": "positions are ranked by entropy",
-    **dict.fromkeys(("min_tokens", *GUIDED, "bad_words", *GIVING), _REPLACED),
+    **dict.fromkeys((*PENALTIES, "logit_bias"), _MOST_LIKELY),
+    "ranking": "positions are ranked by entropy; leave {} out",
+    **dict.fromkeys(("min_tokens", *CONSTRAINING, *GIVING), _REPLACED),
 }
 """Settings that this decoder has no place for, and why."""
 
@@ -78,15 +79,9 @@ class RenoisingSettings(GenerationSettings):
     confidence_threshold: float = Field(default=0.005, ge=0.0)
     """The model is certain of a canvas if its mean entropy (in nats) is below this."""
 
-    @model_validator(mode="after")
-    def _has_no_use_for(self) -> Self:
-        for name, reason in _WITHOUT_USE.items():
-            value, default = getattr(self, name), type(self).model_fields[name].default
-            if value != default and not (name == "top_p" and value == 1.0):
-                got = "" if name in GUIDED else f"got {value!r} "  # a constraint's text may be long
-                why = f": {got}with decoder renoising: {reason}; leave "
-                raise SettingsError(SettingName(name), why, SettingName(name), " out", setting=name)
-        return self
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return _WITHOUT_USE
 
 
 class RenoisingSession(DecodeSession):
@@ -293,3 +288,8 @@ def _decision(report: BranchReport, at: int, top: int) -> Decision:
             zip(report.top_tokens[at, :top].tolist(), report.top_logprobs[at, :top].tolist(), strict=True)
         ),
     )
+
+
+RENOISING = Decoder(
+    RenoisingSession, RenoisingSettings(max_new_tokens=32, max_denoising_steps=7, entropy_bound=1.0, seed=4)
+)

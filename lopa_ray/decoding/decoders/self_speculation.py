@@ -12,20 +12,24 @@ are cut so that `max_new_tokens` is exact.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lopa_ray.config.generation_settings import GUIDED
+from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_settings import BranchSettings
 from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession
 from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.decoding.filling_rules import select_above_threshold
-from lopa_ray.errors import SettingName, SettingsError
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import BlockView, Decision
 from lopa_ray.protocol.plan import Branch, Plan
 
@@ -54,9 +58,24 @@ class SelfSpeculationSettings(BranchSettings):
     def prompt_attention(self) -> PromptAttention:
         return PromptAttention("causal")
 
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """A token is verified behind drafts that may be wrong, with rules that depend on tokens alone."""
+        return {
+            **dict.fromkeys(
+                GIVING,
+                "one causal pass decides each token by what is in front of it, and sees nothing that is given behind "
+                "it; leave {} out, or use decoder nemotron",
+            ),
+            **dict.fromkeys(
+                (*CONSTRAINING, *PENALTIES),
+                "one pass verifies all drafts of a block, and what this means for one of them depends on those in "
+                "front of it; leave {} out, or use decoder nemotron, with block_size 1 for the same tokens without it",
+            ),
+        }
+
     @model_validator(mode="after")
     def _drafts_can_be_verified(self) -> Self:
-        """A token is verified behind drafts that may be wrong, with rules that depend on tokens alone."""
         joint = self.drafting == "joint"
         if joint and self.confidence_threshold > 0:
             raise SettingsError(
@@ -70,25 +89,6 @@ class SelfSpeculationSettings(BranchSettings):
                 "use drafting joint",
                 setting="num_branches",
             )
-        fields = type(self).model_fields
-        given = [name for name in PENALTIES if getattr(self, name) != fields[name].default]
-        if (name := self.giving_setting) is not None:
-            raise SettingsError(
-                f"{name} with decoder {self.decoder}: one causal pass decides each token by what is in front of it, "
-                f"and sees nothing that is given behind it; leave {name} out, or use decoder nemotron",
-                setting=name,
-            )
-        name = self.constraint_setting or next(iter(given), None)
-        if name is not None:
-            value = "" if name in GUIDED else f" {getattr(self, name)!r}"  # a constraint's text may be long
-            raise SettingsError(
-                SettingName(name),
-                f"{value} with decoder {self.decoder}: one pass verifies all drafts of a block, and what this means "
-                "for one of them depends on those in front of it; leave ",
-                SettingName(name),
-                " out, or use decoder nemotron, with block_size 1 for the same tokens without it",
-                setting=name,
-            )
         return self
 
 
@@ -96,6 +96,11 @@ class SelfSpeculationSession(BlockwiseSession):
     """One request under self-speculation. Its block has the positions that the next verifying call may decide."""
 
     settings: SelfSpeculationSettings
+
+    @classmethod
+    def variant(cls, settings: GenerationSettings) -> type[DecodeSession]:
+        assert isinstance(settings, SelfSpeculationSettings)
+        return JointSpeculationSession if settings.drafting == "joint" else cls
 
     def _begin(self) -> None:
         super()._begin()
@@ -185,3 +190,9 @@ class SelfSpeculationSession(BlockwiseSession):
         first, end = len(self.prompt), self._block.start
         views = (BlockView(0, first, "in_cache", 0, True), BlockView(first, end, "in_cache", 0, True))
         return views if first < end else views[:1]
+
+
+SELF_SPECULATION = Decoder(
+    SelfSpeculationSession,
+    SelfSpeculationSettings(max_new_tokens=20, block_size=6, num_branches=4, stop_at_eos=False),
+)

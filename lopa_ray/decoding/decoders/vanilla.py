@@ -15,6 +15,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.filling_rules import (
     dream_fill_counts,
@@ -146,6 +147,8 @@ class VanillaSession(MaskedAnswerSession):
 
     settings: VanillaSettings
 
+    may_decide_nothing = True
+
     @cached_property
     def sampling_params(self) -> SamplingParams:
         """Dream's ranks by logits in half precision."""
@@ -165,3 +168,6 @@ class VanillaSession(MaskedAnswerSession):
                 scores, self._scheduled_fill_count(), settings.alg_temp, settings.seed, step
             )
         return rank_by_score(scores)[: self._scheduled_fill_count()]
+
+
+VANILLA = Decoder(VanillaSession, VanillaSettings(max_new_tokens=16, block_size=8, steps=8, num_branches=3))

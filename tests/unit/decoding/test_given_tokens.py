@@ -32,27 +32,13 @@ from support.settings_strategies import (
     FAKE_MODELS,
     MASK,
     PROMPTS,
-    any_block_diffusion,
-    any_dmax,
-    any_editing,
-    any_fast_dllm,
-    any_lopa_or_d2f,
-    any_multi_block,
-    any_nemotron,
+    any_settings,
     any_vanilla,
 )
 
 ANY_SETTINGS = {
-    "lopa": any_lopa_or_d2f(),
-    "multi_block": any_multi_block(),
-    "vanilla": any_vanilla(),
-    "fast_dllm": any_fast_dllm(),
-    "block_diffusion": any_block_diffusion(),
-    "editing": any_editing(),
-    "dmax": any_dmax(),
-    "nemotron": any_nemotron(),
+    name: any_settings(name) for name, decoder in DECODERS.items() if decoder.takes("given_parts")
 }
-"""Those of every decoder that has a place for given tokens."""
 
 EVERY_DECODER = pytest.mark.parametrize("decoder", ANY_SETTINGS)
 
@@ -77,7 +63,7 @@ def steps_of(session: DecodeSession, model: FakeModel) -> Iterator[SessionStep]:
 @given(st.data())
 def test_given_tokens_are_there_at_each_step(decoder, data):
     session, model = data.draw(requests(decoder))
-    prompt, wanted = session.prompt, session.settings
+    prompt = session.prompt
     first, end, shown = len(prompt), session.given.end, session.given.tokens
     editable = range(0)
     for number, step in enumerate(steps_of(session, model)):
@@ -101,7 +87,7 @@ def test_given_tokens_are_there_at_each_step(decoder, data):
         positions = {decision.position - first for decision in decisions}
         may_change = {position - first for position in editable}
         assert decided <= positions <= decided | may_change
-        assert decided or may_decide_nothing(wanted, step.plan)
+        assert decided or may_decide_nothing(session, step.plan)
         editable = step.outcome.editable
 
 
@@ -282,7 +268,7 @@ def test_a_seed_of_a_causal_pass_sees_nothing_behind_it():
 
 
 @pytest.mark.parametrize("values", [{"suffix": "x"}, {"given_parts": [{"token_ids": [1]}]}])
-@pytest.mark.parametrize("decoder", ["self_speculation", "renoising"])
+@pytest.mark.parametrize("decoder", [*DECODERS.keys() - ANY_SETTINGS.keys()])
 def test_decoders_without_a_place_for_given_tokens_say_so(decoder, values):
     (setting,) = values
     with pytest.raises(SettingsError, match=f"{setting}.* with decoder {decoder}") as caught:

@@ -20,13 +20,21 @@ from lopa_ray.protocol.plan import Commit
 from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import create_session, decode, may_decide_nothing
-from support.settings_strategies import ANY_SETTINGS, EOS, FAKE_MODELS, MASK, PROMPTS
+from support.settings_strategies import (
+    ANY_SETTINGS,
+    EOS,
+    FAKE_MODELS,
+    FILLING,
+    MASK,
+    PROMPTS,
+    settings_by_field,
+)
 
 
 @settings(max_examples=150)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
-    _, steps = decode(prompt, wanted, model)
+    session, steps = decode(prompt, wanted, model)
     editable = range(0)
     for step in steps:
         canvas = dict(enumerate(step.outcome.canvas, len(prompt)))
@@ -36,7 +44,7 @@ def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
         decisions = step.outcome.adopted + step.outcome.filled
         decided = {position for position, token in before.items() if token == MASK != canvas[position]}
         assert decided <= {decision.position for decision in decisions} <= decided | set(editable)
-        assert decided or may_decide_nothing(wanted, step.plan)
+        assert decided or may_decide_nothing(session, step.plan)
         assert {decision.position: decision.token for decision in decisions}.items() <= canvas.items()
         assert all(len(decision.top_logprobs) == wanted.top_logprobs for decision in decisions)
         assert editable or len(decisions) == len(decided)
@@ -220,10 +228,20 @@ def test_prompts_that_cannot_be_decoded_are_refused():
             create_session(prompt, wanted)
 
 
+@pytest.mark.parametrize("name", [decoder.name for decoder in FILLING])
+@settings(max_examples=15)
+@given(st.data())
+def test_settings_drawn_by_their_types_decode(name, data):
+    """So the properties above hold for a new decoder, which has no strategy of its own."""
+    wanted = data.draw(settings_by_field(name))
+    session, _ = decode(data.draw(PROMPTS), wanted, data.draw(FAKE_MODELS))
+    assert session.finished and wanted.decoder == name
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_nothing_to_generate_is_finished_at_once(name):
     decoder = DECODERS[name]
-    vocabulary = replace(VOCABULARY, canvas_length=4 if decoder.session.denoises_canvases else 0)
+    vocabulary = replace(VOCABULARY, canvas_length=0 if decoder.fills_masks else 4)
     session = decoder.session([1], decoder.settings(max_new_tokens=0), vocabulary)
     assert (session.finished, session.finish_reason, session.generated) == (True, "length", [])
     with pytest.raises(ProtocolError, match="finished"):
