@@ -92,7 +92,6 @@ def confidence_of(probabilities: Sequence[float]) -> float:
 
 
 def type_of(question: Question) -> DecisionType:
-    """The name of a question's type."""
     if isinstance(question, PredicateQuestion):
         return "predicate"
     return "choice" if isinstance(question, ChoiceQuestion) else "score"

@@ -24,7 +24,6 @@ class DecisionDefaults(NamedTuple):
 
 
 def temperature_key(decision_type: DecisionType) -> str:
-    """The name of a type's temperature in the file."""
     return f"{decision_type}_temperature"
 
 

@@ -44,7 +44,6 @@ class EncodedInput:
         return self._encode(self._asked.replaced(self._mark, message))
 
     def label_ids(self, label: str) -> tuple[int, ...]:
-        """The tokens of an answer."""
         text = label if self._tokenizer.has_chat_template else f" {label}"
         return self._encode(RenderedChat(((text, None),)))
 

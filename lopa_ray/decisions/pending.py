@@ -38,7 +38,6 @@ class PendingDecision:
         self.add(event)
 
     def add(self, event: RequestStep) -> None:
-        """Take in a step."""
         self._logprobs += event.outcome.candidate_logprobs
         self._steps += 1
         self._forwards += len(event.plan.branches)
@@ -47,7 +46,6 @@ class PendingDecision:
         self.finished = event.outcome.finish_reason is not None
 
     def result(self) -> DecisionResult:
-        """The answers, after the last step."""
         session, log_likelihoods = self.session, self._log_likelihoods()
         pairs = zip(self._questions, log_likelihoods, strict=True)
         return DecisionResult(
@@ -66,7 +64,6 @@ class PendingDecision:
         )
 
     def _log_likelihoods(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """See `DecisionResult.log_likelihoods`."""
         at, asked, results = 0, iter(self.session.questions), []
         for orders in self._orders:
             of_question = []

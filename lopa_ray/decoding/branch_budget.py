@@ -1,10 +1,8 @@
-"""How many branches a request gets in a step. Nothing else decides it.
+"""How many branches a request gets in a step. Nothing else decides it; the number of workers plays no part.
 
-`fixed` gives what the request asks for: its tokens then depend on nothing but itself. So they do with
-`num_branches` auto, which follows the request's own steps.
-`load` shares a number of branches (`max_branches`) among the requests in flight: few get many each, many get
-few. Their tokens then depend on the load, unless exact verified lookahead keeps those of one branch. How many workers
-there are plays no part.
+With branch_budget `fixed` the tokens of a request depend on nothing but itself, also with `num_branches` auto, which
+follows the request's own steps. `load` shares `max_branches` among the requests in flight: the tokens then depend on
+the load, unless exact verified lookahead keeps the tokens of one branch.
 """
 
 from __future__ import annotations
@@ -40,15 +38,13 @@ MIN_WIN_MARGIN = 0.005
 class AutoBudget:
     """Branches of one request, from the branch confidences of its own steps and nothing else.
 
-    Forks are ordered by the confidence of the token that they add. If the second half of them beats the
-    first half and the anchor by more than `MIN_WIN_MARGIN`, many branches have paid off, and the
-    next step has half as many again. If not, it has one less.
+    If the second half of the forks, in order of creation confidence, beats the first half and the anchor by more than
+    `MIN_WIN_MARGIN`, the next step has half as many branches again. If not, it has one less.
     """
 
     def __init__(self, max_branches: int) -> None:
         self._max_branches = max_branches
         self.num_branches = min(max_branches, INITIAL_BRANCHES)
-        """Branches of the next step, the anchor included: from 2 (if that many are allowed) to `max_branches`."""
 
     def observe(self, confidences: Sequence[float]) -> None:
         """Take in the branch confidences of a step: the forks', best creation confidence first, then the anchor's."""

@@ -29,7 +29,6 @@ class BranchSettings(GenerationSettings):
 
     @property
     def branch_limit(self) -> int:
-        """The most branches that a step may have, the anchor included."""
         return self.max_branches if self.num_branches == "auto" else self.num_branches
 
     @field_validator("num_branches", mode="before")

@@ -37,7 +37,6 @@ class QuestionTokens:
 
     @property
     def length(self) -> int:
-        """Positions of question and slot."""
         return len(self.asked) + self.slot.length
 
 

@@ -19,12 +19,10 @@ class Decoder:
 
     @property
     def settings(self) -> type[GenerationSettings]:
-        """The class of its settings."""
         return type(self.smallest)
 
     @property
     def name(self) -> str:
-        """The value of the setting `decoder`."""
         return self.smallest.decoder
 
     @property

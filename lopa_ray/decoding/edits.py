@@ -45,10 +45,9 @@ class BlockEdits(NamedTuple):
     """What the steps on a block have left of it, where several blocks are edited at the same time."""
 
     steps: int = 0
-    """Steps in which it was active."""
     post_steps: int = 0
-    """Those that began without a mask in it."""
+    """Steps that began without a mask in it."""
     changed: bool = True
-    """Whether the last one filled or edited anything in it."""
+    """Whether the last step filled or edited anything in it."""
     stability: float = 0.0
-    """The share of its tokens before the last step which that found most likely."""
+    """The share of its tokens before the last step which that step found most likely."""

@@ -1,7 +1,6 @@
-"""Filling rules: which positions a call fills, by the scores of the masked ones. Papers and settings say remasking too.
+"""Unmasking rules: which positions a call fills, by the scores of the masked ones. Papers and settings say remasking.
 
-Every rule gives positions; equal scores keep their order. The session decides the
-result, as far as a constraint allows it.
+Equal scores keep their order. The session decides the positions, as far as a constraint allows it.
 """
 
 from __future__ import annotations
@@ -65,11 +64,8 @@ def select_leading(scores: dict[int, PositionScore], threshold: float) -> list[i
 
 
 def select_by_block(canvas: BlockCanvas, scores: dict[int, PositionScore], threshold: float) -> list[int]:
-    """The usual confidence rule, block by block (LoPA, section 3; D2F, section 4.3).
-
-    In every active block each position with probability strictly above `threshold` is filled. Where none is, a complete
-    block fills its best-ranked position (the first of equals) and an incomplete one nothing.
-    """
+    """In every active block all with probability above `threshold`; where there is none, in a complete block the best
+    ranked (LoPA, section 3; D2F, section 4.3)."""
     positions: list[int] = []
     for block in canvas.active:
         masked = canvas.masked_positions(block)
@@ -81,10 +77,8 @@ def select_by_block(canvas: BlockCanvas, scores: dict[int, PositionScore], thres
 
 
 def select_by_factor(scores: dict[int, PositionScore], factor: float) -> list[int]:
-    """The n best ranked, n ≥ 1 as large as probability c_n ≥ 1 - factor ÷ (n + 1) holds throughout (Fast-dLLM).
-
-    Where only the last one fails it is filled as well; the published code does that.
-    """
+    """The n best ranked, n ≥ 1 as large as probability c_n ≥ 1 - factor ÷ (n + 1) holds throughout (Fast-dLLM). Where
+    only the last one fails it is filled as well; the published code does that."""
     best = rank_by_score(scores)
     fails = (n for n, p in enumerate(best[1:], 1) if scores[p].probability < 1 - factor / (n + 2))
     count = next(fails, len(best))
@@ -92,10 +86,8 @@ def select_by_factor(scores: dict[int, PositionScore], factor: float) -> list[in
 
 
 def select_within_entropy(scores: dict[int, PositionScore], max_entropy: float) -> list[int]:
-    """The surest ones whose entropies sum up to less than `max_entropy`, or the surest (JetEngine).
-
-    Scores must be those of ranking neg_entropy.
-    """
+    """The surest ones whose entropies sum up to less than `max_entropy`, or the surest (JetEngine). Scores must be of
+    ranking neg_entropy."""
     best = rank_by_score(scores)
     total = np.cumsum([-scores[p].score for p in best])
     return best[: max(1, int((total < max_entropy).sum()))]
@@ -104,10 +96,8 @@ def select_within_entropy(scores: dict[int, PositionScore], max_entropy: float) 
 def sample_by_score(
     scores: dict[int, PositionScore], count: int, temperature: float, seed: int, step: int
 ) -> list[int]:
-    """`count` positions drawn without replacement from softmax(score ÷ temperature) (Dream's alg_temp).
-
-    The best of score ÷ temperature + Gumbel noise are such a draw. An infinite temperature draws evenly.
-    """
+    """`count` positions drawn without replacement from softmax(score ÷ temperature) (Dream's alg_temp): the best of
+    score ÷ temperature + Gumbel noise. An infinite temperature draws evenly."""
 
     def noisy(position: int) -> float:
         uniform = max(keyed_uniform(seed ^ POSITION_SEED, step, position), 2.0**-54)
@@ -125,10 +115,8 @@ def sample_independently(
 
 @lru_cache(16)
 def dream_fill_fractions(steps: int, eps: float) -> tuple[np.float32, ...]:
-    """Per call, the fraction of the positions still masked that Dream's schedule fills; the last call fills all.
-
-    Computed in float32, as published: the product with the number of masks is cut to an integer.
-    """
+    """Per call, the fraction of the positions still masked that Dream's schedule fills; the last call fills all. In
+    float32, as published: the product with the number of masks is cut to an integer."""
     times = np.linspace(1, eps, steps + 1, dtype=np.float32)
     return (*(np.float32(1) - times[1:-1] / times[:-2]), np.float32(1))
 

@@ -88,7 +88,6 @@ class RequestSession(ABC):
 
     @property
     def finished(self) -> bool:
-        """No further step is needed."""
         return self.finish_reason is not None
 
     def plan(self, num_branches: int | None = None) -> Plan:

@@ -56,7 +56,6 @@ class TraceStep:
 
     @property
     def depth(self) -> int:
-        """Steps of the rule."""
         return len(self.rule_steps)
 
     @property
@@ -116,7 +115,6 @@ class ResultBuilder:
     """Makes the result of one request's steps, on either side of a process border."""
 
     def __init__(self, session: DecodeSession, with_trace: bool = False) -> None:
-        """`session` is the request as it was submitted."""
         self._session, self._given, self._end_token_ids = session, session.given, session.end_token_ids
         self._with_trace = with_trace
         self._trace: list[TraceStep] = []
@@ -127,7 +125,6 @@ class ResultBuilder:
         self.finish_reason: FinishReason | None = None if session.settings.max_new_tokens else "length"
 
     def add_step(self, plan: Plan, outcome: StepOutcome) -> TraceStep:
-        """Take in a step; returns it as the trace shows it."""
         self.steps += 1
         self.forwards += len(plan.branches)
         self.rule_steps += len(outcome.rule_steps)
@@ -177,7 +174,6 @@ class ResultBuilder:
 
 
 def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
-    """A step as the trace shows it, from plan and outcome alone."""
     branches = zip(plan.branches, outcome.confidences, strict=True)
     return TraceStep(
         step=outcome.step,

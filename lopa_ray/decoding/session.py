@@ -45,8 +45,10 @@ class DecodeSession(RequestSession):
     denoises_canvases: ClassVar[bool] = False
     """Whether the decoder is for models whose canvases begin as random tokens, and not for models that fill masks."""
 
-    may_decide_nothing: bool = False
-    """Whether a correct step may score masks and decide none of them."""
+    @property
+    def may_decide_nothing(self) -> bool:
+        """Whether a correct step may score masks and decide none of them."""
+        return False
 
     def __init__(
         self,

@@ -73,7 +73,6 @@ class CompilePool:
             threading.Thread(target=self._run, args=(call,), name="compile", daemon=True).start()
 
     def _run(self, call: Call) -> None:
-        """A thread: run a call, and then let others run."""
         result: Any = None
         failure: Exception | None = None
         try:

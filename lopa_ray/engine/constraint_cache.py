@@ -108,7 +108,6 @@ class ConstraintCache:
             self._leave(key, shared)
 
     def _kept(self, key: bytes) -> Future[Any] | None:
-        """The outcome of a call that has ended."""
         with self._lock:
             for outcomes in (self._constraints, self._sizes, self._refusals):
                 if key in outcomes:
@@ -137,7 +136,6 @@ class ConstraintCache:
             self._pool.cancel(shared.call)
 
     def _keep(self, key: bytes, shared: _SharedCall, future: Future[Any]) -> None:
-        """A call has ended: keep its result, or the refusal."""
         with self._lock:
             if self._shared.get(key) is shared:
                 del self._shared[key]

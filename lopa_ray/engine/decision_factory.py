@@ -128,7 +128,6 @@ class _QuestionEncoder:
 
 
 def _check_text(field: str, text: str, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
-    """Raises PromptError for text with the mask token."""
     mask = tokenizer.token_text(vocabulary.mask_token_id)
     if mask in text:
         raise field_error(

@@ -48,7 +48,6 @@ class ChunkBuilder:
         return self.chunk()
 
     def chunk(self) -> GenerationChunk:
-        """The answer as it is now."""
         builder, text, result = self._builder, None, None
         finished = builder.finish_reason is not None
         if self._detokenizer is not None:

@@ -48,12 +48,10 @@ class LocalEngine(Engine):
 
     @property
     def num_workers(self) -> int:
-        """One, whatever the configuration says: this process."""
         return 1
 
     @property
     def prefix_index(self) -> PrefixIndex:
-        """The index of stored prompt prefixes, with its hit counters."""
         return self._scheduler.prefix_index
 
     @classmethod

@@ -57,7 +57,6 @@ class SessionFactory:
 
     @property
     def num_workers(self) -> int:
-        """How many branch workers evaluate a request's branches."""
         return self.config.group.num_workers
 
     @cached_property
@@ -238,12 +237,10 @@ class SessionFactory:
 
 
 def is_token_ids(prompt: object) -> bool:
-    """Whether a prompt is a list of token ids."""
     return isinstance(prompt, Sequence) and len(prompt) > 0 and all(type(token) is int for token in prompt)
 
 
 def is_chat(prompt: object) -> bool:
-    """Whether a prompt is a list of chat messages."""
     return (
         isinstance(prompt, Sequence)
         and len(prompt) > 0

@@ -1,11 +1,8 @@
 """DMax (arXiv 2604.08302): block diffusion that chooses every token of its block anew in each call, from soft inputs.
 
-A call fills masked positions from the left, as long as they are sure, and gives every position that it found decided
-its most likely token, however probable. The next call's input at a decided position lies between the embeddings of
-its token and of the mask token, the nearer to the token the more probable that is (`Plan.input_weights`).
-
-A block without masks is final when a call was sure of all of it or changed nothing, or after as many calls as it has
-positions. Only then its tokens are fed as they are, and K/V are stored.
+The input at a decided position lies between the embeddings of its token and of the mask token, the nearer to the token
+the more probable that is (`Plan.input_weights`). A block without masks is final when a call was sure of all of it or
+changed nothing, or after as many calls as it has positions. Only then its tokens are fed as they are, and K/V stored.
 """
 
 from __future__ import annotations

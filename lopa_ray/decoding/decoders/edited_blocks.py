@@ -1,11 +1,8 @@
 """Decoders that edit the tokens of the block that they fill: what they share.
 
-A call scores the whole block. It fills masked positions (mask to token) and, from the same logits, replaces tokens of
-the answer that were there before it (token to token). So the tokens of a block are final only at its end, which the
-decoder determines.
-
-K/V of a block enter the cache from the next block's first call, which feeds it along: these are K/V of final tokens,
-however the block has ended, and no call is made for them alone.
+A call scores the whole block: it fills masked positions, and from the same logits replaces earlier tokens of the
+answer, until the decoder ends the block. K/V enter the cache from the next block's first call, which feeds the block
+along.
 """
 
 from __future__ import annotations
@@ -52,7 +49,6 @@ class EditedBlocksSession(BlockCausalSession):
 
     @property
     def editable(self) -> range:
-        """The current block's part of the answer, until its end."""
         return range(0) if self._block_is_final else self._block_answer_span
 
     def _report_of_masks(self, branch: PlannedBranch[list[int]], report: BranchReport) -> BranchReport:

@@ -1,8 +1,5 @@
-"""LLaDA2.1's decoder (arXiv 2602.08676): block diffusion that also edits the tokens of the block that it fills.
-
-A token is replaced by one that is probable enough. When no mask is left the calls go on, until one changes nothing or
-there were `max_post_steps` of them.
-"""
+"""LLaDA2.1's decoder (arXiv 2602.08676): block diffusion that replaces tokens of its block by ones that are probable
+enough, until a call without masks changes nothing or there were `max_post_steps` of them."""
 
 from __future__ import annotations
 

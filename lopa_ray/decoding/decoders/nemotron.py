@@ -1,23 +1,21 @@
 """Nemotron-Labs-Diffusion's `generate` (arXiv 2607.05722): a block at a time, after a context that is stored causally.
 
-Blocks follow the prompt, wherever it ends. A call that fills a block sees all of it and the cache, and stores nothing.
-The prompt, and each block without masks, enters the cache by a call of its own under a causal mask, whose last row
-decides the next block's first token, its seed. Blocks of one position have no other token: that is plain autoregressive
-decoding. With `causal_context` false the storing calls see all that they feed, and blocks have no seed.
-
-One branch gives the published tokens. A seed that ends the answer ends it at once; the published code makes one more
-call. The last block is cut so that `max_new_tokens` is exact, and is not stored.
+Blocks follow the prompt, wherever it ends. The prompt, and each block without masks, enters the cache by a causal call
+of its own, whose last row decides the next block's first token, its seed; blocks of one position are autoregressive
+decoding. With `causal_context` false storing calls see all that they feed, and blocks have no seed. A seed that ends
+the answer ends it at once; the published code makes one more call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branching import PositionScore
@@ -65,25 +63,24 @@ class NemotronSettings(BlockCausalSettings):
             "use lookahead lopa, leave {} out, or use decoder self_speculation"
         }
 
-    @model_validator(mode="after")
-    def _budget_is_whole(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         given = [
             name for name in ("max_thinking_tokens", "end_think_token_id") if getattr(self, name) is not None
         ]
         if len(given) == 1:
-            raise SettingsError(
+            yield (
+                given[0],
                 f"{given[0]} {getattr(self, given[0])} without the other half of a thinking budget; set both "
                 "max_thinking_tokens and end_think_token_id, or none",
-                setting=given[0],
             )
         other = self.constraint_setting or self.giving_setting
         if given and other is not None:
-            raise SettingsError(
+            yield (
+                "max_thinking_tokens",
                 f"max_thinking_tokens {self.max_thinking_tokens} with {other}: the token that ends thinking is put in "
                 "whatever the answer has to match, or is given of it; leave one of them out",
-                setting="max_thinking_tokens",
             )
-        return self
 
 
 class NemotronSession(BlockCausalSession):
@@ -99,7 +96,7 @@ class NemotronSession(BlockCausalSession):
         constraint: Constraint | None = None,
         given: GivenTokens | None = None,
     ) -> None:
-        """Raises what `DecodeSession` raises, and SettingsError for an `end_think_token_id` that is no token."""
+        """Raises as `DecodeSession`, and SettingsError for an `end_think_token_id` that is no token or ends the answer."""
         if settings.end_think_token_id is not None:
             check_generated([settings.end_think_token_id], vocabulary, "end_think_token_id")
         super().__init__(prompt, settings, vocabulary, constraint, given)
@@ -174,7 +171,6 @@ class NemotronSession(BlockCausalSession):
     def choose(
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
     ) -> list[Decision]:
-        """See `FillingSession.choose`; before the first call on a block also what the thinking budget puts in."""
         decisions, position, token = (
             super().choose(scores, constraint_state),
             self._end_of_thinking,

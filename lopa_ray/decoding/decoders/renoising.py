@@ -3,10 +3,8 @@
 It is the loop of `generate` in transformers' `DiffusionGemmaForBlockDiffusion` with its entropy-bound sampler. A call
 draws a token for each position of the canvas. Positions are accepted in ascending order of entropy, as long as the
 entropies of those before add up to no more than a bound; all others get new random tokens, also those that were
-accepted before. The answer is what the last call finds most likely, and not what is drawn.
-
-No position is ever masked, and a call replaces any token of its canvas. So there are no empty positions that a fork of
-LoPA could fill ahead, and none that a constraint could be kept at; settings for these are refused.
+accepted before. The answer is what the last call finds most likely. As a call replaces any token of its canvas, there
+is nothing that a fork of LoPA could fill ahead, or that a constraint could be kept at.
 """
 
 from __future__ import annotations
@@ -113,13 +111,8 @@ class RenoisingSession(DecodeSession):
 
     @property
     def _span(self) -> range:
-        """Positions of the current canvas."""
         start = len(self.prompt) + len(self._answer)
         return range(start, start + self.vocabulary.canvas_length)
-
-    @property
-    def _num_canvases(self) -> int:
-        return -(-self.settings.max_new_tokens // self.vocabulary.canvas_length)
 
     @property
     def generated(self) -> list[int]:
@@ -129,18 +122,17 @@ class RenoisingSession(DecodeSession):
 
     @property
     def editable(self) -> range:
-        """The current canvas."""
         return range(self._span.start, min(self._span.stop, self.max_len)) if self._likely else range(0)
 
     @property
     def exhausted(self) -> bool:
-        """All canvases are finished."""
         return len(self._answer) >= self.settings.max_new_tokens
 
     @property
     def step_limit(self) -> int:
         """Each canvas has its calls, and one of the encoder before them."""
-        return self._num_canvases * (self.settings.max_denoising_steps + 1)
+        num_canvases = -(-self.settings.max_new_tokens // self.vocabulary.canvas_length)
+        return num_canvases * (self.settings.max_denoising_steps + 1)
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
@@ -199,8 +191,8 @@ class RenoisingSession(DecodeSession):
     # Reports
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        (report,), to_stage = reports, plan.branches[0].to_stage
-        self._commit = Commit(plan.step, 0, to_stage, plan.stage_shared)
+        (report,) = reports
+        self._commit = Commit(plan.step, 0, plan.branches[0].to_stage, plan.stage_shared)
         rule_steps: tuple[RuleStep, ...] = ()
         confidence = 0.0
         if plan.encodes:
@@ -226,11 +218,8 @@ class RenoisingSession(DecodeSession):
         self._calls += 1
         likely = tuple(report.top_tokens[:, 0].tolist())
         before = self._likely[-1] if self._likely else (-1,) * len(span)
-        changed = [
-            at
-            for at, (token, last) in enumerate(zip(likely, before, strict=True))
-            if token != last and span[at] < self.max_len
-        ]
+        in_answer = range(min(len(span), self.max_len - span.start))
+        changed = [at for at in in_answer if likely[at] != before[at]]
         entropies = -report.scores
         is_final = self._is_final(likely, entropies)
         self._likely = [*self._likely, likely]
@@ -246,24 +235,25 @@ class RenoisingSession(DecodeSession):
         return [_decision(report, at, self.settings.top_logprobs) for at in changed]
 
     def _is_final(self, likely: tuple[int, ...], entropies: Any) -> bool:
-        s = self.settings
-        if len(self._likely) + 1 == s.max_denoising_steps:
+        s, calls = self.settings, len(self._likely)
+        if calls + 1 == s.max_denoising_steps:
             return True
-        last = self._likely[len(self._likely) - s.stability_threshold :] if s.stability_threshold else []
-        is_stable = len(self._likely) >= s.stability_threshold and all(other == likely for other in last)
+        last = self._likely[max(0, calls - s.stability_threshold) :]
+        is_stable = calls >= s.stability_threshold and all(other == likely for other in last)
         return is_stable and bool(entropies.mean() < s.confidence_threshold)
 
     def _block_views(self) -> tuple[BlockView, ...]:
-        first, length = len(self.prompt), self.vocabulary.canvas_length
-        views = [
+        now, length = self._span.start, self.vocabulary.canvas_length
+        return tuple(
             BlockView(
-                at, min(at + length, self.max_len), "in_cache" if at < self._encoded else "to_cache", 0, True
+                at,
+                min(at + length, self.max_len),
+                "active" if at == now else "in_cache" if at < self._encoded else "to_cache",
+                masks=0,
+                complete=at < now,
             )
-            for at in range(first, self._span.start, length)
-        ]
-        if self._likely:
-            views.append(BlockView(self._span.start, min(self._span.stop, self.max_len), "active", 0, False))
-        return tuple(views)
+            for at in range(len(self.prompt), now + bool(self._likely), length)
+        )
 
 
 def accepted(entropies: Any, bound: float) -> list[int]:
@@ -277,17 +267,11 @@ def accepted(entropies: Any, bound: float) -> list[int]:
 def _decision(report: BranchReport, at: int, top: int) -> Decision:
     """The most likely token of a position. Its probability is that of the draw if it was drawn, else without
     temperature."""
-    token, logprob = report.top_tokens.item(at, 0), report.top_logprobs.item(at, 0)
-    was_drawn = report.tokens.item(at) == token
-    return Decision(
-        position=report.positions.item(at),
-        token=token,
-        probability=report.probabilities.item(at) if was_drawn else float(np.exp(logprob)),
-        logprob=logprob,
-        top_logprobs=tuple(
-            zip(report.top_tokens[at, :top].tolist(), report.top_logprobs[at, :top].tolist(), strict=True)
-        ),
-    )
+    tokens, logprobs = report.top_tokens[at].tolist(), report.top_logprobs[at].tolist()
+    was_drawn = report.tokens.item(at) == tokens[0]
+    probability = report.probabilities.item(at) if was_drawn else float(np.exp(logprobs[0]))
+    tops = tuple(zip(tokens[:top], logprobs[:top], strict=True))
+    return Decision(report.positions.item(at), tokens[0], probability, logprobs[0], tops)
 
 
 RENOISING = Decoder(

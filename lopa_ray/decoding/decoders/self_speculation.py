@@ -1,35 +1,30 @@
 """Self-speculation of Nemotron-Labs-Diffusion (arXiv 2607.05722, `linear_spec_generate`): a model verifies its drafts.
 
-A block is the last token and masks behind it. One or more calls without a mask draft these, through the model's draft
-adapter if it has one. Then one causal call, without the adapter, gives each position the token that follows from all in
-front of it. Tokens are taken up to the first that differs from its draft, and that one too. So they are those of plain
-autoregressive decoding, also where they are drawn: a draw depends on seed and position alone. Drafts change the number
-of calls, and are no part of the canvas.
-
-The verifying call stores K/V of the whole block, of which later calls read those of the tokens that were taken. Blocks
-are cut so that `max_new_tokens` is exact.
+Calls without a mask draft a block behind the last token, through the model's draft adapter if it has one. Then one
+causal call, without the adapter, decides each position by all before it. Tokens are taken up to and including the first
+that differs from its draft, so they are those of autoregressive decoding: drafts change the number of calls alone. The
+verifying call stores K/V of the whole block, of which later calls read those of the tokens that were taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, GenerationSettings
+from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, Conflict, GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_settings import BranchSettings
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession
+from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession, taken_views
 from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.decoding.filling_rules import select_above_threshold
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import BlockView, Decision
 from lopa_ray.protocol.plan import Branch, Plan
 
@@ -74,22 +69,15 @@ class SelfSpeculationSettings(BranchSettings):
             ),
         }
 
-    @model_validator(mode="after")
-    def _drafts_can_be_verified(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         joint = self.drafting == "joint"
         if joint and self.confidence_threshold > 0:
-            raise SettingsError(
-                f"confidence_threshold {self.confidence_threshold} with drafting joint, which drafts all in one pass; "
-                "leave it out, or use drafting separate",
-                setting="confidence_threshold",
-            )
+            why = "with drafting joint, which drafts all in one pass; leave it out, or use drafting separate"
+            yield "confidence_threshold", f"confidence_threshold {self.confidence_threshold} {why}"
         if not joint and self.num_branches != 1:
-            raise SettingsError(
-                f"num_branches {self.num_branches!r} with drafting separate, which has one branch; leave it out, or "
-                "use drafting joint",
-                setting="num_branches",
-            )
-        return self
+            why = "with drafting separate, which has one branch; leave it out, or use drafting joint"
+            yield "num_branches", f"num_branches {self.num_branches!r} {why}"
 
 
 class SelfSpeculationSession(BlockwiseSession):
@@ -126,7 +114,6 @@ class SelfSpeculationSession(BlockwiseSession):
 
     @property
     def exhausted(self) -> bool:
-        """The answer has ended, or there is no room."""
         return not self._block
 
     @property
@@ -186,10 +173,7 @@ class SelfSpeculationSession(BlockwiseSession):
             self._block = range(end, end) if has_ended else self._block_at(end)
 
     def block_views(self) -> tuple[BlockView, ...]:
-        """The prompt, and the tokens that were taken."""
-        first, end = len(self.prompt), self._block.start
-        views = (BlockView(0, first, "in_cache", 0, True), BlockView(first, end, "in_cache", 0, True))
-        return views if first < end else views[:1]
+        return taken_views(len(self.prompt), self._block.start)
 
 
 SELF_SPECULATION = Decoder(
