@@ -30,10 +30,7 @@ class AsyncEngine(SessionFactory, ABC):
 
     @abstractmethod
     def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
-        """Every step of every session; the `request_key` of an event is the index of its session.
-
-        An error ends its own request only. Closing the iterator cancels what is unfinished.
-        """
+        """See `Engine.events`."""
 
     async def generate(
         self,
@@ -45,12 +42,8 @@ class AsyncEngine(SessionFactory, ABC):
         trace: bool = False,
         **changes: Any,
     ) -> GenerationResult:
-        """Decode one prompt, in flight together with those of other tasks.
-
-        `settings` and `changes`: see `decode_settings`. `raw` leaves the chat template out, and special tokens are
-        recognised in raw text unless `parse_special` is false. `trace` keeps every step in the result. Raises what
-        `create_session` raises, and what ended the request.
-        """
+        """Decode one prompt, in flight together with requests of other tasks. Arguments: see `Engine.generate`. Raises
+        what `create_session` raises, and what ended the request."""
         began = time.perf_counter()
         session = await self._new_session(prompt, settings, raw, parse_special, changes)
         builder = ResultBuilder(session, trace)
@@ -69,15 +62,12 @@ class AsyncEngine(SessionFactory, ABC):
         settings: ChangedDecisions | None = None,
         **changes: Any,
     ) -> DecisionResult:
-        """Answer typed questions about an input, in flight together with requests of other tasks.
-
-        Arguments and errors are those of `Engine.decide`.
-        """
+        """Answer typed questions about an input, with requests of other tasks in flight. See `Engine.decide`."""
         task = DecisionTask(input, questions)
         decision = await asyncio.to_thread(new_decision, self, task, settings, **changes)
         async with aclosing(self.events([decision.session])) as events:
             async for event in events:
-                decision.add_event(event)
+                decision.add(event)
         return decision.result()
 
     async def stream(
@@ -89,10 +79,8 @@ class AsyncEngine(SessionFactory, ABC):
         parse_special: bool = True,
         **changes: Any,
     ) -> AsyncGenerator[GenerationChunk, None]:
-        """Decode one prompt; yields its text and canvas after each step, and the result with the last.
-
-        Arguments and errors are those of `generate`. Closing the iterator cancels the request.
-        """
+        """Decode one prompt; yields its text and canvas after each step, and the result with the last. See `generate`.
+        Closing the iterator cancels the request."""
         session = await self._new_session(prompt, settings, raw, parse_special, changes)
         builder = ChunkBuilder(session, self.tokenizer)
         if session.finished:

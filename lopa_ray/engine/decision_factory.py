@@ -49,11 +49,10 @@ class DecisionTask:
 def new_decision(
     factory: SessionFactory, task: DecisionTask, settings: ChangedDecisions | None = None, **changes: Any
 ) -> PendingDecision:
-    """The session of a task, for a factory's model. `settings` and `changes` override the configuration's section
-    `decisions`.
+    """The session of a task. `settings` and `changes` override the configuration's section `decisions`.
 
     Raises SettingsError for a model that fills no masks and for wrong settings, PromptTooLongError and PromptError,
-    whose `setting` is the field, for an input or questions that cannot be computed. Nothing is computed then.
+    whose `setting` is the field, for an input or questions that cannot be computed.
     """
     own = _settings(factory, settings, changes)
     questions = [

@@ -33,12 +33,10 @@ class ChunkBuilder:
     def __init__(self, session: DecodeSession, tokenizer: Tokenizer | None) -> None:
         self._began = time.perf_counter()
         self._builder = ResultBuilder(session)
-        mask = session.vocabulary.mask_token_id
-        self._detokenizer = (
-            None
-            if tokenizer is None
-            else IncrementalDetokenizer(tokenizer.decode, mask, session.end_token_ids, ())
-        )
+        self._detokenizer: IncrementalDetokenizer | None = None
+        if tokenizer is not None:
+            mask = session.vocabulary.mask_token_id
+            self._detokenizer = IncrementalDetokenizer(tokenizer.decode, mask, session.end_token_ids, ())
 
     def add(self, event: RequestEvent) -> GenerationChunk:
         """The chunk of one step. Raises the error that ended the request."""
