@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
+
+SHORT: dict[str, Any] = {"max_new_tokens": 24, "confidence_threshold": 0.6, "stop_at_eos": False}
+"""Settings of a short request that takes several steps, for `Decoder.smallest`."""
 
 
 @dataclass(frozen=True, slots=True)

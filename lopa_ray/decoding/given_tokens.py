@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import pairwise
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.errors import PromptError, SettingName, SettingsError
 
 Encode = Callable[[str], Sequence[int]]
@@ -149,3 +148,15 @@ def encode_given(text: str, setting: str, encode: Encode | None) -> Sequence[int
             SettingName(setting), ": got text that has no tokens; leave it out", setting=setting
         )
     return ids
+
+
+def length_through_end(ids: Sequence[int], end_token_ids: Collection[int]) -> int | None:
+    """Tokens up to and including the first of `end_token_ids` (see `DecodeSession`); None without one."""
+    if frozenset(end_token_ids).isdisjoint(ids):
+        return None
+    return next(at for at, token in enumerate(ids, 1) if token in end_token_ids)
+
+
+def final_part(canvas: Sequence[int], editable: range, prompt_len: int) -> Sequence[int]:
+    """The beginning of a canvas that is before the positions that later steps may edit; all of it if none are."""
+    return canvas[: editable.start - prompt_len] if editable else canvas

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator
 
 from lopa_ray.config.generation_settings import Conflict
+from lopa_ray.decoding.branch_budget import BranchSettings
 from lopa_ray.decoding.branch_confidence import fits_ranking, parse_metric
-from lopa_ray.decoding.branch_settings import BranchSettings
 
 OF_FORKS = ("branch_confidence", "creation_confidence_alpha", "tokens_per_fork")
 """Settings that verified lookahead has no use for."""

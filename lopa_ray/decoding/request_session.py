@@ -91,14 +91,11 @@ class RequestSession(ABC):
         return self.finish_reason is not None
 
     def plan(self, num_branches: int | None = None) -> Plan:
-        """The current step's plan, of at most `num_branches` branches.
+        """The current step's plan, of at most `num_branches` branches. Until `advance` has taken its reports the plan
+        stays the same, so a step that was lost with a worker can be run once more.
 
-        Until `advance` has taken its reports the plan stays the same, so a step that was lost with a worker
-        can be run once more.
-
-        Raises StepLimitError when more steps were used than any correct run can use (the
-        published decoders loop for ever when the model keeps predicting the mask token),
-        and ProtocolError when the request is finished.
+        Raises StepLimitError when more steps were used than any correct run can use (the published decoders loop for
+        ever when the model keeps predicting the mask token), and ProtocolError when the request is finished.
         """
         if self.finished:
             raise ProtocolError("this request is finished; there is nothing left to plan")
@@ -112,12 +109,9 @@ class RequestSession(ABC):
         return self._pending_plan
 
     def advance(self, reports: Sequence[BranchReport]) -> StepOutcome:
-        """Take in the reports of the pending plan, in any order, one per branch.
-
-        Raises ProtocolError, and changes nothing, if a report belongs to another step, if branches are
-        missing or doubled, or if nothing was planned; likewise ScoreError if a score is NaN. Reports of
-        another epoch do not get here; see `Scheduler.advance`.
-        """
+        """Take in the reports of the pending plan, in any order, one per branch. Changes nothing and raises
+        ProtocolError if a report belongs to another step, if branches are missing or doubled, or if nothing was
+        planned; and ScoreError if a score is NaN."""
         plan = self._pending_plan
         if plan is None:
             raise ProtocolError("no step is planned; call plan() first")
@@ -125,11 +119,9 @@ class RequestSession(ABC):
         for report in ordered:
             if report.step != plan.step:
                 raise ProtocolError(f"got a report of step {report.step}; this is step {plan.step}")
-        if [report.branch for report in ordered] != list(range(len(plan.branches))):
-            raise ProtocolError(
-                f"got reports of branches {[report.branch for report in ordered]}; "
-                f"the plan has branches 0 to {len(plan.branches) - 1}"
-            )
+        branches, last = [report.branch for report in ordered], len(plan.branches) - 1
+        if branches != list(range(last + 1)):
+            raise ProtocolError(f"got reports of branches {branches}; the plan has branches 0 to {last}")
         self._check_scores(plan, ordered)
         self._pending_plan = None
         self.steps += 1

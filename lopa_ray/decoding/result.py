@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.decoding.answer_ends import final_part, length_through_end
+from lopa_ray.decoding.given_tokens import final_part, length_through_end
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Fill, Plan

@@ -11,9 +11,8 @@ from typing import ClassVar
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.constraints.holes_constraint_state import HolesConstraintState
-from lopa_ray.decoding.answer_ends import final_part, length_through_end
 from lopa_ray.decoding.branch_budget import branches_in_step
-from lopa_ray.decoding.given_tokens import GivenTokens
+from lopa_ray.decoding.given_tokens import GivenTokens, final_part, length_through_end
 from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.request_checks import (
     check_constraint,

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.decoder import Decoder
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.filling_rules import select_leading
 from lopa_ray.protocol.outcome import Decision
@@ -99,9 +99,4 @@ class DMaxSession(EditedBlocksSession):
         )
 
 
-DMAX = Decoder(
-    DMaxSession,
-    DMaxSettings(
-        max_new_tokens=24, block_size=8, confidence_threshold=0.6, stop_at_eos=False, num_branches=3
-    ),
-)
+DMAX = Decoder(DMaxSession, DMaxSettings(**SHORT, block_size=8, num_branches=3))

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.decoder import Decoder
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.edits import EditSettings
 from lopa_ray.decoding.filling_rules import select_above_threshold_or_count
@@ -77,13 +77,5 @@ class EditingSession(EditedBlocksSession):
 
 EDITING = Decoder(
     EditingSession,
-    EditingSettings(
-        max_new_tokens=24,
-        block_size=8,
-        confidence_threshold=0.6,
-        stop_at_eos=False,
-        editing_threshold=0.2,
-        max_post_steps=3,
-        num_branches=3,
-    ),
+    EditingSettings(**SHORT, block_size=8, editing_threshold=0.2, max_post_steps=3, num_branches=3),
 )

@@ -11,8 +11,8 @@ from typing import Literal
 
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.decoding.block_canvas import BlockCanvas
-from lopa_ray.decoding.branch_settings import NumBranches
-from lopa_ray.decoding.decoder import Decoder
+from lopa_ray.decoding.branch_budget import NumBranches
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.settled import SettledSettings
@@ -75,12 +75,5 @@ class LopaSession(BlockParallelSession):
         return super()._segments(canvas, start)
 
 
-D2F = Decoder(
-    LopaSession, D2FSettings(max_new_tokens=24, block_size=4, confidence_threshold=0.6, stop_at_eos=False)
-)
-LOPA = Decoder(
-    LopaSession,
-    LopaSettings(
-        max_new_tokens=24, block_size=4, confidence_threshold=0.6, stop_at_eos=False, num_branches=4
-    ),
-)
+D2F = Decoder(LopaSession, D2FSettings(**SHORT, block_size=4))
+LOPA = Decoder(LopaSession, LopaSettings(**SHORT, block_size=4, num_branches=4))

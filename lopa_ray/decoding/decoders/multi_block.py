@@ -20,7 +20,7 @@ from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
-from lopa_ray.decoding.decoder import Decoder
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
 from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, BlockEdits, EditSettings, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
@@ -182,13 +182,5 @@ def _in_flight(canvas: BlockCanvas) -> list[Block]:
 
 
 MULTI_BLOCK = Decoder(
-    MultiBlockSession,
-    MultiBlockSettings(
-        max_new_tokens=24,
-        block_size=4,
-        confidence_threshold=0.6,
-        stop_at_eos=False,
-        max_blocks=3,
-        num_branches=3,
-    ),
+    MultiBlockSession, MultiBlockSettings(**SHORT, block_size=4, max_blocks=3, num_branches=3)
 )

@@ -19,7 +19,7 @@ from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branching import PositionScore
-from lopa_ray.decoding.decoder import Decoder
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold
@@ -187,9 +187,4 @@ class NemotronSession(BlockCausalSession):
         return select_above_threshold(scores, threshold)
 
 
-NEMOTRON = Decoder(
-    NemotronSession,
-    NemotronSettings(
-        max_new_tokens=24, block_size=8, confidence_threshold=0.6, stop_at_eos=False, num_branches=3
-    ),
-)
+NEMOTRON = Decoder(NemotronSession, NemotronSettings(**SHORT, block_size=8, num_branches=3))

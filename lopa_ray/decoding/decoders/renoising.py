@@ -20,7 +20,7 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, GenerationSettings
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.edits import PENALTIES
-from lopa_ray.decoding.noise import Noise, SeededNoise
+from lopa_ray.decoding.noise import SeededNoise
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
@@ -96,7 +96,7 @@ class RenoisingSession(DecodeSession):
     immutable_attributes: ClassVar[tuple[str, ...]] = (*DecodeSession.immutable_attributes, "noise")
 
     def _begin(self) -> None:
-        self.noise: Noise = SeededNoise(self.settings.seed, self.vocabulary.size)
+        self.noise = SeededNoise(self.settings.seed, self.vocabulary.size)
         self._answer: list[int] = []
         """Tokens of finished canvases."""
         self._encoded = 0

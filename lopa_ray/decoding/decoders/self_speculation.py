@@ -17,7 +17,7 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, Conflict, GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branch_settings import BranchSettings
+from lopa_ray.decoding.branch_budget import BranchSettings
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window

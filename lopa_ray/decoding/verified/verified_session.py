@@ -15,7 +15,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +28,6 @@ from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT_PER_ROW, Draft, Draf
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey
 from lopa_ray.protocol.outcome import Decision, FinishReason, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
-from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BranchReport
 
 MOST_STATES = 16
@@ -67,10 +65,6 @@ class VerifiedSession(DecodeSession):
     @property
     def step_limit(self) -> int:
         return self._rule.step_limit
-
-    @cached_property
-    def sampling_params(self) -> SamplingParams:
-        return self._rule.sampling_params
 
     def _finish_reason(self) -> FinishReason | None:
         return self._rule.finish_reason

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.answer_ends import final_part
 from lopa_ray.decoding.decoders import DECODERS, new_session, parse_decoder_settings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
@@ -18,7 +17,7 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.given_tokens import GivenTokens
+from lopa_ray.decoding.given_tokens import GivenTokens, final_part
 from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError

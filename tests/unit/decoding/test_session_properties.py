@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lopa_ray.decoding.answer_ends import final_part
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSettings
+from lopa_ray.decoding.given_tokens import final_part
 from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge_spans
