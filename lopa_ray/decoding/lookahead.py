@@ -48,7 +48,7 @@ class Lookahead:
     def confidences(self, branches: Sequence[Fork], reports: Sequence[BranchReport]) -> tuple[float, ...]:
         alpha = self._settings.creation_confidence_alpha
         return tuple(
-            mix_confidence(fork.creation_confidence, self._confidence(report), alpha)
+            alpha * fork.creation_confidence + (1.0 - alpha) * self._confidence(report)
             for fork, report in zip(branches, reports, strict=True)
         )
 
@@ -69,11 +69,6 @@ class Lookahead:
     ) -> None:
         s = self._settings
         self._forks = lookahead_forks(masked, scores, s.branch_limit - 1, constraint_state, s.tokens_per_fork)
-
-
-def mix_confidence(creation_confidence: float, confidence: float, alpha: float) -> float:
-    """α · creation confidence (1.0 for the anchor) + (1 - α) · branch confidence."""
-    return alpha * creation_confidence + (1.0 - alpha) * confidence
 
 
 def best_branch(confidences: Sequence[float]) -> int:

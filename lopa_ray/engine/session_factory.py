@@ -9,7 +9,6 @@ from typing import Any, TypeAlias, cast
 
 from lopa_ray.config.decision_settings import DecisionType
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decisions.defaults import read_decision_defaults
 from lopa_ray.decoding.decoders import new_session, override_settings
 from lopa_ray.decoding.given_tokens import Encode, GivenTokens, encode_given
@@ -157,7 +156,7 @@ class SessionFactory:
         """
         settings = self.decode_settings(settings, **changes)
         ids = self.encode(prompt, raw=raw, parse_special=parse_special)
-        given = self.given_tokens(settings, parse_special=raw and parse_special)
+        given = GivenTokens.of(settings, self._encode_given(raw and parse_special))
         room = self.config.model.max_model_len
         num_behind = given.end - settings.max_new_tokens if given.setting == "suffix" else 0
         if len(ids) + settings.max_new_tokens > room:
@@ -180,18 +179,14 @@ class SessionFactory:
         if num_behind:
             # The canvas has the suffix, and its last position ends the answer.
             settings = settings.replace(max_new_tokens=settings.max_new_tokens + num_behind)
-        session = new_session(ids, settings, self.vocabulary, self._constraint(settings), given)
+        constraint = self._constraint_cache(settings).constraint(settings) if settings.constrained else None
+        session = new_session(ids, settings, self.vocabulary, constraint, given)
         if self.config.model.max_num_batched_tokens is not None and not session.finished:
             # A stream would have begun before the group refuses the request's first step. A copy plans it: the session
             # stays as it is.
             first_plan = session.with_state(session.export_state(), ()).plan()
             StepLimit(self.config.model.max_num_batched_tokens).check(first_plan.max_branch_rows)
         return session
-
-    def given_tokens(self, settings: GenerationSettings, *, parse_special: bool = False) -> GivenTokens:
-        """The tokens that settings give of the answer. With `parse_special` their text may have special tokens. Raises
-        SettingsError for parts that overlap, and for text that cannot be encoded."""
-        return GivenTokens.of(settings, self._encode_given(parse_special))
 
     def suffix_length(self, suffix: str, *, parse_special: bool = False) -> int:
         """The tokens of a suffix, 0 for an empty one. Raises SettingsError for text that cannot be encoded."""
@@ -212,9 +207,6 @@ class SessionFactory:
         `ConstraintCache.prepare_constraint`."""
         if settings.constrained:
             await self._constraint_cache(settings).prepare_constraint(settings, client)
-
-    def _constraint(self, settings: GenerationSettings) -> Constraint | None:
-        return self._constraint_cache(settings).constraint(settings) if settings.constrained else None
 
     def _constraint_cache(self, settings: GenerationSettings) -> ConstraintCache:
         if self.constraints is None:

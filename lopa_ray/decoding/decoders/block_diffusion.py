@@ -112,8 +112,6 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
 
 
 class BlockDiffusionSession(BlockCausalSession):
-    """One request under block diffusion."""
-
     settings: BlockDiffusionSettings
 
     def _plan(self, num_branches: int) -> Plan:

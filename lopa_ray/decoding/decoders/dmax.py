@@ -36,8 +36,6 @@ class DMaxSettings(EditedBlocksSettings):
 
 
 class DMaxSession(EditedBlocksSession):
-    """One request under DMax."""
-
     settings: DMaxSettings
 
     def _begin(self) -> None:

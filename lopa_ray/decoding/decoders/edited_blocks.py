@@ -43,7 +43,6 @@ class EditedBlocksSession(BlockCausalSession):
 
     @property
     def exhausted(self) -> bool:
-        """The current block is final, and it is the last one: there is no room, or the answer ends with it."""
         ended = self.settings.stop_at_eos and self.has_ended(self.generated)
         return self._block_is_final and (self._block.stop == self.max_len or ended)
 

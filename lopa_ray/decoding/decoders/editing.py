@@ -34,8 +34,6 @@ class EditingSettings(EditedBlocksSettings, EditSettings):
 
 
 class EditingSession(EditedBlocksSession):
-    """One request under LLaDA2.1's decoder."""
-
     settings: EditingSettings
 
     def _begin(self) -> None:

@@ -71,8 +71,6 @@ class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
 
 
 class FastDllmSession(MaskedAnswerSession):
-    """One request under Fast-dLLM."""
-
     settings: FastDllmSettings
 
     @property

@@ -52,8 +52,6 @@ class LopaSettings(BlockSettings, LookaheadSettings):
 
 
 class LopaSession(BlockParallelSession):
-    """One LoPA request: as many blocks in flight as the thresholds allow."""
-
     settings: BlockSettings
 
     @property

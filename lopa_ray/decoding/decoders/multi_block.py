@@ -67,8 +67,6 @@ class MultiBlockSettings(BlockParallelSettings, EditSettings):
 
 
 class MultiBlockSession(BlockParallelSession):
-    """One request under multi-block diffusion."""
-
     settings: MultiBlockSettings
 
     _tiled = True

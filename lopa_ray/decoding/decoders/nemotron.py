@@ -84,8 +84,6 @@ class NemotronSettings(BlockCausalSettings):
 
 
 class NemotronSession(BlockCausalSession):
-    """One request of Nemotron-Labs-Diffusion's decoder."""
-
     settings: NemotronSettings
 
     def __init__(
@@ -171,11 +169,8 @@ class NemotronSession(BlockCausalSession):
     def choose(
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
     ) -> list[Decision]:
-        decisions, position, token = (
-            super().choose(scores, constraint_state),
-            self._end_of_thinking,
-            self.settings.end_think_token_id,
-        )
+        decisions = super().choose(scores, constraint_state)
+        position, token = self._end_of_thinking, self.settings.end_think_token_id
         if self._stores and position is not None and token is not None:
             decisions.append(Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=()))
         return decisions

@@ -127,8 +127,6 @@ class VanillaSettings(MaskedAnswerSettings):
 
 
 class VanillaSession(MaskedAnswerSession):
-    """One request under a published sampler."""
-
     settings: VanillaSettings
 
     may_decide_nothing = True
