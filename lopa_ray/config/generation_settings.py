@@ -40,7 +40,8 @@ CONSTRAINING = (*GUIDED, "bad_words")
 """Settings that make a constraint, which takes a while."""
 
 Conflict: TypeAlias = tuple[str, str | tuple[str, ...]]
-"""The setting that is wrong, and the message, in parts where it names settings that have other names over HTTP."""
+"""The setting that is wrong, and what the message says after its name; in parts: the whole message, as `SettingsError`
+takes it."""
 
 
 class GenerationSettings(StrictModel):
@@ -240,10 +241,8 @@ class GenerationSettings(StrictModel):
             lead = "ignore_eos: got true with a pattern or schema ("
             yield "ignore_eos", (lead, SettingName(given[0]), why)
         if self.given_parts and self.suffix:
-            why = (
-                "got one with given_parts, which say what stands behind a hole as well; leave one of them out"
-            )
-            yield "suffix", f"suffix: {why}"
+            why = "which say what stands behind a hole as well; leave one of them out"
+            yield "suffix", f": got one with given_parts, {why}"
         if self.min_tokens > self.max_new_tokens:
             name = SettingName("max_new_tokens")
             lead = f"min_tokens ({self.min_tokens}) exceeds "
@@ -256,5 +255,6 @@ class GenerationSettings(StrictModel):
     @model_validator(mode="after")
     def _nothing_conflicts(self) -> Self:
         for setting, message in self.conflicts():
-            raise SettingsError(*((message,) if isinstance(message, str) else message), setting=setting)
+            parts = (SettingName(setting), message) if isinstance(message, str) else message
+            raise SettingsError(*parts, setting=setting)
         return self

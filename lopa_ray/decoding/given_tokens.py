@@ -128,9 +128,6 @@ class GivenTokens:
         return [at for at in range(len(answer)) if at not in left_out]
 
 
-NONE_GIVEN = GivenTokens()
-
-
 def encode_given(text: str, setting: str, encode: Encode | None) -> Sequence[int]:
     """The token ids of text that `setting` gives. Raises SettingsError as `GivenTokens.of` does."""
     if encode is None:

@@ -62,15 +62,12 @@ class LookaheadSettings(BranchSettings):
         yield from super().conflicts()
         if self.lookahead == "verified":
             for name in filter(self.is_changed, OF_FORKS):
-                why = "with lookahead verified, which has no forks that compete"
-                remedy = f"leave {name} out or use lookahead lopa"
-                yield name, f"{name} {getattr(self, name)!r} {why}; {remedy}"
+                why = f"has no forks that compete; leave {name} out or use lookahead lopa"
+                yield name, f" {getattr(self, name)!r} with lookahead verified, which {why}"
         elif self.acceptance != "exact":
-            why = f"acceptance {self.acceptance} without drafts"
-            yield "acceptance", f"{why}; set lookahead to verified or leave acceptance out"
+            remedy = "set lookahead to verified or leave acceptance out"
+            yield "acceptance", f" {self.acceptance} without drafts; {remedy}"
         if not fits_ranking(self.branch_confidence, self.ranking):
-            yield (
-                "branch_confidence",
-                f"branch_confidence {self.branch_confidence} multiplies scores, but ranking neg_entropy has negative "
-                "ones; use ranking probability or margin, or branch_confidence mean",
-            )
+            why = "multiplies scores, but ranking neg_entropy has negative ones"
+            remedy = "use ranking probability or margin, or branch_confidence mean"
+            yield "branch_confidence", f" {self.branch_confidence} {why}; {remedy}"

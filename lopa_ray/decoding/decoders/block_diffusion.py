@@ -80,23 +80,16 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
         yield from super().conflicts()
         size = self.sub_block_size
         if size is None and self.sub_block_cache:
-            yield (
-                "sub_block_cache",
-                "sub_block_cache without sub_block_size: there is nothing to cache around; set sub_block_size or leave "
-                "sub_block_cache out",
-            )
+            why = "there is nothing to cache around; set sub_block_size or leave sub_block_cache out"
+            yield "sub_block_cache", f" without sub_block_size: {why}"
         if size is not None and self.block_size % size:
-            allowed = f"a divisor of block_size ({self.block_size})"
-            yield "sub_block_size", f"sub_block_size: got {size}; allowed: {allowed}"
+            yield "sub_block_size", f": got {size}; allowed: a divisor of block_size ({self.block_size})"
         if size is not None and self.fuse_store:
-            yield (
-                "fuse_store",
-                "fuse_store with sub_block_size: a pass that caches a block decides the next one's first token before "
-                "any other; leave one of them out",
-            )
+            why = "a pass that caches a block decides the next one's first token before any other"
+            yield "fuse_store", f" with sub_block_size: {why}; leave one of them out"
         if self.remasking == "entropy_bounded" and self.ranking != "neg_entropy":
-            why = "with remasking entropy_bounded, which ranks by neg_entropy"
-            yield "ranking", f"ranking {self.ranking} {why}; leave ranking out"
+            why = "with remasking entropy_bounded, which ranks by neg_entropy; leave ranking out"
+            yield "ranking", f" {self.ranking} {why}"
 
     @model_validator(mode="before")
     @classmethod

@@ -61,13 +61,13 @@ class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
             self.fill == "factor" and self.steps is not None
         ):
             why = "give steps with fill: schedule, and never with fill: factor"
-            yield "fill", f"fill {self.fill!r} with steps {self.steps}; {why}"
+            yield "fill", f" {self.fill!r} with steps {self.steps}; {why}"
         if self.fill != "threshold" and self.relaxed_threshold is not None:
             why = f"with fill {self.fill!r}: it relaxes fill: threshold; leave one out"
-            yield "relaxed_threshold", f"relaxed_threshold {self.relaxed_threshold} {why}"
+            yield "relaxed_threshold", f" {self.relaxed_threshold} {why}"
         if self.fill == "schedule" and self.cache != "none" and (self.steps or 0) < 2 * self.num_blocks:
             allowed = f"a multiple of the number of blocks ({self.num_blocks}), at least twice as many"
-            yield "steps", f"steps: got {self.steps}; allowed: {allowed}"
+            yield "steps", f": got {self.steps}; allowed: {allowed}"
 
 
 class FastDllmSession(MaskedAnswerSession):

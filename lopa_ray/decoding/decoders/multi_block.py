@@ -63,7 +63,7 @@ class MultiBlockSettings(BlockParallelSettings, EditSettings):
         for name in filter(self.is_changed, unused):
             where = "with" if edits else "without"
             why = f"has no use {where} editing_threshold; leave {name} out"
-            yield name, f"{name} {getattr(self, name)} {why}"
+            yield name, f" {getattr(self, name)} {why}"
 
 
 class MultiBlockSession(BlockParallelSession):

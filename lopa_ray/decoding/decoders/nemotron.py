@@ -65,22 +65,16 @@ class NemotronSettings(BlockCausalSettings):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        given = [
-            name for name in ("max_thinking_tokens", "end_think_token_id") if getattr(self, name) is not None
-        ]
+        given = [*filter(self.is_changed, ("max_thinking_tokens", "end_think_token_id"))]
         if len(given) == 1:
-            yield (
-                given[0],
-                f"{given[0]} {getattr(self, given[0])} without the other half of a thinking budget; set both "
-                "max_thinking_tokens and end_think_token_id, or none",
-            )
+            why = "without the other half of a thinking budget"
+            remedy = "set both max_thinking_tokens and end_think_token_id, or none"
+            yield given[0], f" {getattr(self, given[0])} {why}; {remedy}"
         other = self.constraint_setting or self.giving_setting
         if given and other is not None:
-            yield (
-                "max_thinking_tokens",
-                f"max_thinking_tokens {self.max_thinking_tokens} with {other}: the token that ends thinking is put in "
-                "whatever the answer has to match, or is given of it; leave one of them out",
-            )
+            why = "the token that ends thinking is put in whatever the answer has to match, or is given of it"
+            lead = f" {self.max_thinking_tokens} with {other}"
+            yield "max_thinking_tokens", f"{lead}: {why}; leave one of them out"
 
 
 class NemotronSession(BlockCausalSession):

@@ -74,10 +74,10 @@ class SelfSpeculationSettings(BranchSettings):
         joint = self.drafting == "joint"
         if joint and self.confidence_threshold > 0:
             why = "with drafting joint, which drafts all in one pass; leave it out, or use drafting separate"
-            yield "confidence_threshold", f"confidence_threshold {self.confidence_threshold} {why}"
+            yield "confidence_threshold", f" {self.confidence_threshold} {why}"
         if not joint and self.num_branches != 1:
             why = "with drafting separate, which has one branch; leave it out, or use drafting joint"
-            yield "num_branches", f"num_branches {self.num_branches!r} {why}"
+            yield "num_branches", f" {self.num_branches!r} {why}"
 
 
 class SelfSpeculationSession(BlockwiseSession):

@@ -54,7 +54,7 @@ class MaskedAnswerSettings(LookaheadSettings):
         yield from super().conflicts()
         if self.steps is not None and self.steps % self.num_blocks:
             allowed = f"a multiple of the number of blocks ({self.num_blocks})"
-            yield "steps", f"steps: got {self.steps}; allowed: {allowed}"
+            yield "steps", f": got {self.steps}; allowed: {allowed}"
 
 
 class MaskedAnswerSession(BlockwiseSession):
@@ -121,9 +121,8 @@ class VanillaSettings(MaskedAnswerSettings):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.alg_temp > 0 and self.remasking != "low_confidence":
-            why = f"with remasking {self.remasking}: nothing is ranked there"
-            remedy = "leave alg_temp out or use remasking low_confidence"
-            yield "alg_temp", f"alg_temp {self.alg_temp} {why}; {remedy}"
+            why = "nothing is ranked there; leave alg_temp out or use remasking low_confidence"
+            yield "alg_temp", f" {self.alg_temp} with remasking {self.remasking}: {why}"
 
 
 class VanillaSession(MaskedAnswerSession):
