@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, count, islice, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.protocol.outcome import Decision
@@ -34,6 +34,10 @@ class PositionScore(NamedTuple):
         return Decision(position, token, self.probability, logprob, tops)
 
 
+Scores: TypeAlias = dict[int, PositionScore]
+"""Position → its scores."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fork:
     """A branch to be: the tokens that it adds to the anchor, one in LoPA."""
@@ -51,7 +55,7 @@ ANCHOR = Fork(decisions=(), creation_confidence=1.0)
 """The anchor itself, which adds nothing."""
 
 
-def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
+def scores_by_position(report: BranchReport) -> Scores:
     scores = map(
         PositionScore, report.probabilities.tolist(), report.scores.tolist(), repeat(report), count()
     )
@@ -60,7 +64,7 @@ def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
 
 def lookahead_forks(
     masked: Iterable[int],
-    scores: dict[int, PositionScore],
+    scores: Scores,
     max_forks: int,
     constraint_state: ConstraintState | None = None,
     tokens_per_fork: int = 1,
@@ -85,7 +89,7 @@ def _fork(scores: tuple[PositionScore, ...]) -> Fork:
 
 
 def filter_by_constraint(
-    constraint_state: ConstraintState | None, decisions: Sequence[Decision], scores: dict[int, PositionScore]
+    constraint_state: ConstraintState | None, decisions: Sequence[Decision], scores: Scores
 ) -> list[Decision]:
     """The decisions that a constraint allows together, in their order; all without a constraint.
 

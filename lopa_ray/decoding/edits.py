@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import Field
 
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.step_report import BranchReport
@@ -34,7 +34,7 @@ def report_of_masks(report: BranchReport, ids: Sequence[int], mask: int) -> Bran
     return report.select(np.array([ids[p] == mask for p in report.positions.tolist()], np.bool_))
 
 
-def edits(scores: dict[int, PositionScore], ids: Sequence[int], mask: int) -> Iterator[Decision]:
+def edits(scores: Scores, ids: Sequence[int], mask: int) -> Iterator[Decision]:
     """The most likely token of each decided position of `ids` that has another one."""
     for position, score in scores.items():
         if ids[position] not in (mask, score.report.tokens.item(score.row)):

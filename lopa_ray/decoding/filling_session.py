@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import (
-    Fork,
-    PositionScore,
-    filter_by_constraint,
-    scores_by_position,
-)
+from lopa_ray.decoding.branching import Fork, Scores, filter_by_constraint, scores_by_position
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.settled import SettledChoices
@@ -60,7 +55,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """Go on from the canvas of a planned branch."""
 
     @abstractmethod
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         """The positions to fill by the scores of the masked ones, of which there is one at least."""
 
     @abstractmethod
@@ -99,9 +94,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """The key of the coming step's draws: the step of the rule, or 0 where tokens are not drawn."""
         return self.rule_steps + 1 if self.settings.temperature > 0 else 0
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """What a step of the rule fills, by the scores of all masked positions: what the rule chooses, what the
         constraint leaves no choice about, then what has settled, and what an end in a hole implies."""
 
@@ -222,7 +215,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """The segments of the planned branch, if its rows begin at `start`, which is not behind the plan's start."""
         return self.plan().branches[0].segments
 
-    def peek(self, scores: dict[int, PositionScore]) -> list[Decision]:
+    def peek(self, scores: Scores) -> list[Decision]:
         """What `choose` would fill on the planned canvas of one branch. Nothing changes."""
         peeking = self._copy()
         peeking._adopt(self._branches[0].canvas)
@@ -241,7 +234,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         copied._settled = self._settled.copy()
         return copied
 
-    def choose_planned(self, scores: dict[int, PositionScore]) -> list[Decision]:
+    def choose_planned(self, scores: Scores) -> list[Decision]:
         """`choose` for the planned step of one branch. `finish_rule_step` must follow."""
         branch = self._branches[0]
         self._adopt(branch.canvas)

@@ -9,7 +9,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import AutoBudget
 from lopa_ray.decoding.branch_confidence import parse_metric
-from lopa_ray.decoding.branching import ANCHOR, Fork, PositionScore, lookahead_forks
+from lopa_ray.decoding.branching import ANCHOR, Fork, Scores, lookahead_forks
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.step_report import BranchReport
 
@@ -62,10 +62,7 @@ class Lookahead:
         return best_branch(confidences)
 
     def update_forks(
-        self,
-        masked: Iterable[int],
-        scores: dict[int, PositionScore],
-        constraint_state: ConstraintState | None,
+        self, masked: Iterable[int], scores: Scores, constraint_state: ConstraintState | None
     ) -> None:
         s = self._settings
         self._forks = lookahead_forks(masked, scores, s.branch_limit - 1, constraint_state, s.tokens_per_fork)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 
 MIN_PROBABILITY = 0.5
 """A settled choice has a higher probability than all other tokens together."""
@@ -40,7 +40,7 @@ class SettledChoices:
         copied._tolerance, copied._choices = self._tolerance, self._choices
         return copied
 
-    def positions(self, masked: Iterable[int], scores: dict[int, PositionScore]) -> list[int]:
+    def positions(self, masked: Iterable[int], scores: Scores) -> list[int]:
         if self._tolerance is None or not self._choices:
             return []
         settled = []
@@ -55,7 +55,7 @@ class SettledChoices:
                 settled.append(position)
         return settled
 
-    def record(self, scores: dict[int, PositionScore], *, filled: bool) -> None:
+    def record(self, scores: Scores, *, filled: bool) -> None:
         """Remember a report, and whether tokens were filled after it: if not, a next report that is alike shows
         nothing."""
         if self._tolerance is None:

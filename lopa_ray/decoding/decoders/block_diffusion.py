@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from lopa_ray.config.generation_settings import Conflict
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.decoders.blockwise import Window
@@ -179,7 +179,7 @@ class BlockDiffusionSession(BlockCausalSession):
         if not self._masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:

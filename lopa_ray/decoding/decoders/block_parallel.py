@@ -14,7 +14,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import TokenBitmasks
 from lopa_ray.decoding.block_canvas import BlockCanvas, BlockState
-from lopa_ray.decoding.branching import Fork, PositionScore
+from lopa_ray.decoding.branching import Fork, Scores
 from lopa_ray.decoding.filling_rules import select_by_block
 from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch, RuleBlock
 from lopa_ray.protocol.outcome import BlockView
@@ -175,7 +175,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
     def _adopt(self, canvas: BlockCanvas) -> None:
         self._anchor = canvas
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         return select_by_block(self._anchor, scores, self.settings.confidence_threshold)
 
     def _set_tokens(self, fills: Iterable[Fill]) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.filling_rules import select_leading
@@ -58,12 +58,10 @@ class DMaxSession(EditedBlocksSession):
     def _block_is_final(self) -> bool:
         return self._settles and not self._masked_positions(self._block)
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         return select_leading(scores, self.settings.confidence_threshold)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)
         is_sure = all(score.probability >= SURE for score in scores.values())
         is_last = self._calls + 1 >= self.settings.block_size

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
+from lopa_ray.decoding.branching import Scores, filter_by_constraint
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
@@ -53,14 +53,12 @@ class EditedBlocksSession(BlockCausalSession):
     def _report_of_masks(self, branch: PlannedBranch[list[int]], report: BranchReport) -> BranchReport:
         return report_of_masks(report, branch.canvas, self.vocabulary.mask_token_id)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """What a call fills, then what it edits, as far as a constraint allows it."""
         masked = {p: score for p, score in scores.items() if self._is_masked(p)}
         filled = super().choose(masked, constraint_state)
         return filled + filter_by_constraint(constraint_state, list(self._edits(scores)), scores)
 
-    def _edits(self, scores: dict[int, PositionScore]) -> Iterator[Decision]:
+    def _edits(self, scores: Scores) -> Iterator[Decision]:
         """What a call replaces by its scores: all that is not the most likely token."""
         return edits(scores, self._ids, self.vocabulary.mask_token_id)

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.edits import EditSettings
@@ -54,21 +54,19 @@ class EditingSession(EditedBlocksSession):
         ends = not self._changed or self._post_steps >= self.settings.max_post_steps
         return ends and not self._masked_positions(self._block)
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         settings = self.settings
         return select_above_threshold_or_count(
             scores, settings.confidence_threshold, settings.num_to_transfer
         )
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)
         self._post_steps = 0 if any(self._is_masked(p) for p in scores) else self._post_steps + 1
         self._changed = bool(decisions)
         return decisions
 
-    def _edits(self, scores: dict[int, PositionScore]) -> Iterator[Decision]:
+    def _edits(self, scores: Scores) -> Iterator[Decision]:
         threshold = self.settings.editing_threshold
         return (decision for decision in super()._edits(scores) if decision.probability > threshold)
 

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from lopa_ray.config.generation_settings import Conflict
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession, MaskedAnswerSettings
@@ -94,7 +94,7 @@ class FastDllmSession(MaskedAnswerSession):
         input_span = self._block if self.settings.cache == "dual" else range(self._block.start, total)
         return Window(input_span, ((input_span.stop, total),), self._block, cached=self._cached_spans)
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         settings = self.settings
         first_only = self._decides_first_alone
         if first_only and self._calls == 0:

@@ -19,7 +19,7 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
-from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
+from lopa_ray.decoding.branching import Scores, filter_by_constraint
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
 from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, BlockEdits, EditSettings, edits, report_of_masks
@@ -127,9 +127,7 @@ class MultiBlockSession(BlockParallelSession):
             return report
         return report_of_masks(report, branch.canvas.ids, self.vocabulary.mask_token_id)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """What a step fills, then what it edits block by block, as far as a constraint allows it."""
         masked = {p: score for p, score in scores.items() if self._is_masked(p)}
         decisions = super().choose(masked, constraint_state)

@@ -18,7 +18,7 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.decoders.blockwise import Window
@@ -160,16 +160,14 @@ class NemotronSession(BlockCausalSession):
             return None
         return max(block.start, first + most)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)
         position, token = self._end_of_thinking, self.settings.end_think_token_id
         if self._stores and position is not None and token is not None:
             decisions.append(Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=()))
         return decisions
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         threshold = self.settings.confidence_threshold
         if threshold is None:
             return rank_by_score(scores)[:1]

@@ -18,7 +18,7 @@ from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, Conflict, 
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import BranchSettings
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession, taken_views
@@ -143,9 +143,7 @@ class SelfSpeculationSession(BlockwiseSession):
         canvas = tuple(self._drafts.get(p, token) for p, token in enumerate(plan.canvas, plan.start))
         return replace(plan, canvas=canvas, scores_decided=not self._drafts_more)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """Nothing by a call that drafts; else all tokens up to the first that differs from its draft, or ends the
         answer."""
         if self._drafts_more:
@@ -160,7 +158,7 @@ class SelfSpeculationSession(BlockwiseSession):
                 break
         return taken
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         return select_above_threshold(scores, self.settings.confidence_threshold)
 
     def _end_step(self, branch: Branch) -> None:

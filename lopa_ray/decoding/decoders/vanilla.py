@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from lopa_ray.config.generation_settings import Conflict
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.filling_rules import (
@@ -136,7 +136,7 @@ class VanillaSession(MaskedAnswerSession):
         sampling_params = super().sampling_params
         return replace(sampling_params, precision="float16") if self._uses_dream_sampler else sampling_params
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         settings, step = self.settings, self.rule_steps + 1
         if settings.remasking == "origin":
             fractions = dream_fill_fractions(self._block_steps, settings.eps)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-from lopa_ray.decoding.branching import PositionScore, scores_by_position
+from lopa_ray.decoding.branching import Scores, scores_by_position
 from lopa_ray.protocol.plan import Fill, Plan
 from lopa_ray.protocol.step_report import BranchReport
 
@@ -50,7 +50,7 @@ class EvaluatedState:
     """See `FillModel`."""
 
     @cached_property
-    def scores(self) -> dict[int, PositionScore]:
+    def scores(self) -> Scores:
         return scores_by_position(self.report)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -105,8 +105,8 @@ class EvaluatedStates:
             state.branch = None
             if committed:
                 state.key = None
-            contradicts = any(position in positions for position, _ in state.ahead)
-            if state is last or not (committed or not state.ahead or contradicts):
+            is_ahead = not committed and bool(state.ahead)
+            if state is last or (is_ahead and all(position not in positions for position, _ in state.ahead)):
                 kept.append(state)
         self._states = kept[-self._most :]
         self._by_key = {state.key: state for state in self._states if state.key is not None}

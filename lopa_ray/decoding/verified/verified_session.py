@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import PositionScore, Scores
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -160,9 +160,7 @@ class VerifiedSession(DecodeSession):
             filled += self._relaxed(filled, state.scores, self.settings.acceptance)
         return filled
 
-    def _relaxed(
-        self, filled: Sequence[Decision], scores: dict[int, PositionScore], acceptance: float
-    ) -> list[Decision]:
+    def _relaxed(self, filled: Sequence[Decision], scores: Scores, acceptance: float) -> list[Decision]:
         """The further tokens of the branch with the highest mean score (the first of equals) that holds all that the
         rule fills, and else only the report's own choices with a probability above `acceptance`."""
         fills = frozenset(decision.fill for decision in filled)
