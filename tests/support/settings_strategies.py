@@ -273,7 +273,7 @@ def any_value(field: FieldInfo) -> st.SearchStrategy[object]:
 
 def any_settings(name: str) -> st.SearchStrategy[GenerationSettings]:
     """Any settings of a decoder that fills masks."""
-    return OWN_STRATEGIES.get(name) or settings_by_field(name)
+    return OWN_STRATEGIES[name] if name in OWN_STRATEGIES else settings_by_field(name)
 
 
 def _any_of(decoders: Iterable[Decoder]) -> st.SearchStrategy[GenerationSettings]:
