@@ -23,7 +23,7 @@ from actors.group_failover import GroupFailover
 from actors.master_status import MasterStatus
 from actors.master_watch import MasterWatch
 from actors.worker_handle import RunnerFactory, WorkerInfo
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.async_base import AsyncEngine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
@@ -95,7 +95,7 @@ class AsyncRayEngine(AsyncEngine):
 
     # Requests
 
-    async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
+    async def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
         """See `AsyncEngine.events`. A request fails with WorkerLostError if the group is lost and no other one could
         take over. Raises ProtocolError for a session that is finished already."""
         if any(session.finished for session in sessions):
@@ -249,7 +249,7 @@ class AsyncRayEngine(AsyncEngine):
             reason = f"its group was lost each time that this request's step was run, at last alone: {loss}"
             self._fail([culprit], RepeatedLossError(reason))
 
-    async def _submit(self, sessions: dict[int, DecodeSession], losses: Mapping[int, int]) -> None:
+    async def _submit(self, sessions: dict[int, RequestSession], losses: Mapping[int, int]) -> None:
         """Send sessions to the master. If the group is lost meanwhile, `_run` resubmits all requests."""
         with suppress(WorkerLostError):
             await self._group.call("submit", self._group.client, sessions, losses)

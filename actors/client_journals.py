@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from actors.client_streams import StepEvents
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.fair_queue import first_in_line
@@ -24,7 +24,7 @@ class ClientJournals:
     def __iter__(self) -> Iterator[int]:
         return iter([*self._journals])
 
-    def begin(self, number: int, session: DecodeSession) -> None:
+    def begin(self, number: int, session: RequestSession) -> None:
         self._journals[number] = Journal(session)
 
     def end(self, number: int) -> None:
@@ -58,7 +58,7 @@ class ClientJournals:
         failures = (event.error for event in batch.events if isinstance(event, RequestFailure))
         return next((error for error in failures if isinstance(error, WorkerLostError)), None)
 
-    def resumed_sessions(self) -> dict[int, DecodeSession]:
+    def resumed_sessions(self) -> dict[int, RequestSession]:
         return {number: journal.restored_session() for number, journal in self._journals.items()}
 
     @property

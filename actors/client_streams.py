@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.protocol.step_report import StepTiming
@@ -21,7 +21,7 @@ class StepEvents:
     events: tuple[RequestEvent, ...]
     timing: StepTiming | None
     states: Mapping[int, bytes] = field(default_factory=dict)
-    """The session's state of each request that goes on (see `DecodeSession.export_state`), for a client's journal."""
+    """The session's state of each request that goes on (see `RequestSession.export_state`), for a client's journal."""
 
 
 class ClientStreams:
@@ -50,7 +50,7 @@ class ClientStreams:
             del self._queues[client]
             self.cancel(client, [number for owner, number in self._owners.values() if owner == client])
 
-    def submit(self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int]) -> None:
+    def submit(self, client: str, sessions: Mapping[int, RequestSession], losses: Mapping[int, int]) -> None:
         """See `Master.submit`. Raises ProtocolError if the client has no open stream."""
         queue = self._queues.get(client)
         if queue is None:

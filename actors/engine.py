@@ -17,7 +17,7 @@ from actors.master_status import MasterStatus
 from actors.ray_connection import LOCAL_RAY, RayConnection, ray_address
 from actors.ray_node import CHECK_S
 from actors.worker_handle import RunnerFactory
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import ClusterError
@@ -74,7 +74,7 @@ class RayEngine(Engine):
             started.callback(loop.call, engine.close)
             return cls(engine, loop, connection, started.pop_all())
 
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
+    def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
         """See `Engine.events`. Raises ClusterError if the engine is closed or Ray was shut down or ended on this
         node."""
         engine = self._running

@@ -25,7 +25,7 @@ from actors.start_phases import StartPhases
 from actors.steps_in_flight import StepsInFlight
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import RunnerFactory, WorkerInfo
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import (
     LopaError,
     ProtocolError,
@@ -108,7 +108,7 @@ class Master:
                 yield event
 
     async def submit(
-        self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int]
+        self, client: str, sessions: Mapping[int, RequestSession], losses: Mapping[int, int]
     ) -> None:
         """Queue requests under the client's own numbers. `losses`: `WorkerLostError.losses` of requests from a group
         that was lost. Raises ProtocolError without an open stream, or for a session that is finished already."""

@@ -26,7 +26,7 @@ class MasterStatus:
     in_flight: int = _metric("gauge", "lopa_slots_used", "Cache slots in use.")
     waiting: int = _metric("gauge", "lopa_requests_waiting", "Requests that wait for a slot in the group.")
     waiting_by_client: Mapping[str, int] = field(default_factory=dict)
-    """Of `waiting`, the requests of each client that has some; see `DecodeSession.client`."""
+    """Of `waiting`, the requests of each client that has some; see `RequestSession.client`."""
     steps: int = 0
     stalled_s: float = 0.0
     """Seconds since the step under way began; 0 while idle."""

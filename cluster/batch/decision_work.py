@@ -10,8 +10,7 @@ from cluster.openai.decisions.objects import DecisionObject
 from cluster.openai.decisions.request import DecisionRequest, DecisionsRequest
 from cluster.openai.errors import decision_error, invalid_value
 from cluster.typesafe.system_one import SystemOneRequest
-from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.decision_factory import DecisionTask, new_decision
 from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import RequestError
@@ -43,12 +42,13 @@ class DecisionWork:
             if not isinstance(line, OpenAILine):
                 raise
             raise request.as_error(decision_error(error)) from None
-        self.sessions: Sequence[DecodeSession] = (self._decision.session,)
+        self.sessions: Sequence[RequestSession] = (self._decision.session,)
 
     def add_step(self, index: int, event: RequestStep) -> None:
         self._decision.add(event)
 
-    def result(self, results: Sequence[GenerationResult]) -> LineResult:
+    def result(self, began: float) -> LineResult:
+        """The line's result, when its session has ended."""
         result, line = self._decision.result(), self.line
         response = self._request.respond(self._model, result)
         if isinstance(line, OpenAILine):

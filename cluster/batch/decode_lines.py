@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cluster.batch.decision_work import DECISION_URLS, DecisionWork
@@ -21,11 +22,11 @@ from cluster.batch.lines import (
 from cluster.batch.openai_line import OpenAIWork
 from cluster.batch.result_format import StepRecorder, result_as_dict
 from cluster.openai.errors import ApiError, api_error
-from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
+from lopa_ray.decoding.result import ResultBuilder, trace_step
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import LopaError, WorkerLostError
-from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.events import RequestFailure, RequestStep
 
 
 class PromptWork:
@@ -33,18 +34,21 @@ class PromptWork:
 
     def __init__(self, line: PromptLine, engine: Engine, *, raw: bool) -> None:
         """Raises LopaError for what cannot be decoded."""
-        self.line = line
+        self.line, self._engine = line, engine
         self._settings = engine.decode_settings(line.settings)
-        self.sessions: Sequence[DecodeSession] = (
-            engine.create_session(line.prompt, self._settings, raw=raw, parse_special=line.parse_special),
+        session = engine.create_session(
+            line.prompt, self._settings, raw=raw, parse_special=line.parse_special
         )
+        self.sessions = (session,)
+        self._builder = ResultBuilder(session)
 
     def add_step(self, index: int, event: RequestStep) -> None:
-        """The result has all that is needed."""
+        """Take in a step."""
+        self._builder.add_step(event.plan, event.outcome)
 
-    def result(self, results: Sequence[GenerationResult]) -> LineResult:
-        """The line's result, when its session has ended."""
-        (result,) = results
+    def result(self, began: float) -> LineResult:
+        """The line's result, when its session has ended. `began`: when all lines were submitted, by `perf_counter`."""
+        result = self._engine.result_of(self._builder, began)
         row = {**identity(self.line.line, self.line.id), **result_as_dict(result, self._settings)}
         return CompletedLine(self.line.line, row, result.tokens, result.steps)
 
@@ -72,8 +76,8 @@ def decode_lines(
         except (ApiError, LopaError) as error:
             finished[index] = _failed_line(line, error)
     of_session = [(index, at) for index, request in work.items() for at in range(len(request.sessions))]
-    sessions = [session for request in work.values() for session in request.sessions]
-    results: defaultdict[int, list[GenerationResult]] = defaultdict(list)
+    sessions: list[RequestSession] = [s for request in work.values() for s in request.sessions]
+    unfinished = Counter(index for index, _ in of_session)
     next_index = 0
 
     def pop_in_order() -> Iterator[LineResult]:
@@ -82,21 +86,29 @@ def decode_lines(
             yield finished.pop(next_index)
             next_index += 1
 
-    def on_event(number: int, event: RequestStep) -> None:
-        index, at = of_session[number]
-        work[index].add_step(at, event)
+    def end_session(index: int) -> None:
+        unfinished[index] -= 1
+        if not unfinished[index]:
+            finished[index] = work[index].result(began)
 
-    yield from pop_in_order()
     numbers = [lines[index].line for index, _ in of_session]
     on_step = None if recorder is None else recorder.listener(numbers)
-    for number, result in engine.run(sessions, on_step=on_step, on_event=on_event) if sessions else ():
-        index, _ = of_session[number]
-        if isinstance(result, Exception):
-            finished.setdefault(index, _failed_line(work[index].line, result))
+    began = time.perf_counter()
+    waiting = [number for number, session in enumerate(sessions) if not session.finished]
+    for number in set(range(len(sessions))).difference(waiting):
+        end_session(of_session[number][0])
+    yield from pop_in_order()
+    for event in engine.events([sessions[number] for number in waiting]) if waiting else ():
+        number = waiting[event.request_key]
+        index, at = of_session[number]
+        if isinstance(event, RequestFailure):
+            finished.setdefault(index, _failed_line(work[index].line, event.error))
         else:
-            results[index].append(result)
-            if len(results[index]) == len(work[index].sessions):
-                finished[index] = work[index].result(results[index])
+            work[index].add_step(at, event)
+            if on_step is not None:
+                on_step(number, trace_step(event.plan, event.outcome))
+            if event.outcome.finish_reason is not None:
+                end_session(index)
         yield from pop_in_order()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from cluster.batch.decision_work import DECISION_URLS
@@ -17,8 +17,6 @@ from cluster.openai.errors import api_error, invalid_value
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.responses.builder import ResponsesBuilder
 from cluster.openai.responses.request import ResponsesRequest
-from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import RequestError
 from lopa_ray.protocol.events import RequestStep
@@ -54,7 +52,8 @@ class OpenAIWork:
         self._builder.add(
             RequestAccepted(tuple(choice.prompt_tokens for choice in prompts), settings.max_new_tokens)
         )
-        self.sessions: Sequence[DecodeSession] = [choice.session for choice in self._choices]
+        self.sessions = [choice.session for choice in self._choices]
+        self._steps = 0
         for choice in self._choices:
             for output in choice.start():
                 self._builder.add(output)
@@ -73,12 +72,12 @@ class OpenAIWork:
 
     def add_step(self, index: int, event: RequestStep) -> None:
         choice = self._choices[index]
+        self._steps += 1
         if not choice.finished:  # a stop text may have ended it, while its session goes on
             for output in choice.add_step(event):
                 self._builder.add(output)
 
-    def result(self, results: Sequence[GenerationResult]) -> LineResult:
+    def result(self, began: float) -> LineResult:
+        """The line's result, when all its sessions have ended."""
         row = response_row(self.line, 200, self._builder.completion())
-        return CompletedLine(
-            self.line.line, row, self._builder.completion_tokens, sum(result.steps for result in results)
-        )
+        return CompletedLine(self.line.line, row, self._builder.completion_tokens, self._steps)

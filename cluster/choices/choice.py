@@ -52,13 +52,10 @@ class ChoiceState:
         self.finished = False
         self._request = request
         self._tokenizer = tokenizer
-        settings, vocabulary = session.settings, session.vocabulary
-        self._result = ResultBuilder(
-            len(session.prompt), settings, session.end_token_ids, with_trace=False, given=session.given
-        )
+        self._result = ResultBuilder(session)
         self._detokenizer = IncrementalDetokenizer(
             partial(tokenizer.decode, shown=answer_format.shown_tokens),
-            vocabulary.mask_token_id,
+            session.vocabulary.mask_token_id,
             session.end_token_ids,
             # A call that has to be valid is not cut.
             () if request.forced_tools else request.stop,

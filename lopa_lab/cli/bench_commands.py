@@ -36,7 +36,7 @@ TRANSPORTS = (*get_args(TransferName), "single_phase")
 
 ALL_TRANSPORTS = ",".join(TRANSPORTS)
 
-ALL_DECODERS = ",".join(name for name, decoder in DECODERS.items() if not decoder.session.denoises_canvases)
+ALL_DECODERS = ",".join(name for name, decoder in DECODERS.items() if decoder.fills_masks)
 """Those for models that fill masks, as the one in the package does."""
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, token_ids
 from lopa_lab.conformance.replayed import ReplayedRun, check, check_close
 from lopa_lab.conformance.row_settings import RowSettings
-from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.decoding.decoders.renoising import RenoisingSession, RenoisingSettings
+from lopa_ray.decoding.given_tokens import length_through_end
+from lopa_ray.decoding.noise import SeededNoise
 from lopa_ray.decoding.session import DecodeSession
 
 ENTROPY_TOLERANCE = 2e-4
@@ -42,7 +43,7 @@ def _canvas_length(row: dict[str, Any]) -> int:
         raise MalformedCaseError(f"canvases: {type(error).__name__}: {error}") from None
 
 
-class RecordedNoise:
+class RecordedNoise(SeededNoise):
     """The noise of a recorded decode, in place of that of a seed."""
 
     def __init__(self, row: dict[str, Any]) -> None:

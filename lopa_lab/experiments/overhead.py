@@ -133,7 +133,7 @@ def _decode(bench: Workbench, settings: GenerationSettings, question: str) -> di
     engine = bench.engine
     runner = engine.runner
     session = engine.create_session(question, settings)
-    builder = ResultBuilder(len(session.prompt), settings, session.end_token_ids, False)
+    builder = ResultBuilder(session)
     sums = dict.fromkeys(("branches", "plan", "pack", "verify", "commit", "select"), 0.0)
     for step in local_steps(engine, [session]):
         began = time.perf_counter()

@@ -8,7 +8,8 @@ row, and `score_rows` uses it. A filter is also a flag of `ScoringKind`, since g
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -35,6 +36,10 @@ MAX_GIVEN_PARTS = 1024
 
 CONSTRAINING = (*GUIDED, "bad_words")
 """Settings that make a constraint, which takes a while."""
+
+Conflict: TypeAlias = tuple[str, str | tuple[str, ...]]
+"""The setting that is wrong, and what the message says after its name; in parts: the whole message, as `SettingsError`
+takes it."""
 
 
 class GenerationSettings(StrictModel):
@@ -147,6 +152,14 @@ class GenerationSettings(StrictModel):
         return PromptAttention()
 
     @property
+    def refused(self) -> Mapping[str, str]:
+        """Settings that the decoder has no place for → why, with {} where the name stands once more.
+
+        Another value than the default is an error.
+        """
+        return {}
+
+    @property
     def constrained(self) -> bool:
         """Whether the answer's text has to match something, or may not have something in it."""
         return self.constraint_setting is not None
@@ -216,39 +229,38 @@ class GenerationSettings(StrictModel):
             StructuralTag.parse(value)
         return value
 
-    @model_validator(mode="after")
-    def _one_pattern_that_can_end(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        """Settings that contradict each other or the decoder; the first one is the error."""
+        for name, why in self.refused.items():
+            value = getattr(self, name)
+            if self.is_changed(name) and value not in ((), "") and not (name == "top_p" and value == 1.0):
+                got = "" if name in (*GUIDED, *GIVING) else f"got {value!r} "  # an answer's text may be long
+                before, after = why.split("{}")
+                lead = f": {got}with decoder {self.decoder}: {before}"
+                yield name, (SettingName(name), lead, SettingName(name), after)
         given = [name for name in GUIDED if getattr(self, name) is not None]
         if len(given) > 1:
             names = [part for name in given for part in (" and ", SettingName(name))]
-            raise SettingsError(
-                "got ", *names[1:], "; allowed: one of them; leave the others out", setting=given[0]
-            )
+            yield given[0], ("got ", *names[1:], "; allowed: one of them; leave the others out")
         if given and self.ignore_eos:
-            raise SettingsError(
-                "ignore_eos: got true with a pattern or schema (",
-                SettingName(given[0]),
-                "), whose answers end where the match does; leave ignore_eos out",
-                setting="ignore_eos",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_way_of_giving(self) -> Self:
+            why = "), whose answers end where the match does; leave ignore_eos out"
+            lead = "ignore_eos: got true with a pattern or schema ("
+            yield "ignore_eos", (lead, SettingName(given[0]), why)
         if self.given_parts and self.suffix:
-            raise SettingsError(
-                "suffix: got one with given_parts, which say what stands behind a hole as well; leave one of them out",
-                setting="suffix",
-            )
-        return self
+            why = "which say what stands behind a hole as well; leave one of them out"
+            yield "suffix", f": got one with given_parts, {why}"
+        if self.min_tokens > self.max_new_tokens:
+            name = SettingName("max_new_tokens")
+            lead = f"min_tokens ({self.min_tokens}) exceeds "
+            yield "min_tokens", (lead, name, f" ({self.max_new_tokens}); lower it")
+
+    def is_changed(self, name: str) -> bool:
+        """Whether a setting has another value than its default."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     @model_validator(mode="after")
-    def _min_fits_max(self) -> Self:
-        if self.min_tokens > self.max_new_tokens:
-            raise SettingsError(
-                f"min_tokens ({self.min_tokens}) exceeds ",
-                SettingName("max_new_tokens"),
-                f" ({self.max_new_tokens}); lower it",
-                setting="min_tokens",
-            )
+    def _nothing_conflicts(self) -> Self:
+        for setting, message in self.conflicts():
+            parts = (SettingName(setting), message) if isinstance(message, str) else message
+            raise SettingsError(*parts, setting=setting)
         return self

@@ -59,11 +59,11 @@ class DecisionResult:
     """For each question and each order of its values (see `DecisionSettings.rotations`) the log-likelihood of each
     value in nats, in the question's order, before temperature and normalisation."""
     input_tokens: int
-    """Tokens of the input, and of all questions behind it."""
+    """Tokens of the input, and of all its questions."""
     cached_tokens: int
-    """Those of the input that were not computed, since K/V of the same input were stored."""
+    """Tokens of the input that were not computed, since K/V of the same input were stored."""
     saved_tokens: int
-    """Those whose K/V were stored for later requests."""
+    """Tokens whose K/V were stored for later requests."""
     output_tokens: int
     """Positions that answer: the slots of all questions."""
     steps: int
@@ -92,7 +92,6 @@ def confidence_of(probabilities: Sequence[float]) -> float:
 
 
 def type_of(question: Question) -> DecisionType:
-    """The name of a question's type."""
     if isinstance(question, PredicateQuestion):
         return "predicate"
     return "choice" if isinstance(question, ChoiceQuestion) else "score"

@@ -24,7 +24,6 @@ class DecisionDefaults(NamedTuple):
 
 
 def temperature_key(decision_type: DecisionType) -> str:
-    """The name of a type's temperature in the file."""
     return f"{decision_type}_temperature"
 
 
@@ -32,15 +31,12 @@ def read_decision_defaults(folder: Path) -> DecisionDefaults:
     """What the checkpoint in `folder` recommends. Raises CheckpointError, which names the file."""
     file = folder / DECISIONS
     values = read_json(file) if file.exists() else {}
-    temperatures = {
-        kind: values.pop(temperature_key(kind))
-        for kind in get_args(DecisionType)
-        if temperature_key(kind) in values
-    }
+    keys: dict[DecisionType, str] = {kind: temperature_key(kind) for kind in get_args(DecisionType)}
+    temperatures = {kind: values.pop(key) for kind, key in keys.items() if key in values}
     for kind, value in temperatures.items():
         if not (isinstance(value, int | float) and 0 < value <= MAX_TEMPERATURE):
             raise CheckpointError(
-                f"{file}: {temperature_key(kind)}: got {value!r}; allowed: numbers above 0, up to "
+                f"{file}: {keys[kind]}: got {value!r}; allowed: numbers above 0, up to "
                 f"{MAX_TEMPERATURE:g}; correct it"
             )
     try:

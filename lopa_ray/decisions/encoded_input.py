@@ -19,14 +19,12 @@ NO_REASONING = {"enable_thinking": False}
 class EncodedInput:
     """An input's tokens, up to a token boundary between it and its questions.
 
-    With a chat template the input is the messages, and a question is one more message of the user's. A template that
-    takes no two of these in a row gets the question as the last paragraph of the user's message. Without a template the
-    messages are paragraphs.
+    With a chat template a question is one more message of the user's, or the last paragraph of that message where the
+    template takes no two of these in a row. Without a template the messages are paragraphs.
     """
 
     def __init__(self, tokenizer: Tokenizer, messages: Sequence[Message]) -> None:
-        """`messages` are as `read_messages` returns them. Raises PromptError for those that cannot be rendered or
-        encoded."""
+        """`messages`: from `read_messages`. Raises PromptError for messages that cannot be rendered or encoded."""
         self._tokenizer = tokenizer
         self._mark = QUESTION
         while any(self._mark in message["content"] for message in messages):
@@ -44,7 +42,6 @@ class EncodedInput:
         return self._encode(self._asked.replaced(self._mark, message))
 
     def label_ids(self, label: str) -> tuple[int, ...]:
-        """The tokens of an answer."""
         text = label if self._tokenizer.has_chat_template else f" {label}"
         return self._encode(RenderedChat(((text, None),)))
 

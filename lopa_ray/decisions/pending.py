@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from lopa_ray.config.decision_settings import DecisionType
 from lopa_ray.decisions.answers import DecisionResult, answer, type_of
 from lopa_ray.decisions.questions import Question
 from lopa_ray.decoding.decision_session import DecisionSession
-from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
 
 
 class PendingDecision:
@@ -22,32 +23,24 @@ class PendingDecision:
         orders: Sequence[Sequence[tuple[int, ...]]],
         temperatures: Mapping[DecisionType, float],
     ) -> None:
-        """`orders`: for each question those of its values, each of which is a question of the session. `temperatures`:
-        see `DecisionDefaults`."""
+        """`orders`: for each question the orders of its values, each of which is a question of the session."""
         self.session, self._questions, self._orders = session, questions, orders
         self._temperatures = temperatures
         self._began = time.perf_counter()
         self._logprobs: list[tuple[float, ...]] = []
         self._steps = self._forwards = self._cached = self._saved = 0
-        self.finished = False
 
-    def add_event(self, event: RequestEvent) -> None:
+    def add(self, event: RequestEvent) -> None:
         """Take in an event. Raises the error of a failure."""
         if isinstance(event, RequestFailure):
             raise event.error
-        self.add(event)
-
-    def add(self, event: RequestStep) -> None:
-        """Take in a step."""
         self._logprobs += event.outcome.candidate_logprobs
         self._steps += 1
         self._forwards += len(event.plan.branches)
         self._cached += event.cached_positions
         self._saved += event.saved_positions
-        self.finished = event.outcome.finish_reason is not None
 
     def result(self) -> DecisionResult:
-        """The answers, after the last step."""
         session, log_likelihoods = self.session, self._log_likelihoods()
         pairs = zip(self._questions, log_likelihoods, strict=True)
         return DecisionResult(
@@ -66,16 +59,12 @@ class PendingDecision:
         )
 
     def _log_likelihoods(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """See `DecisionResult.log_likelihoods`."""
-        at, asked, results = 0, iter(self.session.questions), []
-        for orders in self._orders:
-            of_question = []
-            for order in orders:
-                slot = next(asked).slot
-                count = len(slot.candidates_by_prefix)
-                listed = slot.log_likelihoods(self._logprobs[at : at + count])
-                at += count
-                by_value = dict(zip(order, listed, strict=True))
-                of_question.append(tuple(by_value[index] for index in range(len(order))))
-            results.append(tuple(of_question))
-        return tuple(results)
+        asked, logprobs = iter(self.session.questions), iter(self._logprobs)
+
+        def of_order(order: tuple[int, ...]) -> tuple[float, ...]:
+            slot = next(asked).slot
+            listed = slot.log_likelihoods(list(islice(logprobs, len(slot.candidates_by_prefix))))
+            by_value = dict(zip(order, listed, strict=True))
+            return tuple(by_value[index] for index in range(len(order)))
+
+        return tuple(tuple(map(of_order, orders)) for orders in self._orders)

@@ -72,7 +72,6 @@ Question: TypeAlias = PredicateQuestion | ChoiceQuestion | ScoreQuestion
 
 
 def options_of(question: ChoiceQuestion | ScoreQuestion) -> tuple[Option, ...]:
-    """The choices or levels of a question."""
     given = question.choices if isinstance(question, ChoiceQuestion) else question.levels
     return tuple(option if isinstance(option, Option) else Option(option) for option in given)
 
@@ -119,7 +118,6 @@ def check_questions(questions: Sequence[Question]) -> None:
 
 
 def field_error(field: str, message: str) -> PromptError:
-    """A PromptError that names a field."""
     error = PromptError(f"{field}: {message}")
     error.setting = field
     return error

@@ -1,13 +1,8 @@
 """AnswerSlot: the masked positions that answer a question, and the log-likelihood of each value that may stand there.
 
-The slot is as long as the longest value, and a token that ends answers closes shorter ones. A value's log-likelihood is
-the chain from left to right:
-
-    Σ over its tokens log p(token | the value's earlier tokens filled in, the rest of the slot masked)
-
-All prefixes of all values are known beforehand, so each distinct one is a forward of one step. This is the
-factorisation in one order, which a diffusion model's own marginals need not agree with; for values of one token it is
-the model's marginal.
+The slot is as long as the longest value; a token that ends answers closes shorter ones. A value's log-likelihood is Σ
+over its tokens log p(token | the value's earlier tokens filled in, the rest of the slot masked). All prefixes are known
+beforehand, so one step evaluates them all. A diffusion model's own marginals need not agree with this factorisation.
 """
 
 from __future__ import annotations
@@ -39,7 +34,6 @@ class AnswerSlot:
 
     @property
     def length(self) -> int:
-        """Positions of the slot."""
         return max(map(len, self.values))
 
     @property

@@ -22,8 +22,8 @@ class BlockState(Enum):
 class Block:
     """A span of the canvas that is filled, then cached, as one.
 
-    `complete` is sticky and set once the block before is decided far enough; a complete
-    block falls back to its best position when nothing passes the confidence threshold.
+    `complete` is set once the block before is decided far enough, and stays: a complete block falls back to its best
+    position when nothing passes the threshold.
     """
 
     start: int
@@ -38,18 +38,9 @@ class Block:
         size = self.stop - self.start
         return (size - self.masks) / size if size else 1.0
 
-    def copy(self) -> Block:
-        """An independent copy."""
-        return Block(self.start, self.stop, self.masks, self.state, self.complete)
-
-    def view(self) -> BlockView:
-        """A frozen copy for traces."""
-        return BlockView(self.start, self.stop, self.state.value, self.masks, self.complete)
-
 
 class BlockCanvas:
-    """The ids of prompt and blocks of one branch. The prompt is block 0, or what of it is not in the first answer's
-    block."""
+    """The ids of prompt and blocks of one branch. Block 0 is the prompt, less what the first block has of it."""
 
     def __init__(
         self, prompt: list[int], mask_id: int, remainder: int = 0, beginning: Sequence[int] = ()
@@ -64,12 +55,11 @@ class BlockCanvas:
         self.blocks = [Block(0, stop, 0, state, complete=True)]
 
     def copy(self) -> BlockCanvas:
-        """An independent copy."""
         copied = object.__new__(BlockCanvas)
         copied.ids = self.ids.copy()
         copied.mask_id = self.mask_id
         copied.prompt_len = self.prompt_len
-        copied.blocks = [block.copy() for block in self.blocks]
+        copied.blocks = [Block(b.start, b.stop, b.masks, b.state, b.complete) for b in self.blocks]
         return copied
 
     def __len__(self) -> int:
@@ -77,17 +67,14 @@ class BlockCanvas:
 
     @property
     def generated(self) -> list[int]:
-        """Ids after the prompt, masks included."""
         return self.ids[self.prompt_len :]
 
     def masked_positions(self, block: Block) -> list[int]:
-        """Masked positions of a block, ascending."""
         ids, mask = self.ids, self.mask_id  # looked up once: planning reads these more than anything else
         return [position for position in range(block.start, block.stop) if ids[position] == mask]
 
     @property
     def masks(self) -> int:
-        """Number of masked positions."""
         return sum(block.masks for block in self.blocks)
 
     @property
@@ -120,24 +107,19 @@ class BlockCanvas:
         self.ids[position] = token
 
     def with_fills(self, fills: tuple[Fill, ...]) -> BlockCanvas:
-        """A copy with a fill set put in."""
         copied = self.copy()
         for position, token in fills:
             copied.fill(position, token)
         return copied
 
-    def append_block(self, size: int) -> None:
-        """Grow by one block of masks, behind what the prompt has in it."""
-        start = self.blocks[-1].stop
-        masks = start + size - len(self.ids)
-        self.ids.extend([self.mask_id] * masks)
-        self.blocks.append(Block(start, start + size, masks=masks))
-
     def grow(self, block_size: int, limit: int) -> None:
-        """Append a block, cut so that the canvas never exceeds `limit` positions, if there is room for any."""
-        room = limit - self.blocks[-1].stop
-        if room > 0:
-            self.append_block(min(block_size, room))
+        """Append a block of masks, behind what the prompt has in it, if there is room; the canvas ends at `limit`."""
+        start = self.blocks[-1].stop
+        stop = min(start + block_size, limit)
+        if stop > start:
+            masks = stop - len(self.ids)
+            self.ids.extend([self.mask_id] * masks)
+            self.blocks.append(Block(start, stop, masks=masks))
 
     def mark_complete(self, threshold: float) -> None:
         """Mark each block complete whose predecessor is decided to `threshold`."""
@@ -146,10 +128,8 @@ class BlockCanvas:
                 block.complete = True
 
     def mark_to_cache(self, editable: Container[int] = ()) -> None:
-        """ACTIVE → TO_CACHE for every block without masks that has no active block before it.
-
-        `editable`: starts of blocks that stay active, because later steps may edit their tokens.
-        """
+        """ACTIVE → TO_CACHE for every block without masks that has no active block before it. Blocks that start at one
+        of `editable` stay active, because later steps may edit their tokens."""
         for block in self.blocks:
             if block.state is BlockState.ACTIVE:
                 if block.masks or block.start in editable:
@@ -163,5 +143,4 @@ class BlockCanvas:
                 block.state = BlockState.IN_CACHE
 
     def block_views(self) -> tuple[BlockView, ...]:
-        """Frozen copies of all blocks."""
-        return tuple(block.view() for block in self.blocks)
+        return tuple(BlockView(b.start, b.stop, b.state.value, b.masks, b.complete) for b in self.blocks)

@@ -1,35 +1,65 @@
-"""How many branches a request gets in a step. Nothing else decides it.
+"""How many branches a request gets in a step. Nothing else decides it; the number of workers plays no part.
 
-`fixed` gives what the request asks for: its tokens then depend on nothing but itself. So they do with
-`num_branches` auto, which follows the request's own steps.
-`load` shares a number of branches (`max_branches`) among the requests in flight: few get many each, many get
-few. Their tokens then depend on the load, unless exact verified lookahead keeps those of one branch. How many workers
-there are plays no part.
+With branch_budget `fixed` the tokens of a request depend on nothing but itself, also with `num_branches` auto, which
+follows the request's own steps. `load` shares `max_branches` among the requests in flight: the tokens then depend on
+the load, unless exact verified lookahead keeps the tokens of one branch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.branch_settings import BranchSettings
+
+MAX_BRANCHES = 1024
+
+NumBranches = Annotated[int, Field(ge=1, le=MAX_BRANCHES)] | Literal["auto"]
 
 
-def requested_branches(settings: GenerationSettings) -> int:
-    """The largest number of branches that the settings allow; 1 for decoders that evaluate one."""
-    return settings.branch_limit if isinstance(settings, BranchSettings) else 1
+class BranchSettings(GenerationSettings):
+    """How many branches a step has, for a decoder's settings to build on."""
+
+    num_branches: NumBranches = 1
+    """Branches per step, the anchor included; 1 is plain decoding. auto: max_branches at most, as many as have paid off
+    in this request's own steps; where branches are drafts, as many as are probable enough."""
+
+    max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
+    """Most branches per step where num_branches is auto; and with branch_budget load, of all requests in flight."""
+
+    branch_budget: Literal["fixed", "load"] = "fixed"
+    """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend on the
+    load, unless branches are drafts of which exactly the right ones count: then the number of steps does."""
+
+    @property
+    def branch_limit(self) -> int:
+        return self.max_branches if self.num_branches == "auto" else self.num_branches
+
+    @field_validator("num_branches", mode="before")
+    @classmethod
+    def _number_or_auto(cls, value: Any) -> Any:
+        """One message, where each half of the type would have its own."""
+        number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BRANCHES
+        if not (number or value == "auto"):
+            raise ValueError(f"got {value!r}; allowed: a whole number from 1 to {MAX_BRANCHES}, or auto")
+        return value
 
 
-def branches_in_step(settings: GenerationSettings, in_flight: int) -> int:
-    """Branches of one request in the coming step, the anchor included; at least 1. `in_flight`: requests in all.
+def branches_in_step(settings: GenerationSettings, in_flight: int | None) -> int:
+    """Branches of one request in the coming step, the anchor included; at least 1. `in_flight`: requests in all; None:
+    the settings alone decide.
 
-    It is the most that a request with `num_branches` auto has in that step; see `AutoBudget`.
+    A request with `num_branches` auto may have fewer; see `AutoBudget`.
     """
-    requested = requested_branches(settings)
-    if isinstance(settings, BranchSettings) and settings.branch_budget == "load":
-        return max(1, min(requested, settings.max_branches // max(1, in_flight)))
-    return requested
+    if not isinstance(settings, BranchSettings):
+        return 1
+    limit = settings.branch_limit
+    if in_flight is None or settings.branch_budget == "fixed":
+        return limit
+    return max(1, min(limit, settings.max_branches // max(1, in_flight)))
 
 
 INITIAL_BRANCHES = 4
@@ -42,15 +72,13 @@ MIN_WIN_MARGIN = 0.005
 class AutoBudget:
     """Branches of one request, from the branch confidences of its own steps and nothing else.
 
-    Forks are ordered by the confidence of the token that they add. If the second half of them beats the
-    first half and the anchor by more than `MIN_WIN_MARGIN`, many branches have paid off, and the
-    next step has half as many again. If not, it has one less.
+    If the second half of the forks, in order of creation confidence, beats the first half and the anchor by more than
+    `MIN_WIN_MARGIN`, the next step has half as many branches again. If not, it has one less.
     """
 
     def __init__(self, max_branches: int) -> None:
         self._max_branches = max_branches
         self.num_branches = min(max_branches, INITIAL_BRANCHES)
-        """Branches of the next step, the anchor included: from 2 (if that many are allowed) to `max_branches`."""
 
     def observe(self, confidences: Sequence[float]) -> None:
         """Take in the branch confidences of a step: the forks', best creation confidence first, then the anchor's."""

@@ -1,8 +1,5 @@
-"""Branch confidence: how a branch is scored by its still empty positions.
-
-A metric is a function of the ranking scores c_1 .. c_n of a branch's masked positions, in the order of
-their positions; registering it in `METRICS` makes it a legal value of the `branch_confidence` setting.
-"""
+"""Branch confidence: metrics of the ranking scores c_1 .. c_n of a branch's masked positions, in the order of
+positions."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
-
-from lopa_ray.errors import SettingsError
 
 BranchConfidence: TypeAlias = Callable[[Sequence[float]], float]
 """Scores (at least one) of a branch's masked positions → the branch's confidence."""
@@ -40,11 +35,8 @@ def bottom(ratio: float) -> BranchConfidence:
 
 
 def window(size: float, ratio: float = 0.1) -> BranchConfidence:
-    """Mean of the max(1, ⌊m · ratio⌋) lowest of the m = n - size + 1 means of `size` successive scores.
-
-    (DeepConf's bottom share of group confidences; with ratio 0 its lowest group confidence.) Fewer than
-    `size` scores are one window.
-    """
+    """Mean of the max(1, ⌊m · ratio⌋) lowest of the m = n - size + 1 means of `size` successive scores (DeepConf's
+    group confidences). Fewer than `size` scores are one window."""
     length = _whole_number("size", size)
     mean_of_lowest = bottom(ratio)
 
@@ -79,10 +71,7 @@ def geometric() -> BranchConfidence:
 
 
 def length_corrected(alpha: float) -> BranchConfidence:
-    """(Σ ln c_i) ÷ n^α; between the logarithm of the product (α = 0) and that of the geometric mean (α = 1).
-
-    Raises ValueError for an α outside of [0, 1].
-    """
+    """(Σ ln c_i) ÷ n^α, α in [0, 1]. Raises ValueError for another one."""
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}")
     return lambda scores: math.fsum(math.log(max(c, LOG_FLOOR)) for c in scores) / len(scores) ** alpha
@@ -103,35 +92,26 @@ PROBABILITIES_ONLY = ("product", "geometric", "length_corrected")
 """Metrics that multiply scores, which makes no sense of negative ones."""
 
 
-def check_metric(text: str, ranking: str) -> None:
-    """Raise SettingsError for a metric that can do nothing with the ranking's scores."""
-    name = text.partition("(")[0].strip()
-    if name in PROBABILITIES_ONLY and ranking == "neg_entropy":
-        raise SettingsError(
-            f"branch_confidence {text} multiplies scores, but ranking neg_entropy has negative ones; use ranking "
-            "probability or margin, or branch_confidence mean",
-            setting="branch_confidence",
-        )
+def fits_ranking(text: str, ranking: str) -> bool:
+    """Whether a metric can do something with the ranking's scores."""
+    return ranking != "neg_entropy" or text.partition("(")[0].strip() not in PROBABILITIES_ONLY
 
 
 def parse_metric(text: str) -> BranchConfidence:
-    """Metric from its written form, `name` or `name(number, ...)`.
-
-    Raises ValueError for an unknown name, arguments that are no numbers, or out of range.
-    """
+    """Metric from its written form, `name` or `name(number, ...)`. Raises ValueError for anything else."""
     match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", text.strip())
     if match is None or match[1] not in METRICS:
         raise ValueError(
             f"{text!r} is not a branch confidence; allowed: {', '.join(METRICS)}, written name(number)"
         )
+    metric, parts = METRICS[match[1]], match[2].split(",") if match[2] else []
     try:
-        arguments = [float(part) for part in match[2].split(",")] if match[2] else []
+        arguments = [float(part) for part in parts]
     except ValueError:
         raise ValueError(f"got {text!r}; allowed: numbers as arguments, as in bottom(0.3)") from None
     try:
-        return METRICS[match[1]](*arguments)
+        return metric(*arguments)
     except TypeError:
-        parameters = ", ".join(inspect.signature(METRICS[match[1]]).parameters)
-        raise ValueError(
-            f"got {text!r}; allowed: {match[1]}{f'({parameters})' if parameters else ''}"
-        ) from None
+        parameters = ", ".join(inspect.signature(metric).parameters)
+        allowed = f"{match[1]}({parameters})" if parameters else match[1]
+        raise ValueError(f"got {text!r}; allowed: {allowed}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, count, islice, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.protocol.outcome import Decision
@@ -26,18 +26,16 @@ class PositionScore(NamedTuple):
 
     @property
     def decision(self) -> Decision:
-        """The decision that filling the position makes."""
         report, at = self.report, self.row
+        position, token, logprob = report.positions.item(at), report.tokens.item(at), report.logprobs.item(at)
         tops: tuple[tuple[int, float], ...] = ()
         if report.top_tokens.size:
             tops = tuple(zip(report.top_tokens[at].tolist(), report.top_logprobs[at].tolist(), strict=True))
-        return Decision(
-            report.positions.item(at),
-            report.tokens.item(at),
-            self.probability,
-            report.logprobs.item(at),
-            tops,
-        )
+        return Decision(position, token, self.probability, logprob, tops)
+
+
+Scores: TypeAlias = dict[int, PositionScore]
+"""Position → its scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,6 @@ class Fork:
 
     @property
     def fills(self) -> tuple[Fill, ...]:
-        """Positions and tokens."""
         return tuple(decision.fill for decision in self.decisions)
 
 
@@ -58,31 +55,22 @@ ANCHOR = Fork(decisions=(), creation_confidence=1.0)
 """The anchor itself, which adds nothing."""
 
 
-def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
-    """Index a report by absolute position."""
+def scores_by_position(report: BranchReport) -> Scores:
     scores = map(
         PositionScore, report.probabilities.tolist(), report.scores.tolist(), repeat(report), count()
     )
     return dict(zip(report.positions.tolist(), scores, strict=True))
 
 
-def is_forced(constraint_state: ConstraintState | None, position: int) -> bool:
-    """Whether a constraint leaves one token alone for a position."""
-    return constraint_state is not None and constraint_state.is_forced(position)
-
-
 def lookahead_forks(
     masked: Iterable[int],
-    scores: dict[int, PositionScore],
+    scores: Scores,
     max_forks: int,
     constraint_state: ConstraintState | None = None,
     tokens_per_fork: int = 1,
 ) -> list[Fork]:
-    """The `max_forks` best-ranked positions still masked after the anchor's fill, best first.
-
-    Each is one fork, if a constraint allows it. Equal scores keep their order. With two tokens per fork these are the
-    pairs of positions with the highest mean scores; where one position is masked, it is a fork alone.
-    """
+    """A fork for each of the `max_forks` best-ranked masked positions that a constraint allows, best first, or with two
+    tokens per fork for the pairs with the highest mean scores. Equal scores keep their order."""
     ranked = sorted(masked, key=lambda p: -scores[p].score)
     forks: Iterable[Fork] = (_fork((scores[p],)) for p in ranked)
     if tokens_per_fork == 2 and len(ranked) > 1:
@@ -101,12 +89,11 @@ def _fork(scores: tuple[PositionScore, ...]) -> Fork:
 
 
 def filter_by_constraint(
-    constraint_state: ConstraintState | None, decisions: Sequence[Decision], scores: dict[int, PositionScore]
+    constraint_state: ConstraintState | None, decisions: Sequence[Decision], scores: Scores
 ) -> list[Decision]:
-    """Those of `decisions` that a constraint allows together, in their order; all without a constraint.
+    """The decisions that a constraint allows together, in their order; all without a constraint.
 
-    Each alone leaves a way to a matching answer, but two may leave none. So they are put into `constraint_state`
-    best-ranked first, each if it is still allowed. The first always is.
+    Each alone leaves a way to a matching answer, but two may leave none: the best-ranked ones come first.
     """
     if constraint_state is None:
         return list(decisions)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
-from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.decoding.answer_slot import AnswerSlot
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_checks import check_known
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import PromptError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
@@ -38,7 +37,6 @@ class QuestionTokens:
 
     @property
     def length(self) -> int:
-        """Positions of question and slot."""
         return len(self.asked) + self.slot.length
 
 
@@ -52,19 +50,12 @@ class DecisionLane:
     """The tokens that follow the prefix in a value."""
 
 
-class DecisionSession(DecodeSession):
-    """One input's questions. `StepOutcome.candidate_logprobs` of all steps are those of `lanes`, in order.
-
-    No position is filled: `generated` is empty.
-    """
+class DecisionSession(RequestSession):
+    """One input's questions, as lanes. `StepOutcome.candidate_logprobs` of all steps are those of `lanes`, in order."""
 
     immutable_attributes: ClassVar[tuple[str, ...]] = (
-        *DecodeSession.immutable_attributes,
-        "questions",
-        "attention",
-        "joint",
-        "max_step_rows",
-        "lanes",
+        *RequestSession.immutable_attributes,
+        *("questions", "lanes", "attention", "stored_end", "longest_lane", "max_step_rows"),
     )
 
     def __init__(
@@ -80,54 +71,35 @@ class DecisionSession(DecodeSession):
         """`prompt` is the input. With `joint` each lane computes it anew, so that it sees the question too, as far as
         `attention` allows.
 
-        Raises PromptError as `DecodeSession` does, for no questions, and for an empty question or one with an id that
+        Raises PromptError as `RequestSession` does, for no questions, and for an empty question or one with an id that
         is none or the mask token's.
         """
         if not questions:
             raise PromptError("got no questions; add one")
         for index, question in enumerate(questions):
-            _check_tokens(question, index, vocabulary)
+            if not question.asked:
+                raise PromptError(f"question {index} is empty; give at least one token")
+            check_known(question.asked, vocabulary, f"question {index}")
+            for value in question.slot.values:
+                check_known(value, vocabulary, f"question {index}")
+        longest = max(question.length for question in questions)
+        super().__init__(prompt, vocabulary, longest)
         self.questions = tuple(questions)
-        self.attention, self.joint, self.max_step_rows = attention, joint, max_step_rows
-        # No decoder has this name: a user cannot ask for it.
-        longest = max(question.length for question in self.questions)
-        super().__init__(prompt, GenerationSettings(decoder="decision", max_new_tokens=longest), vocabulary)
-
-    def _begin(self) -> None:
+        self.lanes = tuple(
+            DecisionLane(question, prefix, candidates)
+            for question in questions
+            for prefix, candidates in question.slot.candidates_by_prefix.items()
+        )
+        self.attention, self.max_step_rows = attention, max_step_rows
+        self.stored_end = 0 if joint else attention.stored_end(len(prompt))
+        """End of the part of the input whose K/V all lanes read."""
+        self.longest_lane = max(self.stored_end, self.max_len - self.stored_end)
+        """Rows of the longest branch of any step."""
         self._evaluated = 0
         """Lanes that steps have evaluated."""
         self._is_stored = self.stored_end == 0
         """Whether the input's K/V are stored, or about to be by the coming step's commit."""
         self._commit: Commit | None = None
-
-    @cached_property
-    def lanes(self) -> tuple[DecisionLane, ...]:
-        """All lanes, question by question."""
-        return tuple(
-            DecisionLane(question, prefix, candidates)
-            for question in self.questions
-            for prefix, candidates in question.slot.candidates_by_prefix.items()
-        )
-
-    @property
-    def stored_end(self) -> int:
-        """End of the part of the input whose K/V all lanes read."""
-        return 0 if self.joint else self.attention.stored_end(len(self.prompt))
-
-    @property
-    def longest_lane(self) -> int:
-        """Rows of the longest branch of any step."""
-        return max(self.stored_end, self.max_len - self.stored_end)
-
-    @property
-    def generated(self) -> list[int]:
-        """Nothing is filled in."""
-        return []
-
-    @property
-    def exhausted(self) -> bool:
-        """Every lane is evaluated."""
-        return self._evaluated == len(self.lanes)
 
     @property
     def step_limit(self) -> int:
@@ -135,7 +107,7 @@ class DecisionSession(DecodeSession):
         return 1 + len(self.lanes)
 
     def _finish_reason(self) -> FinishReason | None:
-        return "stop" if self.exhausted else None
+        return "stop" if self._evaluated == len(self.lanes) else None
 
     def _plan(self, num_branches: int) -> Plan:
         """Lanes are all needed, so their number in a step follows from their rows."""
@@ -203,15 +175,3 @@ class DecisionSession(DecodeSession):
             candidate_logprobs=logprobs,
             commit=commit,
         )
-
-
-def _check_tokens(question: QuestionTokens, index: int, vocabulary: Vocabulary) -> None:
-    """Raises PromptError for an empty question, for ids outside of the vocabulary, and for the mask token."""
-    if not question.asked:
-        raise PromptError(f"question {index} is empty; give at least one token")
-    for token in (*question.asked, *(token for value in question.slot.values for token in value)):
-        if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
-            raise PromptError(
-                f"question {index} has the token {token}; allowed: ids 0 to {vocabulary.size - 1} but for the mask "
-                f"token ({vocabulary.mask_token_id})"
-            )

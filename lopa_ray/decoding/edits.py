@@ -8,13 +8,18 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import Field
 
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.step_report import BranchReport
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+
+REFUSED_WITH_EDITS: dict[str, str] = {
+    "lookahead": "a draft of a later step assumes tokens that an edit may replace; use lookahead lopa or leave {} out",
+    **dict.fromkeys(PENALTIES, "a token would count against itself where it is scored again; leave {} out"),
+}
+"""Settings that tokens which change contradict; see `GenerationSettings.refused`."""
 
 
 class EditSettings(LookaheadSettings):
@@ -24,29 +29,12 @@ class EditSettings(LookaheadSettings):
     """With edits: most forward passes that edit a block without masks."""
 
 
-def check_edits_can_be_made(settings: LookaheadSettings, what: str) -> None:
-    """Raises SettingsError for settings that tokens which change contradict. `what` makes the edits."""
-    if settings.lookahead == "verified":
-        raise SettingsError(
-            f"lookahead verified with {what}: a draft of a later step assumes tokens that an edit may replace; use "
-            "lookahead lopa or leave lookahead out",
-            setting="lookahead",
-        )
-    for name in PENALTIES:
-        if (value := getattr(settings, name)) != type(settings).model_fields[name].default:
-            raise SettingsError(
-                f"{name} {value} with {what}: a token would count against itself where it is scored again; leave "
-                f"{name} out",
-                setting=name,
-            )
-
-
 def report_of_masks(report: BranchReport, ids: Sequence[int], mask: int) -> BranchReport:
     """The rows of a report whose positions are masked in `ids`, the tokens of the branch from position 0 on."""
     return report.select(np.array([ids[p] == mask for p in report.positions.tolist()], np.bool_))
 
 
-def edits(scores: dict[int, PositionScore], ids: Sequence[int], mask: int) -> Iterator[Decision]:
+def edits(scores: Scores, ids: Sequence[int], mask: int) -> Iterator[Decision]:
     """The most likely token of each decided position of `ids` that has another one."""
     for position, score in scores.items():
         if ids[position] not in (mask, score.report.tokens.item(score.row)):
@@ -57,10 +45,9 @@ class BlockEdits(NamedTuple):
     """What the steps on a block have left of it, where several blocks are edited at the same time."""
 
     steps: int = 0
-    """Steps in which it was active."""
     post_steps: int = 0
-    """Those that began without a mask in it."""
+    """Steps that began without a mask in it."""
     changed: bool = True
-    """Whether the last one filled or edited anything in it."""
+    """Whether the last step filled or edited anything in it."""
     stability: float = 0.0
-    """The share of its tokens before the last step which that found most likely."""
+    """The share of its tokens before the last step which that step found most likely."""

@@ -1,7 +1,6 @@
-"""Filling rules: which positions a call fills, by the scores of the masked ones. Papers and settings say remasking too.
+"""Unmasking rules: which positions a call fills, by the scores of the masked ones. Papers and settings say remasking.
 
-Every rule gives positions; equal scores keep their order. The session decides the
-result, as far as a constraint allows it.
+Equal scores keep their order. The session decides the positions, as far as a constraint allows it.
 """
 
 from __future__ import annotations
@@ -13,32 +12,26 @@ from itertools import takewhile
 import numpy as np
 
 from lopa_ray.decoding.block_canvas import BlockCanvas
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 from lopa_ray.protocol.keyed_random import keyed_uniform
 
 POSITION_SEED = 0x5EED
 """Keeps draws of positions apart from draws of tokens, which share a request's seed."""
 
 
-def rank_by_score(scores: dict[int, PositionScore]) -> list[int]:
+def rank_by_score(scores: Scores) -> list[int]:
     """All positions, best ranked first."""
     return sorted(scores, key=lambda p: -scores[p].score)
 
 
-def select_above_threshold(
-    scores: dict[int, PositionScore], threshold: float, max_count: int | None = None
-) -> list[int]:
+def select_above_threshold(scores: Scores, threshold: float, max_count: int | None = None) -> list[int]:
     """Those of the `max_count` best ranked with at least probability `threshold`, or the best one (Fast-dLLM)."""
     best = rank_by_score(scores)[:max_count]
     return [p for p in best if scores[p].probability >= threshold] or best[:1]
 
 
 def select_near_anchors(
-    scores: dict[int, PositionScore],
-    threshold: float,
-    relaxed_threshold: float,
-    radius: int,
-    max_count: int | None = None,
+    scores: Scores, threshold: float, relaxed_threshold: float, radius: int, max_count: int | None = None
 ) -> list[int]:
     """The best one, and those of the `max_count` best ranked with at least probability `threshold`, or
     `relaxed_threshold` within `radius` positions of one that has the former (LocalLeap, arXiv 2510.07081)."""
@@ -50,26 +43,21 @@ def select_near_anchors(
     ]
 
 
-def select_above_threshold_or_count(
-    scores: dict[int, PositionScore], threshold: float, min_count: int
-) -> list[int]:
+def select_above_threshold_or_count(scores: Scores, threshold: float, min_count: int) -> list[int]:
     """All with probability above `threshold`, or the `min_count` best ranked if these are more (SDAR)."""
     sure = [p for p in scores if scores[p].probability > threshold]
     return sure if len(sure) >= min_count else rank_by_score(scores)[:min_count]
 
 
-def select_leading(scores: dict[int, PositionScore], threshold: float) -> list[int]:
+def select_leading(scores: Scores, threshold: float) -> list[int]:
     """All before the first, from the left, whose probability is below `threshold`, or the leftmost one (DMax)."""
     positions = sorted(scores)
     return list(takewhile(lambda p: scores[p].probability >= threshold, positions)) or positions[:1]
 
 
-def select_by_block(canvas: BlockCanvas, scores: dict[int, PositionScore], threshold: float) -> list[int]:
-    """The usual confidence rule, block by block (LoPA, section 3; D2F, section 4.3).
-
-    In every active block each position with probability strictly above `threshold` is filled. Where none is, a complete
-    block fills its best-ranked position (the first of equals) and an incomplete one nothing.
-    """
+def select_by_block(canvas: BlockCanvas, scores: Scores, threshold: float) -> list[int]:
+    """In every active block all with probability above `threshold`; where there is none, in a complete block the best
+    ranked (LoPA, section 3; D2F, section 4.3)."""
     positions: list[int] = []
     for block in canvas.active:
         masked = canvas.masked_positions(block)
@@ -80,34 +68,26 @@ def select_by_block(canvas: BlockCanvas, scores: dict[int, PositionScore], thres
     return positions
 
 
-def select_by_factor(scores: dict[int, PositionScore], factor: float) -> list[int]:
-    """The n best ranked, n ≥ 1 as large as probability c_n ≥ 1 - factor ÷ (n + 1) holds throughout (Fast-dLLM).
-
-    Where only the last one fails it is filled as well; the published code does that.
-    """
+def select_by_factor(scores: Scores, factor: float) -> list[int]:
+    """The n best ranked, n ≥ 1 as large as probability c_n ≥ 1 - factor ÷ (n + 1) holds throughout (Fast-dLLM). Where
+    only the last one fails it is filled as well; the published code does that."""
     best = rank_by_score(scores)
     fails = (n for n, p in enumerate(best[1:], 1) if scores[p].probability < 1 - factor / (n + 2))
     count = next(fails, len(best))
     return best if count == len(best) - 1 else best[:count]
 
 
-def select_within_entropy(scores: dict[int, PositionScore], max_entropy: float) -> list[int]:
-    """The surest ones whose entropies sum up to less than `max_entropy`, or the surest (JetEngine).
-
-    Scores must be those of ranking neg_entropy.
-    """
+def select_within_entropy(scores: Scores, max_entropy: float) -> list[int]:
+    """The surest ones whose entropies sum up to less than `max_entropy`, or the surest (JetEngine). Scores must be of
+    ranking neg_entropy."""
     best = rank_by_score(scores)
     total = np.cumsum([-scores[p].score for p in best])
     return best[: max(1, int((total < max_entropy).sum()))]
 
 
-def sample_by_score(
-    scores: dict[int, PositionScore], count: int, temperature: float, seed: int, step: int
-) -> list[int]:
-    """`count` positions drawn without replacement from softmax(score ÷ temperature) (Dream's alg_temp).
-
-    The best of score ÷ temperature + Gumbel noise are such a draw. An infinite temperature draws evenly.
-    """
+def sample_by_score(scores: Scores, count: int, temperature: float, seed: int, step: int) -> list[int]:
+    """`count` positions drawn without replacement from softmax(score ÷ temperature) (Dream's alg_temp): the best of
+    score ÷ temperature + Gumbel noise. An infinite temperature draws evenly."""
 
     def noisy(position: int) -> float:
         uniform = max(keyed_uniform(seed ^ POSITION_SEED, step, position), 2.0**-54)
@@ -116,19 +96,15 @@ def sample_by_score(
     return sorted(scores, key=lambda p: -noisy(p))[:count]
 
 
-def sample_independently(
-    scores: dict[int, PositionScore], probability: float, seed: int, step: int
-) -> list[int]:
+def sample_independently(scores: Scores, probability: float, seed: int, step: int) -> list[int]:
     """Every position for itself, with the same probability (Dream's origin)."""
     return [p for p in scores if keyed_uniform(seed ^ POSITION_SEED, step, p) < probability]
 
 
 @lru_cache(16)
 def dream_fill_fractions(steps: int, eps: float) -> tuple[np.float32, ...]:
-    """Per call, the fraction of the positions still masked that Dream's schedule fills; the last call fills all.
-
-    Computed in float32, as published: the product with the number of masks is cut to an integer.
-    """
+    """Per call, the fraction of the positions still masked that Dream's schedule fills; the last call fills all. In
+    float32, as published: the product with the number of masks is cut to an integer."""
     times = np.linspace(1, eps, steps + 1, dtype=np.float32)
     return (*(np.float32(1) - times[1:-1] / times[:-2]), np.float32(1))
 

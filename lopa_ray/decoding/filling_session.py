@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import (
-    Fork,
-    PositionScore,
-    filter_by_constraint,
-    is_forced,
-    scores_by_position,
-)
+from lopa_ray.decoding.branching import Fork, Scores, filter_by_constraint, scores_by_position
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.settled import SettledChoices
@@ -61,7 +55,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """Go on from the canvas of a planned branch."""
 
     @abstractmethod
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         """The positions to fill by the scores of the masked ones, of which there is one at least."""
 
     @abstractmethod
@@ -86,7 +80,6 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @property
     def _fills_last_mask(self) -> bool:
-        """See `Lookahead.fills_last_mask`."""
         return self._lookahead.fills_last_mask
 
     def _report_of_masks(self, branch: PlannedBranch[CanvasT], report: BranchReport) -> BranchReport:
@@ -101,34 +94,29 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """The key of the coming step's draws: the step of the rule, or 0 where tokens are not drawn."""
         return self.rule_steps + 1 if self.settings.temperature > 0 else 0
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
-        """What a step of the rule fills, by the scores of all masked positions.
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
+        """What a step of the rule fills, by the scores of all masked positions: what the rule chooses, what the
+        constraint leaves no choice about, then what has settled, and what an end in a hole implies."""
 
-        That is what the rule chooses and the constraint allows, what the constraint leaves no choice about, then what
-        has settled, and what an end in a hole implies. The constraint state takes it in.
-        """
+        def allowed(positions: Iterable[int]) -> list[Decision]:
+            return filter_by_constraint(constraint_state, [scores[p].decision for p in positions], scores)
+
         chosen = set(self._filling_rule(scores)) if scores else set()
         if constraint_state is not None:
-            chosen.update(p for p in scores if is_forced(constraint_state, p))
-        filled = filter_by_constraint(constraint_state, [scores[p].decision for p in sorted(chosen)], scores)
+            chosen.update(filter(constraint_state.is_forced, scores))
+        filled = allowed(sorted(chosen))
         positions = {decision.position for decision in filled}
-        settled = self._settled.positions((p for p in scores if p not in positions), scores)
-        filled += filter_by_constraint(constraint_state, [scores[p].decision for p in settled], scores)
+        filled += allowed(self._settled.positions((p for p in scores if p not in positions), scores))
         self._settled.record(scores, filled=bool(filled))
         return filled + self._ended(filled, constraint_state)
 
     def _ended(self, filled: Sequence[Decision], constraint_state: ConstraintState | None) -> list[Decision]:
         """EOS at all masked positions behind an end in a hole, as it will be with what is `filled`."""
-        decisions = [
-            Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=())
-            for position, token in self.with_ends([decision.fill for decision in filled])[len(filled) :]
-        ]
+        ends = self.with_ends([decision.fill for decision in filled])[len(filled) :]
         if constraint_state is not None:
-            for decision in decisions:
-                constraint_state.fill(*decision.fill)
-        return decisions
+            for position, token in ends:
+                constraint_state.fill(position, token)
+        return [Decision(position, token, 1.0, logprob=0.0, top_logprobs=()) for position, token in ends]
 
     def with_ends(self, fills: Sequence[Fill]) -> tuple[Fill, ...]:
         """`fills`, and EOS at all masked positions behind an end in a hole: these are no part of the answer."""
@@ -145,12 +133,12 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return (*fills, *((first + at, eos) for at in ended if answer[at] == mask))
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        confidences = self._lookahead.confidences(
-            [branch.fork for branch in self._branches],
-            list(map(self._report_of_masks, self._branches, reports)),
-        )
+        forks = [branch.fork for branch in self._branches]
+        of_masks = list(map(self._report_of_masks, self._branches, reports))
+        confidences = self._lookahead.confidences(forks, of_masks)
         winner = self._lookahead.select_winner(confidences)
-        won, constraint_state = self._branches[winner], self._branches[winner].constraint_state
+        won = self._branches[winner]
+        constraint_state = won.constraint_state
         scores = scores_by_position(reports[winner])
         if plan.scores_decided:
             # What is given is like the prompt: no step edits it.
@@ -196,10 +184,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return False
 
     def answer_in_window(self, fills: Sequence[Fill]) -> tuple[int, ...] | None:
-        """The answer with these tokens, if a step in that state surely differs from the planned one in tokens alone.
-
-        None where it may differ in more: as with draws, penalties and constraints.
-        """
+        """The answer with these tokens, if a step in that state surely differs from the planned one in tokens alone;
+        None with draws, penalties and constraints."""
         plan = self.plan()
         is_plain = not (plan.token_bitmasks or self.logit_changes or self.settings.temperature)
         if not is_plain or plan.branches[0].to_stage or not self._keeps_blocks(fills):
@@ -216,8 +202,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return False
 
     def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock] | None:
-        """The planned canvas's masked positions by block, where a threshold of probability decides what is filled; None
-        where another rule does. `beyond`: tokens that the canvas is to have besides, in the same window."""
+        """The planned canvas's masked positions by block, if the canvas has the tokens `beyond` as well; None where
+        another rule than a threshold of probability decides what is filled."""
         return None
 
     def scored_masks(self) -> list[int]:
@@ -229,7 +215,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """The segments of the planned branch, if its rows begin at `start`, which is not behind the plan's start."""
         return self.plan().branches[0].segments
 
-    def peek(self, scores: dict[int, PositionScore]) -> list[Decision]:
+    def peek(self, scores: Scores) -> list[Decision]:
         """What `choose` would fill on the planned canvas of one branch. Nothing changes."""
         peeking = self._copy()
         peeking._adopt(self._branches[0].canvas)
@@ -237,19 +223,18 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     def after(self, fills: Iterable[Fill]) -> Self:
         """A copy in the state after the planned step of one branch, if it fills these. The step must be planned."""
-        copied = self._copy()
-        branch = self._branches[0]
+        copied, branch = self._copy(), self._branches[0]
         copied._branches = [PlannedBranch(branch.fork, self._copied(branch.canvas), branch.constraint_state)]
         copied.finish_rule_step(fills)
         return copied
 
     def _copy(self) -> Self:
-        copied = object.__new__(type(self))
+        copied = object.__new__(type(self))  # copy.copy is slower
         copied.__dict__.update(self.__dict__)
         copied._settled = self._settled.copy()
         return copied
 
-    def choose_planned(self, scores: dict[int, PositionScore]) -> list[Decision]:
+    def choose_planned(self, scores: Scores) -> list[Decision]:
         """`choose` for the planned step of one branch. `finish_rule_step` must follow."""
         branch = self._branches[0]
         self._adopt(branch.canvas)

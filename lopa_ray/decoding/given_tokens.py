@@ -1,9 +1,9 @@
 """GivenTokens: the tokens of an answer that are decided before the first step, and the holes between them.
 
-Offsets are counted from the beginning of the answer. An end token (EOS, or another of `DecodeSession.end_token_ids`)
-in a hole ends the hole: what is behind it, up to the given tokens that follow, is no part of the answer. What is behind
-the last given token ends as an answer without given tokens does. Here it is a hole too, the last one. A given end token
-ends nothing: it stands at the end of an answer, or in a suffix.
+Offsets are counted from the beginning of the answer. An end token (of `DecodeSession.end_token_ids`) in a hole ends the
+hole: the positions from there to the next given token are no part of the answer. The positions after the last given
+token are the last hole, and end as an answer without given tokens. A given end token ends nothing: it stands at the end
+of an answer, or in a suffix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import pairwise
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.errors import PromptError, SettingName, SettingsError
 
 Encode = Callable[[str], Sequence[int]]
@@ -32,10 +31,8 @@ class GivenTokens:
 
     @classmethod
     def of(cls, settings: GenerationSettings, encode: Encode | None) -> GivenTokens:
-        """The given tokens of a request. With a `suffix`, its tokens stand behind the `max_new_tokens` of the settings.
-
-        Raises SettingsError for parts that overlap, and for text if there is no `encode`, or if it raises PromptError.
-        """
+        """The given tokens of a request. A `suffix` stands behind the `max_new_tokens` of the settings. Raises
+        SettingsError for parts that overlap, and for text if there is no `encode`, or if it raises PromptError."""
         setting = settings.giving_setting
         if setting is None or not settings.max_new_tokens:
             return cls()
@@ -91,10 +88,15 @@ class GivenTokens:
 
     def ended_positions(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Iterator[int]:
         """Offsets behind an end in one of `holes`, which are no part of the answer."""
+        for end, stop in self._ends(answer, end_token_ids):
+            yield from range(end, min(stop, len(answer)))
+
+    def _ends(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Of each hole that has an end: the offset behind the end, and the hole's stop."""
         for hole in self.holes:
             length = length_through_end(answer[hole.start : hole.stop], end_token_ids)
             if length is not None:
-                yield from range(hole.start + length, min(hole.stop, len(answer)))
+                yield hole.start + length, hole.stop
 
     def whole_text(self, answer: Sequence[int], end_token_ids: Collection[int]) -> list[int]:
         """The tokens of an answer, given ones included, without ends of `holes` and what is behind these."""
@@ -103,8 +105,7 @@ class GivenTokens:
         return [answer[at] for at in self._text_offsets(answer, end_token_ids)]
 
     def returned_text(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Sequence[int]:
-        """The part of an answer that is returned, and ends as one without given tokens does. Of one with a suffix it is
-        the hole alone."""
+        """The part of an answer that is returned; of an answer with a suffix the hole alone."""
         if self.setting == "suffix":
             return answer[: self.holes[0].stop]
         return self.whole_text(answer, end_token_ids) if self.tokens else answer
@@ -112,31 +113,19 @@ class GivenTokens:
     def num_generated(
         self, answer: Sequence[int], end_token_ids: Collection[int], text_tokens: int | None = None
     ) -> int:
-        """The tokens of an answer that were generated: of each hole those up to and including its first end.
-
-        `text_tokens`: count only up to the last one of so many tokens of `returned_text`.
-        """
+        """How many tokens of an answer were generated: of each hole up to and including its first end. Counts up to the
+        last one of the first `text_tokens` of `returned_text`."""
         stop = len(answer)
         if text_tokens is not None:
-            offsets = self._returned_offsets(answer, end_token_ids)[:text_tokens]
+            hides = self.setting == "suffix" or not self.tokens
+            offsets = (range(stop) if hides else self._text_offsets(answer, end_token_ids))[:text_tokens]
             stop = offsets[-1] + 1 if offsets else 0
         parts = (answer[hole.start : hole.stop] for hole in self.holes_within(stop))
         return sum(length_through_end(ids, end_token_ids) or len(ids) for ids in parts)
 
-    def _returned_offsets(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Sequence[int]:
-        hides = self.setting == "suffix" or not self.tokens
-        return range(len(answer)) if hides else self._text_offsets(answer, end_token_ids)
-
     def _text_offsets(self, answer: Sequence[int], end_token_ids: Collection[int]) -> list[int]:
-        left_out = set[int]()
-        for hole in self.holes:
-            length = length_through_end(answer[hole.start : hole.stop], end_token_ids)
-            if length is not None:
-                left_out.update(range(hole.start + length - 1, hole.stop))
+        left_out = {at for end, stop in self._ends(answer, end_token_ids) for at in range(end - 1, stop)}
         return [at for at in range(len(answer)) if at not in left_out]
-
-
-NONE_GIVEN = GivenTokens()
 
 
 def encode_given(text: str, setting: str, encode: Encode | None) -> Sequence[int]:
@@ -156,3 +145,15 @@ def encode_given(text: str, setting: str, encode: Encode | None) -> Sequence[int
             SettingName(setting), ": got text that has no tokens; leave it out", setting=setting
         )
     return ids
+
+
+def length_through_end(ids: Sequence[int], end_token_ids: Collection[int]) -> int | None:
+    """Tokens up to and including the first of `end_token_ids` (see `DecodeSession`); None without one."""
+    if frozenset(end_token_ids).isdisjoint(ids):
+        return None
+    return next(at for at, token in enumerate(ids, 1) if token in end_token_ids)
+
+
+def final_part(canvas: Sequence[int], editable: range, prompt_len: int) -> Sequence[int]:
+    """The beginning of a canvas that is before the positions that later steps may edit; all of it if none are."""
+    return canvas[: editable.start - prompt_len] if editable else canvas

@@ -1,13 +1,9 @@
 """Which continuations of an answer one causal pass should verify at once.
 
-The drafts of the next positions give each of these a few tokens with probabilities. A guess is a prefix of the most
-likely drafts, in which one of the less likely tokens may stand. With guesses chosen, A tokens are accepted: the longest
-prefix of any guess that is right. New drafts exist behind the longest guess that is right as a whole, of F tokens. What
-is accepted beyond F is drafted by an older pass, which costs `STALE_SHARE` of a token each. So guesses are chosen for
-
-    (1 - STALE_SHARE) · E[A] + STALE_SHARE · E[F]
-
-greedily: each gains less the more are there, so a gain that was computed before bounds what it is now.
+A guess is a prefix of the most likely drafts, in which one of the less likely tokens may stand. A tokens are accepted:
+the longest right prefix of any guess. New drafts exist behind the longest guess that is right as a whole, of F tokens.
+What is accepted beyond F is drafted by an older pass, which costs `STALE_SHARE` of a token each. So guesses are chosen
+for (1 - STALE_SHARE) · E[A] + STALE_SHARE · E[F], greedily: a gain that was computed before bounds what it is now.
 """
 
 from __future__ import annotations
@@ -47,11 +43,8 @@ STALE_LOGIT = 2.5
 
 
 def reweigh(drafts: Sequence[Alternatives], last: int, age: int) -> list[Alternatives]:
-    """The same tokens, with probabilities closer to how often they are right when all in front of them are.
-
-    A draft that repeats a neighbour gives way to a token that is then more probable. `last`: the token in front of all.
-    `age`: see `choose_guesses`.
-    """
+    """The same tokens, with probabilities closer to how often they are right when all before them are. A draft that
+    repeats a neighbour gives way to a token that is then more probable. `last`: the token before all."""
     reweighed: list[Alternatives] = []
     for at, alternatives in enumerate(drafts):
         behind = drafts[at + 1][0][0] if at + 1 < len(drafts) else -1
@@ -84,10 +77,8 @@ class _Path:
 
 
 def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain: float = 0.0) -> list[Guess]:
-    """At most `most` guesses, the first one in any case, others if they gain more than `min_gain` tokens.
-
-    `drafts`: the positions to come, in order. `age`: tokens that were taken since they were drafted, 1 at least.
-    """
+    """At most `most` guesses, the first one in any case, others if they gain more than `min_gain` tokens. `age`: tokens
+    that were taken since the drafts were made, 1 at least."""
     main = _Path(len(drafts), -1, 1.0)
     probable = list(accumulate((min(d[0][1], CERTAIN) for d in drafts), lambda p, q: p * q, initial=1.0))
     sums = list(accumulate(probable[1:], initial=0.0))

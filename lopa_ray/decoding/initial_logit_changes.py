@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.errors import SettingsError
+from lopa_ray.decoding.request_checks import check_generated
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -22,13 +22,7 @@ def initial_logit_changes(
 
     Raises SettingsError for a bias on a token that is none, or on the mask token.
     """
-    for token in settings.logit_bias:
-        if token >= vocabulary.size or token == vocabulary.mask_token_id:
-            raise SettingsError(
-                f"logit_bias: got token {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
-                f"but for the mask token ({vocabulary.mask_token_id})",
-                setting="logit_bias",
-            )
+    check_generated(settings.logit_bias, vocabulary, "logit_bias", "token ")
     ending_ids = (vocabulary.eos_token_id, *vocabulary.stop_token_ids, *settings.stop_token_ids)
     changes = LogitChanges(
         settings.repetition_penalty,

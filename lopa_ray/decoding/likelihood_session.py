@@ -14,13 +14,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.mask_draws import MaskDraws, draw_key
-from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import PromptError, SettingsError
-from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.decoding.request_checks import check_known
+from lopa_ray.decoding.request_session import RequestSession
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Branch, Plan
-from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -28,7 +27,7 @@ DEFAULT_MC_NUM = 128
 """Draws of an estimate; LLaDA's number."""
 
 
-class LikelihoodSession(DecodeSession):
+class LikelihoodSession(RequestSession):
     """One target's bound: each branch is a distinct mask of the target, and no position is ever filled.
 
     `StepOutcome.confidences` are what each branch adds to the bound, in nats: their sum over all steps is the bound.
@@ -37,11 +36,8 @@ class LikelihoodSession(DecodeSession):
     """
 
     immutable_attributes: ClassVar[tuple[str, ...]] = (
-        *DecodeSession.immutable_attributes,
-        "target",
-        "mc_num",
-        "seed",
-        "_draws",
+        *RequestSession.immutable_attributes,
+        *("target", "mc_num", "seed", "masks_per_step", "_draws"),
     )
 
     def __init__(
@@ -56,20 +52,19 @@ class LikelihoodSession(DecodeSession):
     ) -> None:
         """`masks_per_step` says how many forwards of `target` a step has at most; the bound does not depend on it.
 
-        Raises PromptError as `DecodeSession` does, and for such ids in the target; SettingsError for `mc_num` below 1.
+        Raises PromptError as `RequestSession` does, and for such ids in the target; SettingsError for `mc_num` below 1,
+        and for a model without a mask token.
         """
+        if vocabulary.canvas_length:
+            raise SettingsError(
+                "log-likelihoods: this model has no mask token, and so no masked targets; use another model"
+            )
         if mc_num < 1:
             raise SettingsError(f"mc_num: got {mc_num}; allowed: 1 or more draws")
-        check_target(target, vocabulary)
-        self.target = list(target)
-        self.mc_num, self.seed = mc_num, seed
-        # No decoder has this name: a user cannot ask for it. With `ignore_eos` no token of the target ends the request.
-        settings = LookaheadSettings(
-            decoder="likelihood", max_new_tokens=len(target), num_branches=masks_per_step, ignore_eos=True
-        )
-        super().__init__(prefix, settings, vocabulary)
-
-    def _begin(self) -> None:
+        check_known(target, vocabulary, "the target")
+        super().__init__(prefix, vocabulary, len(target))
+        self.target, self.mc_num, self.seed = list(target), mc_num, seed
+        self.masks_per_step = masks_per_step
         self._evaluated = 0
         """Masks that steps have evaluated."""
 
@@ -79,19 +74,12 @@ class LikelihoodSession(DecodeSession):
         return MaskDraws.of(len(self.target), self.mc_num, key)
 
     @property
-    def generated(self) -> list[int]:
-        """As many masks as the target has tokens."""
-        return [self.vocabulary.mask_token_id] * len(self.target)
-
-    @property
-    def exhausted(self) -> bool:
-        """Every mask is evaluated."""
-        return self._evaluated == len(self._draws.masks)
-
-    @property
     def step_limit(self) -> int:
         """Each step evaluates a mask at least."""
         return len(self._draws.masks)
+
+    def branches_in_step(self, in_flight: int | None = None) -> int:
+        return self.masks_per_step
 
     def _plan(self, num_branches: int) -> Plan:
         first, stop = len(self.prompt), self.max_len
@@ -99,7 +87,7 @@ class LikelihoodSession(DecodeSession):
         return Plan(
             step=self.steps + 1,
             start=0,
-            canvas=(*self.prompt, *self.generated),
+            canvas=(*self.prompt, *self._masked_target),
             branches=tuple(
                 Branch(
                     segments=((stop, stop),),
@@ -109,9 +97,12 @@ class LikelihoodSession(DecodeSession):
                 for mask in masks
             ),
             cached=(),
-            sampling_params=SamplingParams(),
             targets=tuple(self.target),
         )
+
+    @property
+    def _masked_target(self) -> tuple[int, ...]:
+        return (self.vocabulary.mask_token_id,) * len(self.target)
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         weights = self._draws.weights[self._evaluated : self._evaluated + len(reports)]
@@ -125,16 +116,9 @@ class LikelihoodSession(DecodeSession):
             ),
             adopted=(),
             rule_steps=(),
-            canvas=tuple(self.generated),
+            canvas=self._masked_target,
             blocks=(),
         )
 
-
-def check_target(target: Sequence[int], vocabulary: Vocabulary) -> None:
-    """Raises PromptError for ids outside of the vocabulary and for the mask token."""
-    for index, token in enumerate(target):
-        if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
-            raise PromptError(
-                f"token {index} of the target is {token}; allowed: ids 0 to {vocabulary.size - 1} but for the mask "
-                f"token ({vocabulary.mask_token_id})"
-            )
+    def _finish_reason(self) -> FinishReason | None:
+        return "length" if self._evaluated == len(self._draws.masks) else None

@@ -9,7 +9,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import AutoBudget
 from lopa_ray.decoding.branch_confidence import parse_metric
-from lopa_ray.decoding.branching import ANCHOR, Fork, PositionScore, lookahead_forks
+from lopa_ray.decoding.branching import ANCHOR, Fork, Scores, lookahead_forks
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.step_report import BranchReport
 
@@ -34,18 +34,10 @@ class Lookahead:
         return Lookahead, (self._settings,), {"_auto_budget": self._auto_budget, "_forks": self._forks}
 
     @property
-    def enabled(self) -> bool:
-        """Whether there may ever be forks."""
-        return self._settings.branch_limit > 1
-
-    @property
     def fills_last_mask(self) -> bool:
-        """Whether a block's last mask is filled at once, without a comparison of the fork that fills it.
-
-        That fork has no mask left, so its branch confidence is the highest that there is. Where creation confidence
-        counts (`creation_confidence_alpha`) the anchor could still win, and would fill the same position a step later.
-        """
-        return self.enabled
+        """Whether a block's last mask is filled at once: the fork that fills it has no mask left, and so the highest
+        branch confidence. Where the anchor could still win, it would fill the same position a step later."""
+        return self._settings.branch_limit > 1
 
     def next_branches(self, num_branches: int) -> list[Fork]:
         """The branches of a step, at most `num_branches`: forks first, so that ties go to them, then the anchor."""
@@ -54,10 +46,9 @@ class Lookahead:
         return [*self._forks[: num_branches - 1], ANCHOR]
 
     def confidences(self, branches: Sequence[Fork], reports: Sequence[BranchReport]) -> tuple[float, ...]:
-        """Branch confidence, mixed with creation confidence, per branch."""
         alpha = self._settings.creation_confidence_alpha
         return tuple(
-            mix_confidence(fork.creation_confidence, self._confidence(report), alpha)
+            alpha * fork.creation_confidence + (1.0 - alpha) * self._confidence(report)
             for fork, report in zip(branches, reports, strict=True)
         )
 
@@ -66,30 +57,15 @@ class Lookahead:
         return self._metric(scores) if scores else NO_MASKS_CONFIDENCE
 
     def select_winner(self, confidences: Sequence[float]) -> int:
-        """Index of the highest confidence."""
         if self._auto_budget is not None:
             self._auto_budget.observe(confidences)
         return best_branch(confidences)
 
     def update_forks(
-        self,
-        masked: Iterable[int],
-        scores: dict[int, PositionScore],
-        constraint_state: ConstraintState | None,
+        self, masked: Iterable[int], scores: Scores, constraint_state: ConstraintState | None
     ) -> None:
-        """Make the next step's forks from the winner's scores of the positions that are still masked."""
-        self._forks = lookahead_forks(
-            masked, scores, self._settings.branch_limit - 1, constraint_state, self._settings.tokens_per_fork
-        )
-
-
-def mix_confidence(creation_confidence: float, confidence: float, alpha: float) -> float:
-    """α · creation confidence + (1 - α) · branch confidence.
-
-    The creation confidence is the score of the one token that a lookahead branch adds to
-    the anchor, and 1.0 for the anchor itself.
-    """
-    return alpha * creation_confidence + (1.0 - alpha) * confidence
+        s = self._settings
+        self._forks = lookahead_forks(masked, scores, s.branch_limit - 1, constraint_state, s.tokens_per_fork)
 
 
 def best_branch(confidences: Sequence[float]) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from lopa_ray.decoding.branch_confidence import check_metric, parse_metric
-from lopa_ray.decoding.branch_settings import BranchSettings
-from lopa_ray.errors import SettingsError
+from lopa_ray.config.generation_settings import Conflict
+from lopa_ray.decoding.branch_budget import BranchSettings
+from lopa_ray.decoding.branch_confidence import fits_ranking, parse_metric
 
 OF_FORKS = ("branch_confidence", "creation_confidence_alpha", "tokens_per_fork")
 """Settings that verified lookahead has no use for."""
@@ -37,11 +38,9 @@ class LookaheadSettings(BranchSettings):
 
     @property
     def is_verified(self) -> bool:
-        """Whether there may be drafts to verify."""
         return self.lookahead == "verified" and self.branch_limit > 1
 
     def of_one_branch(self) -> Self:
-        """The same rule without a lookahead."""
         return self.replace(num_branches=1, lookahead="lopa", acceptance="exact")
 
     @field_validator("acceptance", mode="before")
@@ -59,24 +58,16 @@ class LookaheadSettings(BranchSettings):
         parse_metric(value)
         return value
 
-    @model_validator(mode="after")
-    def _lookahead_knows_its_settings(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.lookahead == "verified":
-            for name in OF_FORKS:
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise SettingsError(
-                        f"{name} {getattr(self, name)!r} with lookahead verified, which has no forks that compete; "
-                        f"leave {name} out or use lookahead lopa",
-                        setting=name,
-                    )
+            for name in filter(self.is_changed, OF_FORKS):
+                why = f"has no forks that compete; leave {name} out or use lookahead lopa"
+                yield name, f" {getattr(self, name)!r} with lookahead verified, which {why}"
         elif self.acceptance != "exact":
-            raise SettingsError(
-                f"acceptance {self.acceptance} without drafts; set lookahead to verified or leave acceptance out",
-                setting="acceptance",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _metric_fits_ranking(self) -> Self:
-        check_metric(self.branch_confidence, self.ranking)
-        return self
+            remedy = "set lookahead to verified or leave acceptance out"
+            yield "acceptance", f" {self.acceptance} without drafts; {remedy}"
+        if not fits_ranking(self.branch_confidence, self.ranking):
+            why = "multiplies scores, but ranking neg_entropy has negative ones"
+            remedy = "use ranking probability or margin, or branch_confidence mean"
+            yield "branch_confidence", f" {self.branch_confidence} {why}; {remedy}"

@@ -1,8 +1,6 @@
-"""MaskDraws: which positions of a target are masked in each draw of a Monte-Carlo estimate of its likelihood.
-
-LLaDA (arXiv 2502.09992), equation 6, with the stratified numbers of masks of its evaluation code: the numbers of masked
-positions of the draws lie evenly apart, from a random first one on, and wrap around. All draws are one such batch.
-"""
+"""MaskDraws: which positions of a target are masked in each draw of a Monte-Carlo estimate of its likelihood (LLaDA,
+arXiv 2502.09992, equation 6). As in its evaluation code, the draws' numbers of masks lie evenly apart, from a random
+first one on, and wrap around."""
 
 from __future__ import annotations
 
@@ -40,11 +38,8 @@ class MaskDraws:
 
 
 def num_masked_of_draws(length: int, mc_num: int, key: int) -> list[int]:
-    """How many of `length` positions each draw masks.
-
-    Halves are rounded up. LLaDA's code rounds them to even numbers, which makes some numbers of masks likelier than
-    others: of 4 draws from 2 positions 3 would mask both. So every number is as likely as any other.
-    """
+    """How many of `length` positions each draw masks. Halves are rounded up, so that every number is as likely as any
+    other; LLaDA's code rounds them to even numbers, by which 3 of 4 draws from 2 positions mask both."""
     first = 1 + int(keyed_uniform(key, 0, 0) * length)
     apart = ((2 * draw * length + mc_num) // (2 * mc_num) for draw in range(mc_num))
     return [(first + steps - 1) % length + 1 for steps in apart]

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 
 
-class Noise(Protocol):
-    """All that is random in a request. Each value follows from its arguments, so a step can be planned again."""
-
-    def first_canvas(self, positions: range) -> tuple[int, ...]:
-        """The token ids that the canvas at `positions` begins with."""
-        ...
-
-    def draws(self, call: int, positions: range) -> tuple[float, ...]:
-        """The numbers from 0 to 1 that the tokens of a call on a canvas are drawn by. Calls count from 1 on."""
-        ...
-
-    def new_tokens(self, call: int, positions: range) -> tuple[int, ...]:
-        """The token ids that a call puts at those of the canvas's positions that it does not accept."""
-        ...
-
-
 class SeededNoise:
-    """Noise that depends on a request's seed alone; see `keyed_uniform`. All tokens are equally likely."""
+    """Noise that depends on a request's seed alone; see `keyed_uniform`. Each value follows from its arguments, so a
+    step can be planned again. Calls count from 1 on."""
 
     def __init__(self, seed: int, vocab_size: int) -> None:
         self._seed, self._vocab_size = seed, vocab_size
 
     def first_canvas(self, positions: range) -> tuple[int, ...]:
+        """The token ids that the canvas at `positions` begins with; all are equally likely."""
         return self._tokens(0, positions)
 
     def draws(self, call: int, positions: range) -> tuple[float, ...]:
+        """The numbers from 0 to 1 that the tokens of a call on a canvas are drawn by."""
         return tuple(self._uniforms(2 * call - 1, positions).tolist())
 
     def new_tokens(self, call: int, positions: range) -> tuple[int, ...]:
+        """The token ids that a call puts at the positions that it does not accept."""
         return self._tokens(2 * call, positions)
 
     def _tokens(self, key: int, positions: range) -> tuple[int, ...]:

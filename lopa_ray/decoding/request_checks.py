@@ -1,9 +1,8 @@
-"""Checks of a request before its session begins: its prompt, its stop tokens, what it gives of the answer, and its
-constraint."""
+"""Checks of a request before its session begins: its tokens, what it gives of the answer, and its constraint."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
@@ -16,17 +15,12 @@ def check_decoder(settings: GenerationSettings, vocabulary: Vocabulary, denoises
     """Raises SettingsError for a decoder that fills masks and a model without a mask token, or the reverse."""
     if denoises_canvases == bool(vocabulary.canvas_length):
         return
-    if denoises_canvases:
-        raise SettingsError(
-            f"decoder: got {settings.decoder}, which is for models whose canvases begin as random tokens; this model "
-            "fills masks; use another decoder",
-            setting="decoder",
-        )
-    raise SettingsError(
-        f"decoder: got {settings.decoder}, which fills masks; this model has no mask token, and its canvases begin as "
-        "random tokens; use decoder renoising",
-        setting="decoder",
+    why = (
+        "is for models whose canvases begin as random tokens; this model fills masks; use another decoder"
+        if denoises_canvases
+        else "fills masks; this model has no mask token, and its canvases begin as random tokens; use decoder renoising"
     )
+    raise SettingsError(f"decoder: got {settings.decoder}, which {why}", setting="decoder")
 
 
 def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary) -> None:
@@ -45,20 +39,29 @@ def check_prompt(prompt: Sequence[int], vocabulary: Vocabulary) -> None:
             )
 
 
-def check_stop_tokens(settings: GenerationSettings, vocabulary: Vocabulary) -> None:
-    """Raises SettingsError for a stop token that is never generated."""
-    for token in settings.stop_token_ids:
-        check_generated(token, vocabulary, "stop_token_ids")
+def check_known(tokens: Iterable[int], vocabulary: Vocabulary, where: str) -> None:
+    """Raises PromptError for ids outside of the vocabulary and for the mask token."""
+    for token in tokens:
+        if not _is_generated(token, vocabulary):
+            raise PromptError(f"{where} has the token {token}; {_allowed(vocabulary)}")
 
 
-def check_generated(token: int, vocabulary: Vocabulary, setting: str) -> None:
+def check_generated(tokens: Iterable[int], vocabulary: Vocabulary, setting: str, noun: str = "") -> None:
     """Raises SettingsError, naming `setting`, for a token that is never generated."""
-    if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
-        raise SettingsError(
-            f"{setting}: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
-            f"but for the mask token ({vocabulary.mask_token_id})",
-            setting=setting,
-        )
+    for token in tokens:
+        if not _is_generated(token, vocabulary):
+            raise SettingsError(
+                f"{setting}: got {noun}{token}, which is never generated; {_allowed(vocabulary)}",
+                setting=setting,
+            )
+
+
+def _is_generated(token: int, vocabulary: Vocabulary) -> bool:
+    return 0 <= token < vocabulary.size and token != vocabulary.mask_token_id
+
+
+def _allowed(vocabulary: Vocabulary) -> str:
+    return f"allowed: ids 0 to {vocabulary.size - 1} but for the mask token ({vocabulary.mask_token_id})"
 
 
 def check_given(
@@ -66,35 +69,33 @@ def check_given(
 ) -> None:
     """Raises SettingsError for given tokens that are none of the vocabulary, masks, or ends in the middle of an answer,
     that exceed `max_new_tokens`, or that leave no hole. A suffix, which is not returned, may have ends."""
-    name = SettingName(given.setting)
+    name, most = SettingName(given.setting), settings.max_new_tokens
     ends = frozenset(end_token_ids if given.setting == "given_parts" else ())
-    last = settings.max_new_tokens
+    last = most
     while given.tokens.get(last - 1) in ends:
         last -= 1
     for at, token in given.tokens.items():
-        what = None
         if not 0 <= token < vocabulary.size:
             what = f"which is no token; allowed: ids 0 to {vocabulary.size - 1}"
         elif token == vocabulary.mask_token_id:
             what = "the mask token, which stands for a position that is not decided; remove it"
         elif token in ends and at < last:
             what = "which ends an answer; allowed: at the last of its positions, behind all others"
-        if what is not None:
-            raise SettingsError(
-                name, f": got token {token} at position {at} of the answer, {what}", setting=name
-            )
-    if given.end > settings.max_new_tokens:
+        else:
+            continue
+        raise SettingsError(name, f": got token {token} at position {at} of the answer, {what}", setting=name)
+    if given.end > most:
         raise SettingsError(
             name,
             f": the last part ends at position {given.end} of the answer; ",
             SettingName("max_new_tokens"),
-            f" is {settings.max_new_tokens}: raise it to {given.end} or more, or shorten what is given",
+            f" is {most}: raise it to {given.end} or more, or shorten what is given",
             setting=name,
         )
-    if given.tokens and not given.holes_within(settings.max_new_tokens):
+    if given.tokens and not given.holes_within(most):
         raise SettingsError(
             name,
-            f": got all {settings.max_new_tokens} tokens of the answer, which leaves no hole to fill; raise ",
+            f": got all {most} tokens of the answer, which leaves no hole to fill; raise ",
             SettingName("max_new_tokens"),
             ", or leave positions out",
             setting=name,
@@ -102,8 +103,7 @@ def check_given(
 
 
 def check_holes_see(given: GivenTokens, view_stop: int, settings: GenerationSettings) -> None:
-    """Raises SettingsError if given tokens lie behind what the first hole sees. `view_stop`: the offset where that
-    ends."""
+    """Raises SettingsError if given tokens lie behind `view_stop`, the offset where the view of the first hole ends."""
     if given.end > view_stop:
         raise SettingsError(
             SettingName(given.setting),
@@ -125,36 +125,35 @@ def check_constraint(
 
     `empty_answer`: the constraint laid over an answer of which only what is `given` is decided.
     """
-    if (constraint is None) != (not settings.constrained):
-        raise SettingsError(
+    parts: tuple[str, ...]
+    setting, name = settings.constraint_setting, SettingName("max_new_tokens")
+    if (constraint is None) != (setting is None):
+        parts = (
             "a session under guided_* or bad_words needs the constraint that belongs to them, and no other one; "
             "make sessions with Engine.create_session or SessionFactory",
-            setting=settings.constraint_setting,
         )
-    if constraint is None or empty_answer is None or empty_answer.satisfiable:
+    elif constraint is None or empty_answer is None or empty_answer.satisfiable:
         return
-    if given.tokens:
-        raise SettingsError(
+    elif given.tokens:
+        parts = (
             SettingName(given.setting),
-            f": no answer with what is given matches {settings.constraint_setting}, which the whole answer has to "
+            f": no answer with what is given matches {setting}, which the whole answer has to "
             "match, given text included; change one of them, or make the holes larger",
-            setting=given.setting,
         )
-    least, most = constraint.min_tokens(), settings.max_new_tokens
-    if least is None:
-        raise SettingsError(
+        setting = given.setting
+    elif (shortest := constraint.min_tokens()) is None:
+        parts = (
             "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it",
-            setting=settings.constraint_setting,
         )
-    if least > most:
-        raise SettingsError(
-            f"the shortest answer that matches the pattern or schema has {least} tokens; ",
-            SettingName("max_new_tokens"),
-            f" is {most}: raise it to {least} or more, or loosen the pattern",
-            setting=settings.constraint_setting,
+    elif shortest > settings.max_new_tokens:
+        parts = (
+            f"the shortest answer that matches the pattern or schema has {shortest} tokens; ",
+            name,
+            f" is {settings.max_new_tokens}: raise it to {shortest} or more, or loosen the pattern",
         )
-    raise SettingsError(
-        f"no answer of {settings.min_tokens} to {most} tokens matches the pattern or schema; lower min_tokens "
-        "or leave it out",
-        setting=settings.constraint_setting,
-    )
+    else:
+        parts = (
+            f"no answer of {settings.min_tokens} to {settings.max_new_tokens} tokens matches the pattern or schema; "
+            "lower min_tokens or leave it out",
+        )
+    raise SettingsError(*parts, setting=setting)

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.answer_ends import length_through_end
-from lopa_ray.decoding.given_tokens import NONE_GIVEN, GivenTokens
+from lopa_ray.decoding.given_tokens import final_part, length_through_end
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Fill, Plan
-
-
-def final_part(canvas: Sequence[int], editable: range, prompt_len: int) -> Sequence[int]:
-    """The beginning of a canvas that is before the positions that later steps may edit; all of it if none are."""
-    return canvas[: editable.start - prompt_len] if editable else canvas
-
-
-def returned_token_ids(
-    canvas: Sequence[int],
-    settings: GenerationSettings,
-    end_token_ids: Collection[int],
-    given: GivenTokens = NONE_GIVEN,
-) -> list[int]:
-    """The tokens that a request returns: through the first end with `stop_at_eos`, else the whole canvas.
-
-    The end of a hole, and what is behind it, is not among them. Of an answer with a suffix they are those of the hole.
-    """
-    text = given.returned_text(canvas, end_token_ids)
-    return list(text[: length_through_end(text, end_token_ids)] if settings.stop_at_eos else text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +56,6 @@ class TraceStep:
 
     @property
     def depth(self) -> int:
-        """Steps of the rule."""
         return len(self.rule_steps)
 
     @property
@@ -133,36 +112,24 @@ class GenerationResult:
 
 
 class ResultBuilder:
-    """Makes a result of one request's steps, on either side of a process border."""
+    """Makes the result of one request's steps, on either side of a process border."""
 
-    def __init__(
-        self,
-        prompt_len: int,
-        settings: GenerationSettings,
-        end_token_ids: Collection[int],
-        with_trace: bool,
-        given: GivenTokens = NONE_GIVEN,
-    ) -> None:
-        self._prompt_len, self._given = prompt_len, given
-        self._settings = settings
-        self._end_token_ids = end_token_ids
+    def __init__(self, session: DecodeSession, with_trace: bool = False) -> None:
+        self._session, self._given, self._end_token_ids = session, session.given, session.end_token_ids
         self._with_trace = with_trace
         self._trace: list[TraceStep] = []
-        self.steps = 0
-        self.forwards = 0
-        self.rule_steps = 0
+        self.steps = self.forwards = self.rule_steps = 0
         self.canvas: tuple[int, ...] = ()
         self.final_canvas: Sequence[int] = ()
         """The beginning of the canvas whose decided tokens no later step edits."""
-        self.finish_reason: FinishReason | None = None if settings.max_new_tokens else "length"
+        self.finish_reason: FinishReason | None = None if session.settings.max_new_tokens else "length"
 
     def add_step(self, plan: Plan, outcome: StepOutcome) -> TraceStep:
-        """Take in a step; returns it as the trace shows it."""
         self.steps += 1
         self.forwards += len(plan.branches)
         self.rule_steps += len(outcome.rule_steps)
         self.canvas = outcome.canvas
-        self.final_canvas = final_part(outcome.canvas, outcome.editable, self._prompt_len)
+        self.final_canvas = final_part(outcome.canvas, outcome.editable, len(self._session.prompt))
         self.finish_reason = outcome.finish_reason
         step = trace_step(plan, outcome)
         if self._with_trace:
@@ -171,7 +138,7 @@ class ResultBuilder:
 
     @property
     def returned_canvas(self) -> Sequence[int]:
-        """What is returned of `final_canvas`, up to its first end. See `GivenTokens.returned_text`."""
+        """The part of `final_canvas` that is returned, up to its first end. See `GivenTokens.returned_text`."""
         return self._given.returned_text(self.final_canvas, self._end_token_ids)
 
     def num_generated(self, text_tokens: int) -> int:
@@ -190,8 +157,10 @@ class ResultBuilder:
         if self.finish_reason is None:
             raise ValueError("the request is not finished")
         ends, given = self._end_token_ids, self._given
+        returned = given.returned_text(self.canvas, ends)
+        stop = length_through_end(returned, ends) if self._session.settings.stop_at_eos else None
         return GenerationResult(
-            token_ids=returned_token_ids(self.canvas, self._settings, ends, given),
+            token_ids=list(returned[:stop]),
             text=text,
             finish_reason=self.finish_reason,
             tokens=given.num_generated(self.canvas, ends),
@@ -199,13 +168,12 @@ class ResultBuilder:
             forwards=self.forwards,
             rule_steps=self.rule_steps,
             seconds=seconds,
-            prompt_tokens=self._prompt_len + len(given),
+            prompt_tokens=len(self._session.prompt) + len(given),
             trace=tuple(self._trace),
         )
 
 
 def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
-    """A step as the trace shows it, from plan and outcome alone."""
     branches = zip(plan.branches, outcome.confidences, strict=True)
     return TraceStep(
         step=outcome.step,

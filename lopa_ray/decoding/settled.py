@@ -1,8 +1,5 @@
-"""Settled choices: masked positions whose choice stays the same while other tokens are filled.
-
-A further rule of filling, with or without lookahead: a model that is asked again, with more tokens around a position,
-and answers the same with the same probability is unlikely to answer otherwise later.
-"""
+"""Settled choices: masked positions whose choice stays the same while other tokens are filled. A model that is asked
+again, with more tokens around a position, and answers the same is unlikely to answer otherwise later."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
 
 MIN_PROBABILITY = 0.5
 """A settled choice has a higher probability than all other tokens together."""
@@ -34,19 +31,16 @@ class SettledChoices:
     """Compares the report of a step with that of the step before."""
 
     def __init__(self, settings: GenerationSettings) -> None:
-        """Under settings without `settled` nothing is ever settled."""
         self._tolerance = settings.settled if isinstance(settings, SettledSettings) else None
         self._choices: dict[int, tuple[int, float]] = {}
         """Position → token and logit of its probability in the last report."""
 
     def copy(self) -> SettledChoices:
-        """An independent copy."""
         copied = object.__new__(SettledChoices)
         copied._tolerance, copied._choices = self._tolerance, self._choices
         return copied
 
-    def positions(self, masked: Iterable[int], scores: dict[int, PositionScore]) -> list[int]:
-        """Those of `masked` that are settled."""
+    def positions(self, masked: Iterable[int], scores: Scores) -> list[int]:
         if self._tolerance is None or not self._choices:
             return []
         settled = []
@@ -61,19 +55,15 @@ class SettledChoices:
                 settled.append(position)
         return settled
 
-    def record(self, scores: dict[int, PositionScore], *, filled: bool) -> None:
+    def record(self, scores: Scores, *, filled: bool) -> None:
         """Remember a report, and whether tokens were filled after it: if not, a next report that is alike shows
         nothing."""
         if self._tolerance is None:
             return
-        self._choices = (
-            {
-                position: (score.report.tokens.item(score.row), _logit(score.probability))
-                for position, score in scores.items()
-            }
-            if filled
-            else {}
-        )
+        self._choices = {
+            position: (score.report.tokens.item(score.row), _logit(score.probability))
+            for position, score in (scores if filled else {}).items()
+        }
 
 
 def _logit(probability: float) -> float:

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Any
 
 from lopa_ray.decisions.answers import DecisionResult
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.decision_factory import (
@@ -28,11 +29,8 @@ class AsyncEngine(SessionFactory, ABC):
     """As `Engine`, with many requests of different tasks in flight together."""
 
     @abstractmethod
-    def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
-        """Every step of every session; the `request_key` of an event is the index of its session.
-
-        An error ends its own request only. Closing the iterator cancels what is unfinished.
-        """
+    def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
+        """See `Engine.events`."""
 
     async def generate(
         self,
@@ -44,25 +42,18 @@ class AsyncEngine(SessionFactory, ABC):
         trace: bool = False,
         **changes: Any,
     ) -> GenerationResult:
-        """Decode one prompt, in flight together with those of other tasks.
-
-        `settings` and `changes`: see `decode_settings`. `raw` leaves the chat template out, and special tokens are
-        recognised in raw text unless `parse_special` is false. `trace` keeps every step in the result. Raises what
-        `create_session` raises, and what ended the request.
-        """
+        """Decode one prompt, in flight together with requests of other tasks. Arguments: see `Engine.generate`. Raises
+        what `create_session` raises, and what ended the request."""
         began = time.perf_counter()
         session = await self._new_session(prompt, settings, raw, parse_special, changes)
-        builder = ResultBuilder(
-            len(session.prompt), session.settings, session.end_token_ids, trace, session.given
-        )
+        builder = ResultBuilder(session, trace)
         if not session.finished:
             async with aclosing(self.events([session])) as events:
                 async for event in events:
                     if isinstance(event, RequestFailure):
                         raise event.error
                     builder.add_step(event.plan, event.outcome)
-        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
-        return builder.build(text, time.perf_counter() - began)
+        return self.result_of(builder, began)
 
     async def decide(
         self,
@@ -71,15 +62,12 @@ class AsyncEngine(SessionFactory, ABC):
         settings: ChangedDecisions | None = None,
         **changes: Any,
     ) -> DecisionResult:
-        """Answer typed questions about an input, in flight together with requests of other tasks.
-
-        Arguments and errors are those of `Engine.decide`.
-        """
+        """Answer typed questions about an input, with requests of other tasks in flight. See `Engine.decide`."""
         task = DecisionTask(input, questions)
         decision = await asyncio.to_thread(new_decision, self, task, settings, **changes)
         async with aclosing(self.events([decision.session])) as events:
             async for event in events:
-                decision.add_event(event)
+                decision.add(event)
         return decision.result()
 
     async def stream(
@@ -91,10 +79,8 @@ class AsyncEngine(SessionFactory, ABC):
         parse_special: bool = True,
         **changes: Any,
     ) -> AsyncGenerator[GenerationChunk, None]:
-        """Decode one prompt; yields its text and canvas after each step, and the result with the last.
-
-        Arguments and errors are those of `generate`. Closing the iterator cancels the request.
-        """
+        """Decode one prompt; yields its text and canvas after each step, and the result with the last. See `generate`.
+        Closing the iterator cancels the request."""
         session = await self._new_session(prompt, settings, raw, parse_special, changes)
         builder = ChunkBuilder(session, self.tokenizer)
         if session.finished:

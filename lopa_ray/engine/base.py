@@ -1,8 +1,4 @@
-"""Engine: the base class of all engines. It decodes prompts to results.
-
-A subclass defines how steps are run by overriding `events`. `LocalEngine` runs them in this process. The engine in
-`actors` runs them on a group of branch workers.
-"""
+"""Engine: the base class of all engines, which decode prompts to results. A subclass runs the steps in `events`."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, cast, overload
 
 from lopa_ray.decisions.answers import DecisionResult
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.decision_factory import (
@@ -34,16 +31,15 @@ OnEvent: TypeAlias = Callable[[int, RequestStep], None]
 class Engine(SessionFactory, ABC):
     """The public interface of a decoder. Use it as a context manager, or call `close`.
 
-    It may be used from several threads. Requests of simultaneous calls are in flight together, in the same steps, and
-    each call has its own events and errors.
+    It may be used from several threads: requests of simultaneous calls are in flight together, in the same steps.
     """
 
     @abstractmethod
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """Decode all sessions; yields an event for every step of every session.
+    def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
+        """Yields an event for every step of every session; its `request_key` is the index of the session.
 
-        As many sessions are in flight at once as there are slots. The `request_key` of an event is the index of its
-        session. An error ends its own request only. Closing the iterator cancels all unfinished requests.
+        As many sessions are in flight at once as there are slots. An error ends its own request only. Closing the
+        iterator cancels all unfinished requests.
         """
 
     def close(self) -> None:
@@ -63,17 +59,13 @@ class Engine(SessionFactory, ABC):
         on_step: OnStep | None = None,
         on_event: OnEvent | None = None,
     ) -> Iterator[tuple[int, GenerationResult | Exception]]:
-        """Decode sessions; yields (index, result or error) when each one ends.
-
-        After every step of every request, `on_step` is called with (index, step) and `on_event` with (index, event).
-        """
+        """Decode sessions; yields (index, result or error) when each one ends. After every step of every request,
+        `on_step` is called with (index, step) and `on_event` with (index, event)."""
         began = time.perf_counter()
-        builders = [
-            ResultBuilder(len(s.prompt), s.settings, s.end_token_ids, trace, s.given) for s in sessions
-        ]
+        builders = [ResultBuilder(session, trace) for session in sessions]
         waiting = [index for index, session in enumerate(sessions) if not session.finished]
         for index in set(range(len(sessions))) - set(waiting):
-            yield index, self._build_result(builders[index], began)
+            yield index, self.result_of(builders[index], began)
         for event in self.events([sessions[index] for index in waiting]):
             index = waiting[event.request_key]
             if isinstance(event, RequestFailure):
@@ -85,7 +77,7 @@ class Engine(SessionFactory, ABC):
             if on_event is not None:
                 on_event(index, event)
             if builders[index].finish_reason is not None:
-                yield index, self._build_result(builders[index], began)
+                yield index, self.result_of(builders[index], began)
 
     def decide(
         self,
@@ -94,11 +86,9 @@ class Engine(SessionFactory, ABC):
         settings: ChangedDecisions | None = None,
         **changes: Any,
     ) -> DecisionResult:
-        """Answer typed questions about an input, a text or messages of a chat, by probabilities; a text is a predicate.
-
-        `settings` and `changes` override the configuration's section `decisions`. Raises what `new_decision` raises,
-        and what ended the request.
-        """
+        """Answer typed questions about an input, a text or messages of a chat; a question that is a text is a
+        predicate. `settings` and `changes` override the configuration's section `decisions`. Raises what `new_decision`
+        raises, and what ended the request."""
         ((_, result),) = self.decide_all([DecisionTask(input, questions)], settings, **changes)
         if isinstance(result, Exception):
             raise result
@@ -107,19 +97,16 @@ class Engine(SessionFactory, ABC):
     def decide_all(
         self, tasks: Sequence[DecisionTask], settings: ChangedDecisions | None = None, **changes: Any
     ) -> Iterator[tuple[int, DecisionResult | Exception]]:
-        """Answer the questions of many inputs; yields (index, result or error) when each one ends.
-
-        Arguments and errors are those of `decide`; errors of the arguments are raised before anything runs.
-        """
+        """Answer the questions of many inputs, as `decide`; yields (index, result or error) when each one ends. Errors
+        of the arguments are raised before anything runs."""
         pending = [new_decision(self, task, settings, **changes) for task in tasks]
         for event in self.events([decision.session for decision in pending]):
             if isinstance(event, RequestFailure):
                 yield event.request_key, event.error
                 continue
-            decision = pending[event.request_key]
-            decision.add(event)
-            if decision.finished:
-                yield event.request_key, decision.result()
+            pending[event.request_key].add(event)
+            if event.outcome.finish_reason is not None:
+                yield event.request_key, pending[event.request_key].result()
 
     def stream(
         self,
@@ -131,10 +118,8 @@ class Engine(SessionFactory, ABC):
         **changes: Any,
     ) -> Generator[GenerationChunk, None, None]:
         """Decode one prompt; the generator yields its text and canvas after each step, and the result with the last.
-
-        Arguments are those of `generate`. Raises PromptError and SettingsError at once; the generator raises what ends
-        the request. Closing it cancels the request.
-        """
+        Arguments: see `generate`. Raises PromptError and SettingsError at once; the generator raises what ends the
+        request. Closing it cancels the request."""
         session = self.create_session(prompt, settings, raw=raw, parse_special=parse_special, **changes)
         return self._chunks(session, ChunkBuilder(session, self.tokenizer))
 
@@ -146,10 +131,6 @@ class Engine(SessionFactory, ABC):
             return
         for event in self.events([session]):
             yield builder.add(event)
-
-    def _build_result(self, builder: ResultBuilder, began: float) -> GenerationResult:
-        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
-        return builder.build(text, time.perf_counter() - began)
 
     @overload
     def generate(
@@ -191,11 +172,9 @@ class Engine(SessionFactory, ABC):
         """Decode one prompt (text, token ids, or the messages of a chat) to a result, or a list of prompts to a list
         of results.
 
-        `settings` and `changes`: see `decode_settings` (`engine.generate(prompt, num_branches=2)`). With `raw`, text
-        is encoded without the chat template, and special tokens are recognised in it unless `parse_special` is false.
-        With `trace`, the result holds every step. Raises PromptError or
-        SettingsError before anything runs if a prompt cannot be decoded. Later it raises the first error that ends a
-        request.
+        `settings` and `changes`: see `decode_settings` (`engine.generate(prompt, num_branches=2)`); `raw` and
+        `parse_special`: see `render`. With `trace`, the result holds every step. Raises PromptError or SettingsError
+        before anything runs, and later the first error that ends a request.
         """
         single = not isinstance(prompts, Sequence) or isinstance(prompts, str)
         single = single or is_token_ids(prompts) or is_chat(prompts)

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from lopa_ray.engine.compile_process import CompileProcess
+from lopa_ray.errors import SettingsError
+from lopa_ray.limited_process import LimitedProcess, ProcessLimitError
 
 MAX_PROCESSES = 4
 """Calls that run at the same time."""
 
 MAX_PER_CLIENT = 2
-"""Those of one client: the others find a process free."""
+"""Calls of one client that run at the same time: the others find a process free."""
 
 MAX_IDLE = 1
 """Processes that are kept for the next call: one takes 0.3 s to start, and some 50 MB."""
@@ -26,8 +27,7 @@ class Call:
     def __init__(self, method: str, argument: object, client: str) -> None:
         self.method, self.argument, self.client = method, argument, client
         self.future: Future[Any] = Future()
-        self.process: CompileProcess | None = None
-        """The process that it runs in."""
+        self.process: LimitedProcess | None = None
         self.cancelled = False
 
 
@@ -35,16 +35,16 @@ class CompilePool:
     """Runs calls of one target's methods. It may be used from any thread, and holds none while it has no calls."""
 
     def __init__(self, new_target: Callable[[], object], limit_s: float) -> None:
-        """`new_target` makes what processes are started with; see `CompileProcess`. `limit_s`: of each call."""
+        """`new_target` makes the target of a `LimitedProcess`. `limit_s`: of each call."""
         self._new_target, self._limit_s = new_target, limit_s
         self._lock = threading.Lock()
         self._waiting: list[Call] = []
         self._running: list[Call] = []
-        self._idle: list[CompileProcess] = []
+        self._idle: list[LimitedProcess] = []
 
     def start(self, method: str, argument: object, client: str) -> Call:
-        """Begin a call as soon as a process is free for the client. Its future has what `CompileProcess.call` returns
-        or raises."""
+        """Begin a call as soon as a process is free for the client. Its future has the result, SettingsError for a call
+        that needs more time or memory, or what `LimitedProcess.call` raises."""
         call = Call(method, argument, client)
         with self._lock:
             self._waiting.append(call)
@@ -73,7 +73,6 @@ class CompilePool:
             threading.Thread(target=self._run, args=(call,), name="compile", daemon=True).start()
 
     def _run(self, call: Call) -> None:
-        """A thread: run a call, and then let others run."""
         result: Any = None
         failure: Exception | None = None
         try:
@@ -99,9 +98,15 @@ class CompilePool:
     def _result(self, call: Call) -> Any:
         with self._lock:
             process = self._idle.pop() if self._idle else None
-        process = process or CompileProcess(self._new_target())
+        process = process or LimitedProcess(self._new_target())
         with self._lock:
             call.process = process
             if call.cancelled:
                 return None
-        return process.call(call.method, call.argument, self._limit_s)
+        try:
+            return process.call(call.method, call.argument, self._limit_s)
+        except ProcessLimitError as error:
+            raise SettingsError(
+                f"the pattern or schema is too large: {error} to compile; use fewer and shorter repetitions, less "
+                "nesting, or a simpler schema"
+            ) from None

@@ -51,10 +51,8 @@ class Config(ExecutionConfig):
     def given(self) -> dict[str, Any]:
         """The values that were set, from which `parse` makes the same configuration: a checkpoint may have defaults
         for the others."""
-        sections = {"model": self.model, "group": self.group, "decisions": self.decisions}
-        values = {
-            name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()
-        }
+        sections = ("model", "group", "decisions")
+        values = {name: getattr(self, name).model_dump(mode="json", exclude_unset=True) for name in sections}
         return {**values, "decode": self.decode.given("json")}
 
     def with_decode_defaults(self, defaults: Mapping[str, Any]) -> Self:
@@ -70,11 +68,9 @@ class Config(ExecutionConfig):
 
     @classmethod
     def load(cls, source: str | Path, overrides: dict[str, dict[str, Any]] | None = None) -> Self:
-        """Read a YAML file, or the preset of that name, with `overrides` (section → values) on top.
-
-        Raises SettingsError if there is no such file or preset, it is no YAML mapping, or a value is refused. The
-        message names the file if its own values are refused.
-        """
+        """Read a YAML file, or the preset of that name, with `overrides` (section → values) on top. Raises
+        SettingsError if there is none, it is no YAML mapping, or a value is refused, and names a file whose own values
+        are refused."""
         values = read_config(source)
         try:
             return cls.parse(values, overrides)

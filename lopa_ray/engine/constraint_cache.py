@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from threading import Lock
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
@@ -22,8 +22,8 @@ from lopa_ray.errors import SettingsError, about_setting
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
-MAX_CONSTRAINTS, MAX_SIZES, MAX_REFUSALS = 48, 1000, 1000
-"""Constraints, sizes of schemas and refusals that are kept: those used last."""
+MAX_CONSTRAINTS, MAX_SMALL = 48, 2000
+"""Constraints, and sizes of schemas and refusals, that are kept: the ones used last."""
 
 Method: TypeAlias = Literal["compile", "schema_size"]
 """Of `ConstraintCompiler`."""
@@ -47,26 +47,20 @@ class ConstraintCache:
         self._lock = Lock()
         self._shared: dict[bytes, _SharedCall] = {}
         self._constraints: OrderedDict[bytes, Future[Any]] = OrderedDict()
-        self._sizes: OrderedDict[bytes, Future[Any]] = OrderedDict()
-        self._refusals: OrderedDict[bytes, Future[Any]] = OrderedDict()
+        self._small: OrderedDict[bytes, Future[Any]] = OrderedDict()
 
     def constraint(self, settings: GenerationSettings) -> Constraint | None:
-        """The constraint that accepts exactly the texts that `settings` allow; None if they allow all texts.
-
-        Raises SettingsError if the tokenizer is not byte-level, for what `ConstraintCompiler.compile` refuses, and for
-        what is too large to be compiled; OverloadedError if the machine lacks memory or time.
-        """
+        """The constraint that accepts exactly the texts that `settings` allow; None if they allow all texts. Raises
+        SettingsError if the tokenizer is not byte-level, for what `ConstraintCompiler.compile` refuses or what is too
+        large to be compiled; OverloadedError if the machine lacks memory or time."""
         with about_setting(settings.constraint_setting):
             self._check_tokenizer()
-            constraint: Constraint | None = self._get("compile", settings.constraint_spec)
-            return constraint
+            with self._future("compile", settings.constraint_spec) as future:
+                return cast(Constraint | None, _result(future))
 
     async def prepare_constraint(self, settings: GenerationSettings, client: str = "") -> None:
-        """Compile what `constraint` then returns at once. Raises what it raises.
-
-        If the last caller that waits for a compilation is cancelled, the compilation ends. `client`: who asks for it;
-        see `CompilePool`.
-        """
+        """Compile what `constraint` then returns at once. Raises what it raises. If the last caller that waits for a
+        compilation is cancelled, the compilation ends. `client`: who asks for it; see `CompilePool`."""
         with about_setting(settings.constraint_setting):
             self._check_tokenizer()
             await self._prepare("compile", settings.constraint_spec, client)
@@ -74,16 +68,12 @@ class ConstraintCache:
     def schema_size(self, text: str) -> int:
         """The number of states of a JSON schema's automaton. Raises SettingsError for a schema that is not supported or
         too large, and OverloadedError."""
-        size: int = self._get("schema_size", text)
-        return size
+        with self._future("schema_size", text) as future:
+            return cast(int, _result(future))
 
     async def prepare_schema_size(self, text: str, client: str = "") -> None:
         """For `schema_size` what `prepare_constraint` is for `constraint`."""
         await self._prepare("schema_size", text, client)
-
-    def _get(self, method: Method, argument: object) -> Any:
-        with self._future(method, argument, "") as future:
-            return _result(future)
 
     async def _prepare(self, method: Method, argument: object, client: str) -> None:
         with self._future(method, argument, client) as future:
@@ -94,7 +84,7 @@ class ConstraintCache:
             _result(future)
 
     @contextmanager
-    def _future(self, method: Method, argument: object, client: str) -> Iterator[Future[Any]]:
+    def _future(self, method: Method, argument: object, client: str = "") -> Iterator[Future[Any]]:
         """The outcome of a call, kept or still to come. A call is cancelled with its last caller."""
         key = sha256(repr((method, argument)).encode()).digest()
         kept = self._kept(key)
@@ -108,9 +98,8 @@ class ConstraintCache:
             self._leave(key, shared)
 
     def _kept(self, key: bytes) -> Future[Any] | None:
-        """The outcome of a call that has ended."""
         with self._lock:
-            for outcomes in (self._constraints, self._sizes, self._refusals):
+            for outcomes in (self._constraints, self._small):
                 if key in outcomes:
                     outcomes.move_to_end(key)
                     return outcomes[key]
@@ -137,20 +126,19 @@ class ConstraintCache:
             self._pool.cancel(shared.call)
 
     def _keep(self, key: bytes, shared: _SharedCall, future: Future[Any]) -> None:
-        """A call has ended: keep its result, or the refusal."""
         with self._lock:
             if self._shared.get(key) is shared:
                 del self._shared[key]
             if future.cancelled():
                 return
             error = future.exception()
-            if error is None:
-                if shared.call.method == "schema_size":
-                    _add(self._sizes, key, future, MAX_SIZES)
-                else:
-                    _add(self._constraints, key, future, MAX_CONSTRAINTS)
-            elif isinstance(error, SettingsError):
-                _add(self._refusals, key, future, MAX_REFUSALS)
+            if error is not None and not isinstance(error, SettingsError):
+                return
+            is_small = error is not None or shared.call.method == "schema_size"
+            outcomes, most = (self._small, MAX_SMALL) if is_small else (self._constraints, MAX_CONSTRAINTS)
+            outcomes[key] = future
+            if len(outcomes) > most:
+                outcomes.popitem(last=False)
 
     def _check_tokenizer(self) -> None:
         if not self._tokenizer.byte_level:
@@ -162,9 +150,8 @@ class ConstraintCache:
     def _new_compiler(self) -> ConstraintCompiler:
         tokenizer, size = self._tokenizer, self._vocabulary.size
         known = min(size, tokenizer.vocab_size) if tokenizer.byte_level else 0
-        token_bytes = [tokenizer.regular_token_bytes(token) for token in range(known)] + [b""] * (
-            size - known
-        )
+        token_bytes = [tokenizer.regular_token_bytes(token) for token in range(known)]
+        token_bytes += [b""] * (size - known)
         return ConstraintCompiler(self._vocabulary, token_bytes, tokenizer.added_tokens)
 
 
@@ -174,9 +161,3 @@ def _result(future: Future[Any]) -> Any:
     if error is not None:
         raise copy.copy(error)
     return future.result()
-
-
-def _add(outcomes: OrderedDict[bytes, Future[Any]], key: bytes, future: Future[Any], most: int) -> None:
-    outcomes[key] = future
-    if len(outcomes) > most:
-        outcomes.popitem(last=False)

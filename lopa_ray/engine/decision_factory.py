@@ -21,12 +21,11 @@ from lopa_ray.decoding.answer_slot import AnswerSlot
 from lopa_ray.decoding.decision_session import DecisionSession, QuestionTokens
 from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import PromptTooLongError, SettingsError
-from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.text.chat_message import read_messages
 from lopa_ray.text.chat_template import Message
 from lopa_ray.text.decision_prompt import DecisionQuestion
-from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
+from lopa_ray.text.tokenizer import require_tokenizer
 
 DecisionInput: TypeAlias = str | Sequence[Message]
 """What questions are about: a text, or the messages of a chat."""
@@ -49,11 +48,10 @@ class DecisionTask:
 def new_decision(
     factory: SessionFactory, task: DecisionTask, settings: ChangedDecisions | None = None, **changes: Any
 ) -> PendingDecision:
-    """The session of a task, for a factory's model. `settings` and `changes` override the configuration's section
-    `decisions`.
+    """The session of a task. `settings` and `changes` override the configuration's section `decisions`.
 
     Raises SettingsError for a model that fills no masks and for wrong settings, PromptTooLongError and PromptError,
-    whose `setting` is the field, for an input or questions that cannot be computed. Nothing is computed then.
+    whose `setting` is the field, for an input or questions that cannot be computed.
     """
     own = _settings(factory, settings, changes)
     questions = [
@@ -100,22 +98,21 @@ class _QuestionEncoder:
     """The tokens of an input, and of one question after another."""
 
     def __init__(self, factory: SessionFactory, given: DecisionInput) -> None:
-        self._tokenizer, self._vocabulary = require_tokenizer(factory.tokenizer), factory.vocabulary
+        tokenizer, vocabulary = require_tokenizer(factory.tokenizer), factory.vocabulary
+        self._mask, self._eos = tokenizer.token_text(vocabulary.mask_token_id), vocabulary.eos_token_id
         self._room = factory.config.model.max_model_len
         messages = read_messages([{"role": "user", "content": given}] if isinstance(given, str) else given)
         for index, message in enumerate(messages):
             field = "input" if isinstance(given, str) else f"input[{index}].content"
-            _check_text(field, message["content"], self._tokenizer, self._vocabulary)
-        self._encoded = EncodedInput(self._tokenizer, messages)
+            self._check_text(field, message["content"])
+        self._encoded = EncodedInput(tokenizer, messages)
         self.input_ids = self._encoded.ids
 
     def encode(self, index: int, question: DecisionQuestion) -> QuestionTokens:
         """Raises PromptTooLongError, and PromptError for the mask token."""
         field = f"questions[{index}]"
-        _check_text(field, question.message, self._tokenizer, self._vocabulary)
-        slot = AnswerSlot.of(
-            [self._encoded.label_ids(label) for label in question.labels], self._vocabulary.eos_token_id
-        )
+        self._check_text(field, question.message)
+        slot = AnswerSlot.of(list(map(self._encoded.label_ids, question.labels)), self._eos)
         tokens = QuestionTokens(self._encoded.question_ids(question.message), slot)
         if len(self.input_ids) + tokens.length > self._room:
             too_long = PromptTooLongError(
@@ -126,11 +123,7 @@ class _QuestionEncoder:
             raise too_long
         return tokens
 
-
-def _check_text(field: str, text: str, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
-    """Raises PromptError for text with the mask token."""
-    mask = tokenizer.token_text(vocabulary.mask_token_id)
-    if mask in text:
-        raise field_error(
-            field, f"got text with the mask token {mask}, which stands for an empty position; remove it"
-        )
+    def _check_text(self, field: str, text: str) -> None:
+        if self._mask in text:
+            what = f"got text with the mask token {self._mask}, which stands for an empty position; remove it"
+            raise field_error(field, what)

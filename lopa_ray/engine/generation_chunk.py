@@ -32,19 +32,11 @@ class ChunkBuilder:
 
     def __init__(self, session: DecodeSession, tokenizer: Tokenizer | None) -> None:
         self._began = time.perf_counter()
-        self._builder = ResultBuilder(
-            len(session.prompt),
-            session.settings,
-            session.end_token_ids,
-            with_trace=False,
-            given=session.given,
-        )
-        mask = session.vocabulary.mask_token_id
-        self._detokenizer = (
-            None
-            if tokenizer is None
-            else IncrementalDetokenizer(tokenizer.decode, mask, session.end_token_ids, ())
-        )
+        self._builder = ResultBuilder(session)
+        self._detokenizer: IncrementalDetokenizer | None = None
+        if tokenizer is not None:
+            mask = session.vocabulary.mask_token_id
+            self._detokenizer = IncrementalDetokenizer(tokenizer.decode, mask, session.end_token_ids, ())
 
     def add(self, event: RequestEvent) -> GenerationChunk:
         """The chunk of one step. Raises the error that ended the request."""
@@ -54,7 +46,6 @@ class ChunkBuilder:
         return self.chunk()
 
     def chunk(self) -> GenerationChunk:
-        """The answer as it is now."""
         builder, text, result = self._builder, None, None
         finished = builder.finish_reason is not None
         if self._detokenizer is not None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.greedy_match import GreedyMatchSession
+from lopa_ray.decoding.decoders.greedy_match import GreedyMatchSession
 from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM, LikelihoodSession
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import PromptTooLongError, SettingsError
 from lopa_ray.protocol.events import RequestFailure
 
 MAX_ROWS = 2**15
-"""Maximum number of rows in a step, over all requests in flight. It bounds the memory of a step.
-
-It may be exceeded where a single mask of every request needs more rows: each request evaluates at least one mask.
-"""
+"""Maximum number of rows in a step, over all requests in flight, which bounds its memory; each request evaluates at
+least one mask."""
 
 MAX_MASKS_PER_STEP = 16
 """Maximum number of masks that one request evaluates in a step."""
@@ -39,10 +36,7 @@ class LogLikelihood:
     """The answer to a `LikelihoodRequest`."""
 
     value: float
-    """log p(target | prefix) in nats.
-
-    It is a Monte-Carlo estimate of a lower bound (see `LikelihoodSession`), and exact for a target of one token.
-    """
+    """log p(target | prefix) in nats: a Monte-Carlo estimate of a lower bound, and exact for a target of one token."""
     is_greedy: bool | None
     """Whether greedy decoding gives the target; None if the request did not ask for it."""
     steps: int
@@ -54,21 +48,20 @@ class LogLikelihood:
 def log_likelihoods(
     engine: Engine, requests: Sequence[LikelihoodRequest], *, mc_num: int = DEFAULT_MC_NUM, seed: int = 0
 ) -> Iterator[tuple[int, LogLikelihood | Exception]]:
-    """Yields (index, log-likelihood or error) when each request ends. As many are in flight as there are slots.
+    """Yields (index, log-likelihood or error) when each request ends. `mc_num` is the number of Monte-Carlo draws of a
+    request; they depend on `seed` and the request's tokens only.
 
-    `mc_num` is the number of Monte-Carlo draws of a request. The draws depend on `seed` and the request's tokens only.
-
-    Raises PromptError, PromptTooLongError and SettingsError before anything runs. A configuration that decodes by
-    block diffusion raises SettingsError: such models predict the masks of a block from the text up to the block's end,
-    not from the whole target.
+    Raises PromptError, PromptTooLongError and SettingsError before anything runs, also for a configuration that decodes
+    by block diffusion: such models predict the masks of a block from the text up to the block's end.
     """
-    if isinstance(engine.config.decode, BlockDiffusionSettings):
+    decode = engine.config.decode
+    if decode.prompt_attention.kind == "blocks":
         raise SettingsError(
-            "log-likelihoods: got decode.decoder block_diffusion; allowed: a model that predicts masks under full "
+            f"log-likelihoods: got decode.decoder {decode.decoder}; allowed: a model that predicts masks under full "
             "attention, as Dream and LLaDA do, and its decoder"
         )
     answers = [_Answer() for _ in requests]
-    sessions: list[DecodeSession] = []
+    sessions: list[RequestSession] = []
     owners: list[int] = []
     """For each session the index of its request."""
     for index, request in enumerate(requests):
@@ -120,7 +113,7 @@ class _Answer:
         return LogLikelihood(self.value, self.is_greedy, self.steps, self.forwards)
 
 
-def _sessions(engine: Engine, request: LikelihoodRequest, mc_num: int, seed: int) -> Iterator[DecodeSession]:
+def _sessions(engine: Engine, request: LikelihoodRequest, mc_num: int, seed: int) -> Iterator[RequestSession]:
     model, length = engine.config.model, len(request.prefix) + len(request.target)
     if length > model.max_model_len:
         raise PromptTooLongError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Condition
 from typing import Any, Self
 
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
@@ -42,42 +42,32 @@ class LocalEngine(Engine):
         self._abandoned: deque[int] = deque()
         """Unfinished requests whose callers have stopped iterating."""
         self._stepping = False
-        """Whether a thread runs a step."""
         self._changed = Condition()
         """A step has ended. Its lock is held while scheduler or queues change, but not while a step is computed."""
 
     @property
     def num_workers(self) -> int:
-        """One, whatever the configuration says: this process."""
         return 1
 
     @property
     def prefix_index(self) -> PrefixIndex:
-        """The index of stored prompt prefixes, with its hit counters."""
         return self._scheduler.prefix_index
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Load the model that the configuration names.
-
-        Raises CheckpointError if it cannot be loaded, and SettingsError if it cannot run on this machine.
-        """
+        """Load the model that the configuration names. Raises CheckpointError if it cannot be loaded, and SettingsError
+        if it cannot run on this machine."""
         config, spec, tokenizer = open_model(config)
         spec = resolve_auto(spec)
         return cls(config.replace(model=spec.config.model), build_runner(spec), tokenizer)
 
     @classmethod
     def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:
-        """Load a checkpoint from a folder, or by its name on the Hub.
-
-        `model` are fields of `ModelSettings` (dtype, device, lora, max_num_seqs, max_model_len). Raises SettingsError
-        and CheckpointError.
-        """
+        """Load a checkpoint from a folder, or by its name on the Hub. `model` are fields of `ModelSettings` (dtype,
+        device, lora, max_num_seqs, max_model_len). Raises SettingsError and CheckpointError."""
         return cls.from_config(Config.parse({"model": {"path": str(path), **model}}))
 
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """See `Engine.events`. If no event is queued, `next` on the iterator runs a step of all requests in flight, or
-        waits for the step that another thread runs."""
+    def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
         queue: deque[RequestEvent] = deque()
         index_of: dict[int, int] = {}
         try:
@@ -112,10 +102,8 @@ class LocalEngine(Engine):
                     self._changed.notify_all()
 
     def _step(self) -> None:
-        """Launch the steps that may be in flight, and process the reports of the oldest.
-
-        If a step fails, the next calls run it again, each of its requests alone. One that fails alone ends.
-        """
+        """Launch the steps that may be in flight, and process the reports of the oldest. If a step fails, the next
+        calls run it again, each of its requests alone; one that fails alone ends."""
         scheduler = self._scheduler
         try:
             if not self._in_flight:

@@ -1,13 +1,9 @@
 """From a configuration to its model, in the process of an engine.
 
-`pin_model` turns names on the Hub into commits, `resolve_config` adds the checkpoint's sampling settings and those of
-decisions, and
-`open_model` reads configuration and tokenizer. Workers get a `ModelSpec`: the pinned configuration and the
-`ModelConfig`. So they read only the weights of a checkpoint, and later workers load the same ones. The first worker
-of a group measures what `model.attention` auto stands for (`resolve_auto`), and the master sends it to the others.
-
-Importing torch takes longer than the rest of a group's start, so engines and masters leave it to functions that
-workers call.
+Workers get a `ModelSpec`: the pinned configuration and the `ModelConfig`. So they read only the weights of a
+checkpoint, and later workers load the same ones. The first worker of a group measures what `model.attention` auto
+stands for (`resolve_auto`). Importing torch takes longer than the rest of a group's start, so engines and masters leave
+it to functions that workers call.
 """
 
 from __future__ import annotations
@@ -24,9 +20,7 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 def open_model(config: Config) -> tuple[Config, ModelSpec, Tokenizer | None]:
     """A configuration as `resolve_config` gives it, and its checkpoint's spec and tokenizer (None if there is none).
-
-    Raises CheckpointError.
-    """
+    Raises CheckpointError."""
     config = resolve_config(config)
     spec = ModelSpec.read(config)
     tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))
@@ -36,16 +30,13 @@ def open_model(config: Config) -> tuple[Config, ModelSpec, Tokenizer | None]:
 
 
 def resolve_config(config: Config) -> Config:
-    """The same configuration with pinned names, in which missing settings of sampling and of decisions are those of
-    the checkpoint.
-
-    Raises CheckpointError.
-    """
+    """The configuration with names on the Hub as commits, and the checkpoint's settings of sampling and of decisions
+    where it has none. Raises CheckpointError."""
     config = pin_model(config)
-    config = config.with_decision_defaults(read_decision_defaults(checkpoint_folder(config.model)).settings)
+    folder = checkpoint_folder(config.model)
+    config = config.with_decision_defaults(read_decision_defaults(folder).settings)
     if config.model.generation_config == "none":
         return config
-    folder = checkpoint_folder(config.model)
     try:
         return config.with_decode_defaults(read_generation_defaults(folder))
     except SettingsError as error:

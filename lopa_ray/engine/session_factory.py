@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeAlias, cast
 
 from lopa_ray.config.decision_settings import DecisionType
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decisions.defaults import read_decision_defaults
 from lopa_ray.decoding.decoders import new_session, override_settings
 from lopa_ray.decoding.given_tokens import Encode, GivenTokens, encode_given
+from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
@@ -55,7 +56,6 @@ class SessionFactory:
 
     @property
     def num_workers(self) -> int:
-        """How many branch workers evaluate a request's branches."""
         return self.config.group.num_workers
 
     @cached_property
@@ -64,10 +64,8 @@ class SessionFactory:
         return read_decision_defaults(checkpoint_folder(self.config.model)).temperatures
 
     def decode_settings(self, settings: RequestSettings | None = None, **changes: Any) -> GenerationSettings:
-        """The decode settings of a request: `settings` with `changes` on top, which may name another decoder.
-
-        A mapping has changes of the configuration's settings; None stands for these. Raises SettingsError.
-        """
+        """The decode settings of a request: `settings` with `changes` on top, which may name another decoder. A mapping
+        has changes of the configuration's settings; None stands for these. Raises SettingsError."""
         if not isinstance(settings, GenerationSettings | Mapping | None):
             raise SettingsError(
                 f"got settings of type {type(settings).__name__}; give those of a decoder (LopaSettings, ...), or a "
@@ -102,10 +100,9 @@ class SessionFactory:
     ) -> RenderedPrompt:
         """A prompt in the form in which it is encoded.
 
-        The chat template is applied to text if the checkpoint has one, unless `raw`. In raw text special tokens are
-        recognised, unless `parse_special` is false; in all other text they never are. `tools` and `variables` are
-        passed to `Tokenizer.render_chat` with chat messages. Raises PromptError for text or messages if the
-        checkpoint has no tokenizer, for messages if it has no chat template, and for any other type of prompt.
+        The chat template is applied to text if the checkpoint has one, unless `raw`. Special tokens are recognised in
+        raw text alone, and there unless `parse_special` is false. `tools` and `variables`: see `Tokenizer.render_chat`.
+        Raises PromptError without the tokenizer or template that the prompt needs, and for another type of prompt.
         """
         if isinstance(prompt, str):
             tokenizer = require_tokenizer(self.tokenizer)
@@ -152,15 +149,14 @@ class SessionFactory:
     ) -> DecodeSession:
         """A session for one prompt. `settings` and `changes`: see `decode_settings`; `render` for the others.
 
-        Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer together are
-        too long, and SettingsError for a pattern or schema that is not supported, or for a first step beyond
-        `model.max_num_batched_tokens`. A long prompt takes a second or more
-        to encode, and a new pattern up to `group.hung_after_s` to compile, in a process of its own; `prepare` does
-        the latter for asynchronous programs. Raises OverloadedError if the machine lacks memory or time to compile.
+        Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer are too long,
+        SettingsError for a pattern or schema that is not supported or a first step beyond
+        `model.max_num_batched_tokens`, and OverloadedError if the machine lacks memory or time to compile. A new
+        pattern takes up to `group.hung_after_s` to compile, which `prepare` does for asynchronous programs.
         """
         settings = self.decode_settings(settings, **changes)
         ids = self.encode(prompt, raw=raw, parse_special=parse_special)
-        given = self.given_tokens(settings, parse_special=raw and parse_special)
+        given = GivenTokens.of(settings, self._encode_given(raw and parse_special))
         room = self.config.model.max_model_len
         num_behind = given.end - settings.max_new_tokens if given.setting == "suffix" else 0
         if len(ids) + settings.max_new_tokens > room:
@@ -183,40 +179,34 @@ class SessionFactory:
         if num_behind:
             # The canvas has the suffix, and its last position ends the answer.
             settings = settings.replace(max_new_tokens=settings.max_new_tokens + num_behind)
-        session = new_session(ids, settings, self.vocabulary, self._constraint(settings), given)
+        constraint = self._constraint_cache(settings).constraint(settings) if settings.constrained else None
+        session = new_session(ids, settings, self.vocabulary, constraint, given)
         if self.config.model.max_num_batched_tokens is not None and not session.finished:
-            # A stream would have begun before the group refuses the request's first step.
-            StepLimit(self.config.model.max_num_batched_tokens).check(session.next_branch_rows)
+            # A stream would have begun before the group refuses the request's first step. A copy plans it: the session
+            # stays as it is.
+            first_plan = session.with_state(session.export_state(), ()).plan()
+            StepLimit(self.config.model.max_num_batched_tokens).check(first_plan.max_branch_rows)
         return session
-
-    def given_tokens(self, settings: GenerationSettings, *, parse_special: bool = False) -> GivenTokens:
-        """The tokens that settings give of the answer. With `parse_special` their text may have special tokens.
-
-        Raises SettingsError for parts that overlap, and for text that cannot be encoded.
-        """
-        return GivenTokens.of(settings, self._encode_given(parse_special))
 
     def suffix_length(self, suffix: str, *, parse_special: bool = False) -> int:
         """The tokens of a suffix, 0 for an empty one. Raises SettingsError for text that cannot be encoded."""
         return len(encode_given(suffix, "suffix", self._encode_given(parse_special))) if suffix else 0
 
     def _encode_given(self, parse_special: bool) -> Encode | None:
-        tokenizer = self.tokenizer
-        return (
-            None if tokenizer is None else partial(tokenizer.encode_later_part, parse_special=parse_special)
-        )
+        if self.tokenizer is None:
+            return None
+        return partial(self.tokenizer.encode_later_part, parse_special=parse_special)
+
+    def result_of(self, builder: ResultBuilder, began: float) -> GenerationResult:
+        """A finished request that was submitted at `began`, by `time.perf_counter`."""
+        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
+        return builder.build(text, time.perf_counter() - began)
 
     async def prepare(self, settings: GenerationSettings, client: str = "") -> None:
-        """Compile the constraint of `settings`, if they have one, so that `create_session` does not wait for it.
-
-        If the last caller that waits for a constraint is cancelled, its compilation ends. `client` is who asks:
-        one client's constraints do not occupy all processes. Raises what `create_session` raises for `settings`.
-        """
+        """Compile the constraint of `settings`, if they have one, so that `create_session` does not wait for it. See
+        `ConstraintCache.prepare_constraint`."""
         if settings.constrained:
             await self._constraint_cache(settings).prepare_constraint(settings, client)
-
-    def _constraint(self, settings: GenerationSettings) -> Constraint | None:
-        return self._constraint_cache(settings).constraint(settings) if settings.constrained else None
 
     def _constraint_cache(self, settings: GenerationSettings) -> ConstraintCache:
         if self.constraints is None:
@@ -229,12 +219,10 @@ class SessionFactory:
 
 
 def is_token_ids(prompt: object) -> bool:
-    """Whether a prompt is a list of token ids."""
     return isinstance(prompt, Sequence) and len(prompt) > 0 and all(type(token) is int for token in prompt)
 
 
 def is_chat(prompt: object) -> bool:
-    """Whether a prompt is a list of chat messages."""
     return (
         isinstance(prompt, Sequence)
         and len(prompt) > 0

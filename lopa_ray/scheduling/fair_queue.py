@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 
 
 class FairQueue:
     """All unfinished requests by client, and those that wait for a slot."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, DecodeSession] = {}
+        self.waiting: dict[int, RequestSession] = {}
         """Requests without a slot."""
         self._clients: dict[int, str] = {}
         self._slots: Counter[str] = Counter()
@@ -29,14 +29,14 @@ class FairQueue:
     def waiting_by_client(self) -> dict[str, int]:
         return dict(Counter(session.client for session in self.waiting.values()))
 
-    def add(self, request_id: int, session: DecodeSession) -> None:
+    def add(self, request_id: int, session: RequestSession) -> None:
         """A new request. A new client begins with the minimum that clients were served: it claims no past."""
         if session.client not in self._served:
             self._served[session.client] = min(self._served.values(), default=0)
         self._clients[request_id] = session.client
         self.waiting[request_id] = session
 
-    def pop(self) -> tuple[int, DecodeSession]:
+    def pop(self) -> tuple[int, RequestSession]:
         """The request that gets the next slot: of the client that has the fewest, and was served least, the first by
         `priority`, then by age."""
         clients = dict.fromkeys(session.client for session in self.waiting.values())
@@ -72,7 +72,7 @@ class FairQueue:
             own, key=lambda request_id: (self._preemptions[request_id], steps[request_id]), default=None
         )
 
-    def requeue(self, request_id: int, session: DecodeSession) -> None:
+    def requeue(self, request_id: int, session: RequestSession) -> None:
         self._preemptions[request_id] += 1
         self._slots[session.client] -= 1
         self.waiting[request_id] = session
@@ -114,7 +114,7 @@ class FairQueue:
         self._served[self._clients[request_id]] += rows
 
 
-def first_in_line(sessions: Mapping[int, DecodeSession], number: int) -> list[int]:
+def first_in_line(sessions: Mapping[int, RequestSession], number: int) -> list[int]:
     """The requests that get slots first if all are submitted together."""
     queue = FairQueue()
     for request_id, session in sessions.items():

@@ -37,7 +37,7 @@ class Replay:
 
     @property
     def requests(self) -> list[ScheduledRequest]:
-        """What workers carry out; see `DecodeSession.replay`."""
+        """What workers carry out; see `RequestSession.replay`."""
         return [
             ScheduledRequest(
                 0, 0, _filling(plan), () if commit is None or commit.shared else (commit.branch,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StoredPrefix
 from lopa_ray.protocol.step_report import BranchReport
@@ -17,7 +17,7 @@ class RunningRequest:
     """The state of a request between its first and its last step."""
 
     id: int
-    session: DecodeSession
+    session: RequestSession
     slot: int
     replay: list[ScheduledRequest] = field(init=False)
     """Plans that every worker must carry out, in order, before the session's next step; see `Replay`."""
@@ -58,7 +58,7 @@ class RunningRequest:
         assert self.plan is not None
         return self.plan.num_rows if self.replay else self.plan.rows_of(self.assigned)
 
-    def suspended(self) -> DecodeSession:
+    def suspended(self) -> RequestSession:
         """The session as it stands, to go on in an empty slot."""
         return self.session.with_state(self.session.export_state(), self.log.requests)
 

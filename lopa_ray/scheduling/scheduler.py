@@ -18,7 +18,7 @@ from typing import Self
 
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.group_settings import AutoSwitch
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -90,7 +90,7 @@ class Scheduler:
         """Whether a request or a step is in flight, a request is waiting, or an event was not returned yet."""
         return bool(self._running or self._queue.waiting or self._pending_events or self._planned)
 
-    def submit(self, session: DecodeSession) -> int:
+    def submit(self, session: RequestSession) -> int:
         """Queue a request, and return its id; it joins when its client gets a slot. Raises ProtocolError for a session
         that is already finished."""
         if session.finished:

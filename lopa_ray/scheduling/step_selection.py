@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Collection, Mapping
 
 from lopa_ray.config.group_settings import AutoSwitch
-from lopa_ray.decoding.branch_budget import branches_in_step
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.fair_queue import FairQueue
@@ -131,7 +130,7 @@ class StepSelection:
                 continue
             session = running[request_id].session
             try:
-                num_branches = branches_in_step(session.settings, len(running))
+                num_branches = session.branches_in_step(len(running))
                 plan = running[request_id].next_plan(num_branches)
                 if not session.steps:  # an answer that has begun is not broken off
                     self.limit.check(plan.max_branch_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
@@ -80,7 +81,11 @@ KINDS: dict[str, GenerationSettings] = {
         max_new_tokens=20, block_size=8, num_branches=4, confidence_threshold=0.6, lookahead="verified"
     ),
 }
-
+KINDS |= {
+    decoder.name: decoder.smallest
+    for decoder in DECODERS.values()
+    if decoder.fills_masks and decoder.name not in {settings.decoder for settings in KINDS.values()}
+}
 
 CANVASES: dict[str, GenerationSettings] = {
     "canvases": RenoisingSettings(max_new_tokens=32, max_denoising_steps=7, entropy_bound=1.0, seed=4),

@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.batch.lines import ParsedLine, PromptLine
 from cluster.jobs.group import ChunkResult, JobGroup
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CapacityError, WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
@@ -82,7 +82,7 @@ class LostBeforeFirstStep(JobGroup):
 
 
 class _LostEngine(LocalEngine):
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
+    def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
         """A failure per session, and no step."""
         for index in range(len(sessions)):
             yield RequestFailure(index, WorkerLostError("the group was lost"))

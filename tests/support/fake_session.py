@@ -9,7 +9,6 @@ import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
-from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
@@ -51,12 +50,11 @@ def _steps(session: DecodeSession, model: FakeModel) -> Iterator[SessionStep]:
         yield SessionStep(before, plan, reports, session.advance(reports))
 
 
-def may_decide_nothing(settings: GenerationSettings, plan: Plan) -> bool:
+def may_decide_nothing(session: DecodeSession, plan: Plan) -> bool:
     """A schedule may plan such a call, and a chance may bring it about; a block may only be cached or edited; and a
     draft decides nothing."""
     return (
-        isinstance(settings, VanillaSettings)
-        or getattr(settings, "fill", None) == "schedule"
+        session.may_decide_nothing
         or not plan.branches[0].scored
         or plan.draft_adapter
         or (plan.scores_decided and VOCABULARY.mask_token_id not in plan.canvas)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
+from collections.abc import Iterable
+from types import NoneType, UnionType
+from typing import Literal, Union, get_args, get_origin
 
+from annotated_types import Ge
+from hypothesis import strategies as st
+from pydantic.fields import FieldInfo
+
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoder import Decoder
+from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
 from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
@@ -14,6 +24,8 @@ from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.edits import PENALTIES as REFUSED_PENALTIES
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
 
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id
@@ -207,7 +219,71 @@ def any_self_speculation(draw: st.DrawFn) -> SelfSpeculationSettings:
     )
 
 
-BLOCKWISE_SETTINGS = st.one_of(
-    any_vanilla(), any_fast_dllm(), any_block_diffusion(), any_editing(), any_dmax(), any_nemotron()
+OWN_STRATEGIES = {
+    "lopa": any_lopa_or_d2f(),
+    "d2f": any_lopa_or_d2f(),
+    "vanilla": any_vanilla(),
+    "fast_dllm": any_fast_dllm(),
+    "block_diffusion": any_block_diffusion(),
+    "editing": any_editing(),
+    "dmax": any_dmax(),
+    "multi_block": any_multi_block(),
+    "nemotron": any_nemotron(),
+    "self_speculation": any_self_speculation(),
+}
+"""Of decoders whose settings depend on each other so much that few drawn one by one would stand together."""
+
+
+@st.composite
+def settings_by_field(draw: st.DrawFn, name: str) -> GenerationSettings:
+    """Settings of a decoder, each drawn by its type and bounds. What does not fit others is left out."""
+    decoder = DECODERS[name]
+    values = draw(common_settings())
+    if issubclass(decoder.settings, LookaheadSettings):
+        values |= draw(lookahead_settings())
+    own = decoder.settings.model_fields.keys() - LookaheadSettings.model_fields.keys() - values.keys()
+    values |= {field: draw(any_value(decoder.settings.model_fields[field])) for field in own}
+    fields = {field: value for field, value in values.items() if decoder.takes(field)}
+    while True:
+        try:
+            return decoder.settings(**fields)
+        except SettingsError as error:
+            del fields[error.setting]
+
+
+def any_value(field: FieldInfo) -> st.SearchStrategy[object]:
+    """A value of a setting that is a flag, one of several names, or a number, or None where it may be."""
+    kinds = [*get_args(field.annotation)] if get_origin(field.annotation) in (Union, UnionType) else []
+    kinds = kinds or [field.annotation]
+    least = next((bound.ge for bound in field.metadata if isinstance(bound, Ge)), 1)
+    strategies = {
+        bool: st.booleans(),
+        int: st.integers(int(least), int(least) + 6),
+        float: PROBABILITIES.filter(bool),
+        NoneType: st.none(),
+    }
+    return st.one_of(
+        [
+            st.sampled_from(get_args(kind)) if get_origin(kind) is Literal else strategies[kind]
+            for kind in kinds
+            if get_origin(kind) is Literal or kind in strategies
+        ]
+    )
+
+
+def any_settings(name: str) -> st.SearchStrategy[GenerationSettings]:
+    """Any settings of a decoder that fills masks."""
+    return OWN_STRATEGIES[name] if name in OWN_STRATEGIES else settings_by_field(name)
+
+
+def _any_of(decoders: Iterable[Decoder]) -> st.SearchStrategy[GenerationSettings]:
+    return st.one_of([any_settings(decoder.name) for decoder in decoders if decoder.name != "d2f"])
+
+
+FILLING = [decoder for decoder in DECODERS.values() if decoder.fills_masks]
+BLOCKWISE_SETTINGS = _any_of(
+    decoder
+    for decoder in FILLING
+    if issubclass(decoder.session, BlockwiseSession) and issubclass(decoder.settings, LookaheadSettings)
 )
-ANY_SETTINGS = st.one_of(any_lopa_or_d2f(), any_multi_block(), any_self_speculation(), BLOCKWISE_SETTINGS)
+ANY_SETTINGS = _any_of(FILLING)

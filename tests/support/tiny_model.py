@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
@@ -112,6 +113,11 @@ SETTINGS: dict[str, GenerationSettings] = {
     "verified": LopaSettings(
         max_new_tokens=64, num_branches=6, block_size=16, lookahead="verified", stop_at_eos=False
     ),
+}
+SETTINGS |= {
+    decoder.name: decoder.smallest
+    for decoder in DECODERS.values()
+    if decoder.fills_masks and decoder.name not in {settings.decoder for settings in SETTINGS.values()}
 }
 
 

@@ -119,7 +119,7 @@ class GroupServer(Group):
                 async with asyncio.timeout_at(deadline):
                     async with aclosing(engine.events([decision.session])) as events:
                         async for event in events:
-                            decision.add_event(event)
+                            decision.add(event)
             except TimeoutError:
                 raise DeadlineError(
                     f"not finished after {request.deadline_s:g} s; raise the deadline or ask fewer questions"

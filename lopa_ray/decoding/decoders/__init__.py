@@ -1,23 +1,22 @@
-"""The decoders: one file each, with its settings and its session; `DECODERS` lists them."""
+"""The decoders: a file declares each, with its settings and its session; `DECODERS` lists them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSession, BlockDiffusionSettings
-from lopa_ray.decoding.decoders.dmax import DMaxSession, DMaxSettings
-from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
-from lopa_ray.decoding.decoders.fast_dllm import FastDllmSession, FastDllmSettings
-from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession
-from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSession, LopaSettings
-from lopa_ray.decoding.decoders.multi_block import MultiBlockSession, MultiBlockSettings
-from lopa_ray.decoding.decoders.nemotron import NemotronSession, NemotronSettings
-from lopa_ray.decoding.decoders.renoising import RenoisingSession, RenoisingSettings
-from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSession, SelfSpeculationSettings
-from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
+from lopa_ray.decoding.decoders.block_diffusion import BLOCK_DIFFUSION
+from lopa_ray.decoding.decoders.dmax import DMAX
+from lopa_ray.decoding.decoders.editing import EDITING
+from lopa_ray.decoding.decoders.fast_dllm import FAST_DLLM
+from lopa_ray.decoding.decoders.lopa import D2F, LOPA
+from lopa_ray.decoding.decoders.multi_block import MULTI_BLOCK
+from lopa_ray.decoding.decoders.nemotron import NEMOTRON
+from lopa_ray.decoding.decoders.renoising import RENOISING
+from lopa_ray.decoding.decoders.self_speculation import SELF_SPECULATION
+from lopa_ray.decoding.decoders.vanilla import VANILLA
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -26,28 +25,23 @@ from lopa_ray.decoding.verified.verified_session import VerifiedSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-
-class Decoder(NamedTuple):
-    """What a value of the setting `decoder` stands for."""
-
-    settings: type[GenerationSettings]
-    session: type[DecodeSession]
-
-
 DECODERS = {
-    "lopa": Decoder(LopaSettings, LopaSession),
-    "d2f": Decoder(D2FSettings, LopaSession),
-    "vanilla": Decoder(VanillaSettings, VanillaSession),
-    "fast_dllm": Decoder(FastDllmSettings, FastDllmSession),
-    "block_diffusion": Decoder(BlockDiffusionSettings, BlockDiffusionSession),
-    "editing": Decoder(EditingSettings, EditingSession),
-    "dmax": Decoder(DMaxSettings, DMaxSession),
-    "multi_block": Decoder(MultiBlockSettings, MultiBlockSession),
-    "nemotron": Decoder(NemotronSettings, NemotronSession),
-    "self_speculation": Decoder(SelfSpeculationSettings, SelfSpeculationSession),
-    "renoising": Decoder(RenoisingSettings, RenoisingSession),
+    decoder.name: decoder
+    for decoder in (
+        LOPA,
+        D2F,
+        VANILLA,
+        FAST_DLLM,
+        BLOCK_DIFFUSION,
+        EDITING,
+        DMAX,
+        MULTI_BLOCK,
+        NEMOTRON,
+        SELF_SPECULATION,
+        RENOISING,
+    )
 }
-"""The value of the setting `decoder` → its settings and its session."""
+"""The value of the setting `decoder` → what its file declares."""
 
 
 def new_session(
@@ -58,13 +52,11 @@ def new_session(
     given: GivenTokens | None = None,
 ) -> DecodeSession:
     """The session of the decoder that the settings name. Raises what `DecodeSession` raises."""
-    session = DECODERS[settings.decoder].session
+    session = DECODERS[settings.decoder].session.variant(settings)
     if isinstance(settings, LookaheadSettings) and settings.is_verified:
         inner = session(prompt, settings.of_one_branch(), vocabulary, constraint, given)
         assert isinstance(inner, FillingSession)
         return VerifiedSession(inner, settings)
-    if isinstance(settings, SelfSpeculationSettings) and settings.drafting == "joint":
-        session = JointSpeculationSession
     return session(prompt, settings, vocabulary, constraint, given)
 
 

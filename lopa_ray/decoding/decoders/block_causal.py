@@ -1,7 +1,5 @@
-"""Decoders of block-causal models: blocks are counted from position 0, and see themselves and earlier blocks.
-
-So the prompt's tail shares the first block with masks, and K/V of a decided block are exact whenever they are computed.
-"""
+"""Decoders of block-causal models: blocks are counted from position 0, and see themselves and earlier blocks, so K/V of
+a decided block are exact whenever they are computed. The prompt's tail shares the first block with masks."""
 
 from __future__ import annotations
 
@@ -30,6 +28,10 @@ class BlockCausalSession(BlockwiseSession):
 
     settings: BlockCausalSettings
 
+    @property
+    def exact_cache(self) -> bool:
+        return True
+
     def _begin(self) -> None:
         super()._begin()
         self._cached_end = 0
@@ -37,12 +39,10 @@ class BlockCausalSession(BlockwiseSession):
 
     @property
     def generated(self) -> list[int]:
-        """Ids after the prompt, up to the end of the current block."""
         return self._ids[len(self.prompt) : self._block.stop]
 
     @property
     def exhausted(self) -> bool:
-        """The current block is final, and it is the last one: there is no room, or the answer has ended."""
         return self._block_is_final and (self._block.stop == self.max_len or self.has_ended(self.generated))
 
     def _block_at(self, position: int) -> range:
@@ -51,10 +51,8 @@ class BlockCausalSession(BlockwiseSession):
         return range(start, min(start + size, self.max_len))
 
     def _window(self) -> Window:
-        """The current block, behind decided ones that are not in the cache yet."""
         start, block = self._cached_end, self._block
-        span = range(start, block.stop)
-        cached = (range(start),) if start else ()
+        span, cached = range(start, block.stop), (range(start),) if start else ()
         to_stage = (range(start, block.start),) if start < block.start else ()
         return Window(span, self._segments(span), self._block_answer_span, cached, to_stage, bool(to_stage))
 
@@ -67,12 +65,7 @@ class BlockCausalSession(BlockwiseSession):
             stops.append(min(span.stop, self._block_at(stops[-1] if stops else span.start).stop))
         return tuple((stop, stop) for stop in stops)
 
-    @property
-    def exact_cache(self) -> bool:
-        return True
-
     def lane_segments(self, start: int) -> tuple[Segment, ...]:
-        """Decided blocks before the plan's start see nothing behind them."""
         plan = self.plan()
         before = self._segments(range(start, plan.start)) if start < plan.start else ()
         return before + plan.branches[0].segments

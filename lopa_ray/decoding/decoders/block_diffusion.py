@@ -1,24 +1,23 @@
 """Block diffusion as SDAR decodes (arXiv 2510.06303): a small block at a time, after exact K/V of all before.
 
-Attention is block-causal with blocks counted from position 0, so the prompt's tail shares the first block
-with masks. K/V enter the cache from a call on decided tokens alone, which by itself decides nothing, unless
-`fuse_store` feeds the next block behind it.
-
-Fast-dLLM v2 (arXiv 2509.26328) fills a larger block by sub-blocks, from the left. Its logits are shifted, so the
-last row of the call that caches a block decides the next one's first token. With its sub-block cache, calls on the
-whole block leave K/V of all of it, and calls on the sub-block alone read what lies around it from there. Calls are
-on the whole block as long as the sub-block's first position is masked: the row that decides it lies before.
+K/V enter the cache from a call on decided tokens alone, which decides nothing unless `fuse_store` feeds the next block
+along. Fast-dLLM v2 (arXiv 2509.26328) fills a larger block by sub-blocks, from the left. Its logits are shifted, so the
+last row of the caching call decides the next block's first token. With its sub-block cache, calls on the whole block,
+as long as the sub-block's first position is masked, leave K/V that calls on the sub-block alone read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.config.generation_settings import Conflict
+from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.filling_rules import (
@@ -28,7 +27,6 @@ from lopa_ray.decoding.filling_rules import (
     select_within_entropy,
 )
 from lopa_ray.decoding.settled import SettledSettings
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -78,27 +76,20 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
     """Passes on a sub-block feed it alone, and read K/V around it as a pass on the whole block left them. Such a
     pass begins each sub-block; others follow while its first position is masked."""
 
-    @model_validator(mode="after")
-    def _sub_blocks_fit(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         size = self.sub_block_size
         if size is None and self.sub_block_cache:
-            raise SettingsError(
-                "sub_block_cache without sub_block_size: there is nothing to cache around; set sub_block_size "
-                "or leave sub_block_cache out",
-                setting="sub_block_cache",
-            )
+            why = "there is nothing to cache around; set sub_block_size or leave sub_block_cache out"
+            yield "sub_block_cache", f" without sub_block_size: {why}"
         if size is not None and self.block_size % size:
-            raise SettingsError(
-                f"sub_block_size: got {size}; allowed: a divisor of block_size ({self.block_size})",
-                setting="sub_block_size",
-            )
+            yield "sub_block_size", f": got {size}; allowed: a divisor of block_size ({self.block_size})"
         if size is not None and self.fuse_store:
-            raise SettingsError(
-                "fuse_store with sub_block_size: a pass that caches a block decides the next one's first token "
-                "before any other; leave one of them out",
-                setting="fuse_store",
-            )
-        return self
+            why = "a pass that caches a block decides the next one's first token before any other"
+            yield "fuse_store", f" with sub_block_size: {why}; leave one of them out"
+        if self.remasking == "entropy_bounded" and self.ranking != "neg_entropy":
+            why = "with remasking entropy_bounded, which ranks by neg_entropy; leave ranking out"
+            yield "ranking", f" {self.ranking} {why}"
 
     @model_validator(mode="before")
     @classmethod
@@ -107,16 +98,6 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
             return {"ranking": "neg_entropy", **values}
         return values
 
-    @model_validator(mode="after")
-    def _entropy_needs_its_ranking(self) -> Self:
-        if self.remasking == "entropy_bounded" and self.ranking != "neg_entropy":
-            raise SettingsError(
-                f"ranking {self.ranking} with remasking entropy_bounded, which ranks by neg_entropy; leave "
-                "ranking out",
-                setting="ranking",
-            )
-        return self
-
     @property
     def implied(self) -> frozenset[str]:
         """`ranking`, where the rule has its own. See `StrictModel.implied`."""
@@ -124,8 +105,6 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
 
 
 class BlockDiffusionSession(BlockCausalSession):
-    """One request under block diffusion."""
-
     settings: BlockDiffusionSettings
 
     def _plan(self, num_branches: int) -> Plan:
@@ -161,11 +140,8 @@ class BlockDiffusionSession(BlockCausalSession):
         return self._calls == 0 or self._ids[self._sub_block.start] == self.vocabulary.mask_token_id
 
     def _window(self) -> Window:
-        block, sub_block, input_span = (
-            self._block,
-            self._sub_block,
-            range(self._cached_end, self._block.start),
-        )
+        block, sub_block = self._block, self._sub_block
+        input_span = range(self._cached_end, block.start)
         if input_span and not self.settings.fuse_store:
             return self._caching_window(input_span)
         if self.settings.sub_block_size is None:
@@ -192,7 +168,6 @@ class BlockDiffusionSession(BlockCausalSession):
 
     @property
     def exact_cache(self) -> bool:
-        """But for calls on a sub-block alone."""
         return not self.settings.sub_block_cache
 
     @property
@@ -204,7 +179,7 @@ class BlockDiffusionSession(BlockCausalSession):
         if not self._masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:
@@ -220,3 +195,6 @@ class BlockDiffusionSession(BlockCausalSession):
                 return sorted(scores)[:count]
             case "entropy_bounded":
                 return select_within_entropy(scores, settings.eb_threshold)
+
+
+BLOCK_DIFFUSION = Decoder(BlockDiffusionSession, BlockDiffusionSettings(max_new_tokens=20, num_branches=3))

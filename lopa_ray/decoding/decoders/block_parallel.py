@@ -1,8 +1,5 @@
-"""Block-parallel decoders, which append blocks before the ones in front are done: what they share.
-
-They differ in when the canvas grows (`_may_grow`), in what a position sees and in where blocks begin. The lookahead on
-top is the same for all: forks anywhere in the active blocks compete with the anchor.
-"""
+"""Block-parallel decoders, which append blocks before earlier ones are done: what they share. They differ in when the
+canvas grows (`_may_grow`), in what a position sees and in where blocks begin."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.token_bitmasks import TokenBitmasks
-from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
-from lopa_ray.decoding.branching import Fork, PositionScore
+from lopa_ray.decoding.block_canvas import BlockCanvas, BlockState
+from lopa_ray.decoding.branching import Fork, Scores
 from lopa_ray.decoding.filling_rules import select_by_block
 from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch, RuleBlock
 from lopa_ray.protocol.outcome import BlockView
@@ -44,7 +41,6 @@ class BlockParallelSettings(GenerationSettings):
 
     @property
     def prompt_attention(self) -> PromptAttention:
-        """See `GenerationSettings.prompt_attention`. By default for decoders whose blocks tile."""
         return PromptAttention("blocks", self.block_size)
 
 
@@ -64,13 +60,15 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
     # What they share, by default for block-causal attention
 
     @property
+    def exact_cache(self) -> bool:
+        return self._shares_staged
+
+    @property
     def _shares_staged(self) -> bool:
-        """See `Plan.stage_shared`."""
         return True
 
     @property
     def _scores_decided(self) -> bool:
-        """See `Plan.scores_decided`."""
         return False
 
     def _begin(self) -> None:
@@ -80,8 +78,8 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder, beginning)
         while len(self._anchor) < first + self.given.end:
             self._anchor.grow(size, self.max_len)
-        behind = {at: token for at, token in self.given.tokens.items() if at >= len(beginning)}
-        self._set_tokens((first + at, token) for at, token in behind.items())
+        given = self.given.tokens.items()
+        self._set_tokens((first + at, token) for at, token in given if at >= len(beginning))
 
     def _view_stop(self, position: int) -> int:
         return next(block.stop for block in self._anchor.blocks if position < block.stop)
@@ -93,12 +91,10 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     @property
     def generated(self) -> list[int]:
-        """Ids after the prompt as they stand, masks included."""
         return self._anchor.generated
 
     @property
     def exhausted(self) -> bool:
-        """Nothing is masked, nothing is active, and no block may be added."""
         anchor = self._anchor
         return not anchor.masks and not anchor.active and not self._has_room(anchor)
 
@@ -112,16 +108,13 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     @property
     def _complete_threshold(self) -> float:
-        """A block is complete when the one before it is decided to at least this share."""
         return self.settings.decoded_token_threshold
 
     # Planning
 
     def _planned_branch(self, fork: Fork) -> PlannedBranch[BlockCanvas]:
-        """A branch grows on its own: a fork may earn its next block a step before the anchor.
-
-        Where blocks tile, a fork that decides all there is does not: like such a fork in other decoders of these models
-        it has nothing left to be unsure of, and is not compared by the masks of its next block.
+        """A branch grows on its own: a fork may earn its next block a step before the anchor. Where blocks tile, a fork
+        that decides all there is does not: it has nothing left to be unsure of, as in other decoders of these models.
         """
         canvas = self._anchor.with_fills(fork.fills)
         is_decided = self._tiled and bool(fork.decisions) and not canvas.masks
@@ -131,10 +124,8 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         return PlannedBranch(fork, canvas, self._constraint_state(canvas.generated))
 
     def _plan(self, num_branches: int) -> Plan:
-        branches = self._branches = [
-            self._planned_branch(fork) for fork in self._lookahead.next_branches(num_branches)
-        ]
-
+        forks = self._lookahead.next_branches(num_branches)
+        branches = self._branches = [self._planned_branch(fork) for fork in forks]
         # The anchor alone decides which blocks are cached, so these are the same on every branch.
         to_cache = [block for block in self._anchor.blocks if block.state is BlockState.TO_CACHE]
         cacheable_end = self._anchor.cacheable_end
@@ -163,6 +154,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
             ),
             cached=(range(start),) if start else (),
             stage_shared=self._shares_staged,
+            logit_changes=self.step_logit_changes,
             commit=self._commit,
             sampling_params=self.sampling_params,
             token_bitmasks=bitmasks.unique,
@@ -171,22 +163,19 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     def _segments(self, canvas: BlockCanvas, start: int) -> tuple[Segment, ...]:
         """What the rows from `start` on see: their own block and those before it."""
-        stops = (stop for block in canvas.blocks if block.stop > start for stop in self._tile_stops(block))
-        return tuple((stop, stop) for stop in stops)
-
-    def _tile_stops(self, block: Block) -> list[int]:
-        """Ends of the tiles whose positions see nothing behind them: the block's, or those of a prompt's blocks."""
+        blocks = (block for block in canvas.blocks if block.stop > start)
         if not self._tiled:
-            return [block.stop]
-        size = self.settings.block_size
-        return [*range(block.start + size, block.stop, size), block.stop]
+            return tuple((block.stop, block.stop) for block in blocks)
+        size = self.settings.block_size  # what the prompt's block has of blocks of this size, too
+        tiles = ((*range(block.start + size, block.stop, size), block.stop) for block in blocks)
+        return tuple((stop, stop) for stops in tiles for stop in stops)
 
     # Deciding
 
     def _adopt(self, canvas: BlockCanvas) -> None:
         self._anchor = canvas
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         return select_by_block(self._anchor, scores, self.settings.confidence_threshold)
 
     def _set_tokens(self, fills: Iterable[Fill]) -> None:
@@ -210,22 +199,16 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     # Drafts
 
-    @property
-    def exact_cache(self) -> bool:
-        return True
-
     def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
         canvas = self._branches[0].canvas
         first = canvas.active[0]
         # A block that the planned step appends is part of the answer from the next step on.
-        if len(canvas) > len(self._anchor):
-            return False
-        if first.masks <= sum(position < first.stop for position, _ in fills):
+        is_new = len(canvas) > len(self._anchor)
+        if is_new or first.masks <= sum(position < first.stop for position, _ in fills):
             return False
         return not (self._has_room(canvas) and self._may_grow(canvas.with_fills(tuple(fills))))
 
     def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock]:
-        """The active blocks."""
         canvas = self._branches[0].canvas
         if beyond:
             canvas = canvas.with_fills(tuple(beyond))

@@ -1,8 +1,5 @@
-"""Decoders that finish one block before they begin the next: what they share.
-
-They differ in what a call feeds and reads (its `Window`) and in the positions it fills (`_filling_rule`). The
-lookahead on top is the same for all: forks within the current block compete with the anchor.
-"""
+"""Decoders that finish one block before they begin the next: what they share. They differ in what a call feeds and
+reads (its `Window`) and in the positions it fills (`_filling_rule`)."""
 
 from __future__ import annotations
 
@@ -67,12 +64,10 @@ class BlockwiseSession(FillingSession[list[int]]):
 
     @property
     def generated(self) -> list[int]:
-        """Ids after the prompt as they stand, masks included."""
         return self._ids[len(self.prompt) :]
 
     @property
     def exhausted(self) -> bool:
-        """Nothing is masked."""
         return not self._masked_positions(range(self._block.start, self.max_len))
 
     @property
@@ -117,6 +112,7 @@ class BlockwiseSession(FillingSession[list[int]]):
             cached=window.cached,
             draft_adapter=window.draft_adapter,
             stage_shared=window.stage_shared,
+            logit_changes=self.step_logit_changes,
             commit=self._commit,
             sampling_params=self.sampling_params,
             token_bitmasks=bitmasks.unique,
@@ -138,7 +134,6 @@ class BlockwiseSession(FillingSession[list[int]]):
 
     @property
     def _block_is_final(self) -> bool:
-        """Whether no later step changes the current block."""
         return not self._masked_positions(self._block)
 
     def _end_step(self, branch: Branch) -> None:
@@ -151,7 +146,6 @@ class BlockwiseSession(FillingSession[list[int]]):
         return self._calls > 0 and len(self.scored_masks()) > len(fills)
 
     def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock] | None:
-        """The masked positions that the coming call scores."""
         if not self._fills_by_threshold:
             return None
         ids, mask = self._branches[0].canvas, self.vocabulary.mask_token_id

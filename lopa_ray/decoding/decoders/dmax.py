@@ -1,11 +1,8 @@
 """DMax (arXiv 2604.08302): block diffusion that chooses every token of its block anew in each call, from soft inputs.
 
-A call fills masked positions from the left, as long as they are sure, and gives every position that it found decided
-its most likely token, however probable. The next call's input at a decided position lies between the embeddings of
-its token and of the mask token, the nearer to the token the more probable that is (`Plan.input_weights`).
-
-A block without masks is final when a call was sure of all of it or changed nothing, or after as many calls as it has
-positions. Only then its tokens are fed as they are, and K/V are stored.
+The input at a decided position lies between the embeddings of its token and of the mask token, the nearer to the token
+the more probable that is (`Plan.input_weights`). A block without masks is final when a call was sure of all of it or
+changed nothing, or after as many calls as it has positions. Only then its tokens are fed as they are, and K/V stored.
 """
 
 from __future__ import annotations
@@ -16,7 +13,8 @@ from typing import Literal
 from pydantic import Field
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.filling_rules import select_leading
 from lopa_ray.protocol.outcome import Decision
@@ -38,8 +36,6 @@ class DMaxSettings(EditedBlocksSettings):
 
 
 class DMaxSession(EditedBlocksSession):
-    """One request under DMax."""
-
     settings: DMaxSettings
 
     def _begin(self) -> None:
@@ -62,12 +58,10 @@ class DMaxSession(EditedBlocksSession):
     def _block_is_final(self) -> bool:
         return self._settles and not self._masked_positions(self._block)
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         return select_leading(scores, self.settings.confidence_threshold)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)
         is_sure = all(score.probability >= SURE for score in scores.values())
         is_last = self._calls + 1 >= self.settings.block_size
@@ -99,3 +93,6 @@ class DMaxSession(EditedBlocksSession):
                 for branch in plan.branches
             ),
         )
+
+
+DMAX = Decoder(DMaxSession, DMaxSettings(**SHORT, block_size=8, num_branches=3))

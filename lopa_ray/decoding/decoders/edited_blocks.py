@@ -1,26 +1,20 @@
 """Decoders that edit the tokens of the block that they fill: what they share.
 
-A call scores the whole block. It fills masked positions (mask to token) and, from the same logits, replaces tokens of
-the answer that were there before it (token to token). So the tokens of a block are final only at its end, which the
-decoder determines.
-
-K/V of a block enter the cache from the next block's first call, which feeds it along: these are K/V of final tokens,
-however the block has ended, and no call is made for them alone.
+A call scores the whole block: it fills masked positions, and from the same logits replaces earlier tokens of the
+answer, until the decoder ends the block. K/V enter the cache from the next block's first call, which feeds the block
+along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Self
-
-from pydantic import model_validator
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
+from lopa_ray.decoding.branching import Scores, filter_by_constraint
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
-from lopa_ray.decoding.edits import check_edits_can_be_made, edits, report_of_masks
+from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -30,10 +24,9 @@ from lopa_ray.protocol.step_report import BranchReport
 class EditedBlocksSettings(BlockCausalSettings):
     """The settings that these decoders share."""
 
-    @model_validator(mode="after")
-    def _edits_can_be_made(self) -> Self:
-        check_edits_can_be_made(self, f"decoder {self.decoder}")
-        return self
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return REFUSED_WITH_EDITS
 
 
 class EditedBlocksSession(BlockCausalSession):
@@ -50,26 +43,22 @@ class EditedBlocksSession(BlockCausalSession):
 
     @property
     def exhausted(self) -> bool:
-        """The current block is final, and it is the last one: there is no room, or the answer ends with it."""
         ended = self.settings.stop_at_eos and self.has_ended(self.generated)
         return self._block_is_final and (self._block.stop == self.max_len or ended)
 
     @property
     def editable(self) -> range:
-        """The current block's part of the answer, until its end."""
         return range(0) if self._block_is_final else self._block_answer_span
 
     def _report_of_masks(self, branch: PlannedBranch[list[int]], report: BranchReport) -> BranchReport:
         return report_of_masks(report, branch.canvas, self.vocabulary.mask_token_id)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """What a call fills, then what it edits, as far as a constraint allows it."""
         masked = {p: score for p, score in scores.items() if self._is_masked(p)}
         filled = super().choose(masked, constraint_state)
         return filled + filter_by_constraint(constraint_state, list(self._edits(scores)), scores)
 
-    def _edits(self, scores: dict[int, PositionScore]) -> Iterator[Decision]:
+    def _edits(self, scores: Scores) -> Iterator[Decision]:
         """What a call replaces by its scores: all that is not the most likely token."""
         return edits(scores, self._ids, self.vocabulary.mask_token_id)

@@ -1,8 +1,5 @@
-"""LLaDA2.1's decoder (arXiv 2602.08676): block diffusion that also edits the tokens of the block that it fills.
-
-A token is replaced by one that is probable enough. When no mask is left the calls go on, until one changes nothing or
-there were `max_post_steps` of them.
-"""
+"""LLaDA2.1's decoder (arXiv 2602.08676): block diffusion that replaces tokens of its block by ones that are probable
+enough, until a call without masks changes nothing or there were `max_post_steps` of them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from typing import Literal
 from pydantic import Field
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.edits import EditSettings
 from lopa_ray.decoding.filling_rules import select_above_threshold_or_count
@@ -36,8 +34,6 @@ class EditingSettings(EditedBlocksSettings, EditSettings):
 
 
 class EditingSession(EditedBlocksSession):
-    """One request under LLaDA2.1's decoder."""
-
     settings: EditingSettings
 
     def _begin(self) -> None:
@@ -58,20 +54,24 @@ class EditingSession(EditedBlocksSession):
         ends = not self._changed or self._post_steps >= self.settings.max_post_steps
         return ends and not self._masked_positions(self._block)
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         settings = self.settings
         return select_above_threshold_or_count(
             scores, settings.confidence_threshold, settings.num_to_transfer
         )
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)
         self._post_steps = 0 if any(self._is_masked(p) for p in scores) else self._post_steps + 1
         self._changed = bool(decisions)
         return decisions
 
-    def _edits(self, scores: dict[int, PositionScore]) -> Iterator[Decision]:
+    def _edits(self, scores: Scores) -> Iterator[Decision]:
         threshold = self.settings.editing_threshold
         return (decision for decision in super()._edits(scores) if decision.probability > threshold)
+
+
+EDITING = Decoder(
+    EditingSession,
+    EditingSettings(**SHORT, block_size=8, editing_threshold=0.2, max_post_steps=3, num_branches=3),
+)

@@ -1,19 +1,20 @@
 """Fast-dLLM (arXiv 2505.22618): caches for a bidirectional model, and parallel decoding by confidence.
 
-A block begins with one forward over everything, which caches K/V of what lies before the block (prefix
-cache) or around it (dual cache). Then only what is not cached is fed. Under Dream's sampler that first call
-decides the block's first position and no other, since later ones do not feed the row that would decide it.
-
-LocalLeap (arXiv 2510.07081) is its rule by threshold without a cache, with a lower threshold near sure positions.
+A block begins with one forward over everything, which caches K/V before the block (prefix cache) or around it (dual
+cache). Under Dream's sampler that call decides the block's first position alone, since later ones do not feed the row
+that would decide it. LocalLeap (arXiv 2510.07081) has a lower threshold near sure positions.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.config.generation_settings import Conflict
+from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession, MaskedAnswerSettings
 from lopa_ray.decoding.filling_rules import (
@@ -23,7 +24,6 @@ from lopa_ray.decoding.filling_rules import (
     select_near_anchors,
 )
 from lopa_ray.decoding.settled import SettledSettings
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.plan import Spans
 
 
@@ -55,35 +55,27 @@ class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
     factor: float = Field(default=1.0, gt=0.0)
     """Fills the n best as long as the n-th has at least probability 1 - factor ÷ (n + 1) (fill: factor)."""
 
-    @model_validator(mode="after")
-    def _steps_fit_fill(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if (self.fill == "schedule" and self.steps is None) or (
             self.fill == "factor" and self.steps is not None
         ):
-            raise SettingsError(
-                f"fill {self.fill!r} with steps {self.steps}; give steps with fill: schedule, and never with "
-                "fill: factor",
-                setting="fill",
-            )
+            why = "give steps with fill: schedule, and never with fill: factor"
+            yield "fill", f" {self.fill!r} with steps {self.steps}; {why}"
         if self.fill != "threshold" and self.relaxed_threshold is not None:
-            raise SettingsError(
-                f"relaxed_threshold {self.relaxed_threshold} with fill {self.fill!r}: it relaxes fill: threshold; "
-                "leave one out",
-                setting="relaxed_threshold",
-            )
+            why = f"with fill {self.fill!r}: it relaxes fill: threshold; leave one out"
+            yield "relaxed_threshold", f" {self.relaxed_threshold} {why}"
         if self.fill == "schedule" and self.cache != "none" and (self.steps or 0) < 2 * self.num_blocks:
-            raise SettingsError(
-                f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks}), "
-                "at least twice as many",
-                setting="steps",
-            )
-        return self
+            allowed = f"a multiple of the number of blocks ({self.num_blocks}), at least twice as many"
+            yield "steps", f": got {self.steps}; allowed: {allowed}"
 
 
 class FastDllmSession(MaskedAnswerSession):
-    """One request under Fast-dLLM."""
-
     settings: FastDllmSettings
+
+    @property
+    def may_decide_nothing(self) -> bool:
+        return self.settings.fill == "schedule"
 
     @property
     def _cached_spans(self) -> Spans:
@@ -102,7 +94,7 @@ class FastDllmSession(MaskedAnswerSession):
         input_span = self._block if self.settings.cache == "dual" else range(self._block.start, total)
         return Window(input_span, ((input_span.stop, total),), self._block, cached=self._cached_spans)
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         settings = self.settings
         first_only = self._decides_first_alone
         if first_only and self._calls == 0:
@@ -131,13 +123,16 @@ class FastDllmSession(MaskedAnswerSession):
         return self.settings.fill == "threshold" and is_even and not first_only
 
     def _max_fill_count(self, masks: int) -> int:
-        """The most that this call may fill: what an even pace would have decided by now, less what is decided.
-
-        (The published code hands what a call may not fill on to the next one.)
-        """
+        """The most that this call may fill: what an even pace would have decided by now, less what is decided."""
         if self.settings.steps is None:
             return masks
         positions = len(self._open_positions)
         by_now = positions // self._block_steps * (self._calls + 1)
         late = self._calls + 1 >= self._block_steps
         return masks if late else max(1, min(masks, by_now - (positions - masks)))
+
+
+FAST_DLLM = Decoder(
+    FastDllmSession,
+    FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6, num_branches=3),
+)

@@ -1,17 +1,11 @@
 """Self-speculation that drafts while it verifies: one forward per round does both, for several guesses.
 
-Its rounds have one call where the published ones have two (`self_speculation.py`). A branch is a guess of what the
-verification will accept: the last token and the guess as causal rows, then `block_size` - 1 masks that see all of the
-branch. The causal rows verify the guess; the masks draft what follows if all of it is accepted. The first call has the
-prompt in front of its masks, and decides the first token.
-
-The longest accepted prefix of any guess is taken, and the token that the causal pass itself decides behind it. So the
-tokens are those of plain autoregressive decoding, whatever was guessed. The next drafts are those of the longest guess
-that was accepted whole; if none was, what is left of the drafts before.
-
-TiDAR (arXiv 2511.08923) trains a model for such a pass, and drafts behind each length of the draft that may be
-accepted. Autoregressive models have mask tokens behind the text (PaSS, arXiv 2311.13581) and lookahead decoding (arXiv
-2402.02057).
+A branch is a guess of what the verification will accept: the last token and the guess as causal rows, then `block_size`
+- 1 masks that see all of the branch. The causal rows verify the guess; the masks draft what follows it. The longest
+accepted prefix of any guess is taken, and the token that the causal pass decides behind it, so the tokens are those of
+autoregressive decoding. The next drafts are those of the longest guess that was accepted whole; if none was, the rest
+of the drafts before. Published: TiDAR (arXiv 2511.08923, a model trained for such a pass), PaSS (arXiv 2311.13581) and
+lookahead decoding (arXiv 2402.02057).
 """
 
 from __future__ import annotations
@@ -35,8 +29,7 @@ ALTERNATIVES = 3
 """Tokens per position that a guess may have."""
 
 MIN_GAIN = 0.3
-"""With `num_branches` auto a guess is evaluated if it gains more tokens than this: about a twentieth of what a step
-takes, which is the price of a branch where several cost hardly more than one."""
+"""With `num_branches` auto a guess is evaluated if it gains more tokens than this: about a twentieth of a step's."""
 
 
 class JointSpeculationSession(DecodeSession):
@@ -60,16 +53,11 @@ class JointSpeculationSession(DecodeSession):
 
     @property
     def exhausted(self) -> bool:
-        """The answer has ended, or there is no room."""
-        return len(self._ids) >= self.max_len or self._ids[-1] in self._ends_of_answer
-
-    @property
-    def _ends_of_answer(self) -> tuple[int, ...]:
-        return self.end_token_ids if len(self._ids) > len(self.prompt) else ()
+        has_begun = len(self._ids) > len(self.prompt)
+        return len(self._ids) >= self.max_len or (has_begun and self._ids[-1] in self.end_token_ids)
 
     @property
     def step_limit(self) -> int:
-        """Each call decides a token."""
         return self.settings.max_new_tokens + 1
 
     # Planning
@@ -90,6 +78,7 @@ class JointSpeculationSession(DecodeSession):
             branches=branches,
             cached=(range(start),) if start else (),
             draft_adapter=True,
+            logit_changes=self.step_logit_changes,
             commit=self._commit,
             sampling_params=sampling,
             scores_decided=True,
@@ -144,7 +133,7 @@ class JointSpeculationSession(DecodeSession):
             adopted=(),
             rule_steps=(RuleStep(winner, tuple(taken)),),
             canvas=tuple(self.generated),
-            blocks=self.block_views(),
+            blocks=taken_views(len(self.prompt), len(self._ids)),
             commit=self._commit,
         )
 
@@ -168,19 +157,17 @@ class JointSpeculationSession(DecodeSession):
             token = report.tokens.item(row)
             alternatives = [(token, report.probabilities.item(row))]
             if report.top_tokens.size:
-                tops = zip(
-                    report.top_tokens[row, :ALTERNATIVES].tolist(),
-                    report.top_logprobs[row, :ALTERNATIVES].tolist(),
-                    strict=True,
-                )
-                alternatives += [(other, math.exp(logprob)) for other, logprob in tops if other != token]
+                others = report.top_tokens[row, :ALTERNATIVES].tolist()
+                logprobs = report.top_logprobs[row, :ALTERNATIVES].tolist()
+                pairs = zip(others, logprobs, strict=True)
+                alternatives += [(other, math.exp(logprob)) for other, logprob in pairs if other != token]
             drafts.append(alternatives)
             if token in self.end_token_ids:
                 break
         return drafts
 
-    def block_views(self) -> tuple[BlockView, ...]:
-        """The prompt, and the tokens that were taken."""
-        first, end = len(self.prompt), len(self._ids)
-        views = (BlockView(0, first, "in_cache", 0, True), BlockView(first, end, "in_cache", 0, True))
-        return views if first < end else views[:1]
+
+def taken_views(first: int, end: int) -> tuple[BlockView, ...]:
+    """The prompt, and the tokens that were taken, as blocks."""
+    views = (BlockView(0, first, "in_cache", 0, True), BlockView(first, end, "in_cache", 0, True))
+    return views if first < end else views[:1]

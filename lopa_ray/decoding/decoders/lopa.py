@@ -1,10 +1,8 @@
-"""LoPA (arXiv 2512.16229, section 3 and algorithm 1) on D2F's block-parallel canvas.
+"""LoPA (arXiv 2512.16229, section 3 and algorithm 1) on D2F's block-parallel canvas; with one branch D2F's decoder
+(arXiv 2508.09192).
 
-With one branch this is D2F's decoder (arXiv 2508.09192). With blocks counted from position 0 it decodes models of block
-diffusion (SDAR, LLaDA2) with several of their blocks in flight. Semantics follow the published
-code, quirks that decide tokens included, with these deviations: two identical branches are
-evaluated once, the mask token is never chosen, the last block is cut so that
-`max_new_tokens` is exact, and a request may end at the first EOS (`stop_at_eos`).
+It follows the published code, quirks that decide tokens included, except that equal branches are evaluated once, the
+mask token is never chosen, the last block is cut so that `max_new_tokens` is exact, and `stop_at_eos`.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from typing import Literal
 
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.decoding.block_canvas import BlockCanvas
-from lopa_ray.decoding.branch_settings import NumBranches
+from lopa_ray.decoding.branch_budget import NumBranches
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.settled import SettledSettings
@@ -53,8 +52,6 @@ class LopaSettings(BlockSettings, LookaheadSettings):
 
 
 class LopaSession(BlockParallelSession):
-    """One LoPA request: as many blocks in flight as the thresholds allow."""
-
     settings: BlockSettings
 
     @property
@@ -75,7 +72,6 @@ class LopaSession(BlockParallelSession):
             return ((len(canvas), len(canvas)),)
         return super()._segments(canvas, start)
 
-    @property
-    def exact_cache(self) -> bool:
-        """Under block-causal attention."""
-        return self.settings.window_attention != "full"
+
+D2F = Decoder(LopaSession, D2FSettings(**SHORT, block_size=4))
+LOPA = Decoder(LopaSession, LopaSettings(**SHORT, block_size=4, num_branches=4))

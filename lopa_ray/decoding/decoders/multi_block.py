@@ -1,31 +1,29 @@
 """Multi-block diffusion (MultiBD of MBD-LMs): models of block diffusion with several of their blocks in flight.
 
-Blocks are counted from position 0 and see themselves and earlier blocks. At most `max_blocks` are in flight: being
-filled, or decided and not in the cache yet. A step appends one block at most, when the last one is decided far enough.
-K/V of a block enter the cache from the step after its last change, which fills later blocks at the same time.
+Blocks are counted from position 0. At most `max_blocks` are in flight: being filled, or decided and not in the cache
+yet. A step appends one at most. K/V of a block enter the cache from the step after its last change. With
+`editing_threshold` a step also replaces tokens of the blocks in flight; a block is final when a step changes nothing in
+it, or after a number of steps, and if all blocks before it are final.
 
-With `editing_threshold` a step also replaces tokens of the blocks in flight, as LLaDA2.1's decoder does in one block
-(`editing.py`). Every block fills at each step then. A block is final when a step changes nothing in it, or after a
-number of steps, and if all blocks before it are final.
-
-One branch gives the published engine's tokens, with these deviations: the last block is cut so that `max_new_tokens` is
-exact, and blocks are finished there; the mask token is never chosen; and the prompt has no step of its own.
+One branch gives the published engine's tokens, except that `max_new_tokens` is exact, the mask token is never chosen,
+and the prompt has no step of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
-from lopa_ray.decoding.branching import PositionScore, filter_by_constraint
+from lopa_ray.decoding.branching import Scores, filter_by_constraint
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
-from lopa_ray.decoding.edits import BlockEdits, EditSettings, check_edits_can_be_made, edits, report_of_masks
+from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, BlockEdits, EditSettings, edits, report_of_masks
 from lopa_ray.decoding.filling_session import PlannedBranch
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Branch, Fill
 from lopa_ray.protocol.step_report import BranchReport
@@ -54,23 +52,21 @@ class MultiBlockSettings(BlockParallelSettings, EditSettings):
     """With edits: a block is appended when also at least this share of the last one's tokens is what the last pass
     found most likely."""
 
-    @model_validator(mode="after")
-    def _edits_know_their_settings(self) -> Self:
-        unused, where = ["max_post_steps", "stability_threshold"], "without"
-        if self.editing_threshold is not None:
-            check_edits_can_be_made(self, "editing_threshold")
-            unused, where = ["decoded_token_threshold"], "with"
-        for name in unused:
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise SettingsError(
-                    f"{name} {value} has no use {where} editing_threshold; leave {name} out", setting=name
-                )
-        return self
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return {} if self.editing_threshold is None else REFUSED_WITH_EDITS
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        edits = self.editing_threshold is not None
+        unused = ("decoded_token_threshold",) if edits else ("max_post_steps", "stability_threshold")
+        for name in filter(self.is_changed, unused):
+            where = "with" if edits else "without"
+            why = f"has no use {where} editing_threshold; leave {name} out"
+            yield name, f" {getattr(self, name)} {why}"
 
 
 class MultiBlockSession(BlockParallelSession):
-    """One request under multi-block diffusion."""
-
     settings: MultiBlockSettings
 
     _tiled = True
@@ -98,7 +94,6 @@ class MultiBlockSession(BlockParallelSession):
 
     @property
     def editable(self) -> range:
-        """The blocks that are not final, with edits."""
         active = self._anchor.active if self._scores_decided else []
         return range(max(active[0].start, len(self.prompt)), len(self._anchor)) if active else range(0)
 
@@ -132,9 +127,7 @@ class MultiBlockSession(BlockParallelSession):
             return report
         return report_of_masks(report, branch.canvas.ids, self.vocabulary.mask_token_id)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """What a step fills, then what it edits block by block, as far as a constraint allows it."""
         masked = {p: score for p, score in scores.items() if self._is_masked(p)}
         decisions = super().choose(masked, constraint_state)
@@ -182,3 +175,8 @@ class MultiBlockSession(BlockParallelSession):
 def _in_flight(canvas: BlockCanvas) -> list[Block]:
     """Blocks of the answer that are being filled, or wait to be cached."""
     return [block for block in canvas.blocks[1:] if block.state is not BlockState.IN_CACHE]
+
+
+MULTI_BLOCK = Decoder(
+    MultiBlockSession, MultiBlockSettings(**SHORT, block_size=4, max_blocks=3, num_branches=3)
+)

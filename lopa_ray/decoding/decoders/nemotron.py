@@ -1,26 +1,25 @@
 """Nemotron-Labs-Diffusion's `generate` (arXiv 2607.05722): a block at a time, after a context that is stored causally.
 
-Blocks follow the prompt, wherever it ends. A call that fills a block sees all of it and the cache, and stores nothing.
-The prompt, and each block without masks, enters the cache by a call of its own under a causal mask, whose last row
-decides the next block's first token, its seed. Blocks of one position have no other token: that is plain autoregressive
-decoding. With `causal_context` false the storing calls see all that they feed, and blocks have no seed.
-
-One branch gives the published tokens. A seed that ends the answer ends it at once; the published code makes one more
-call. The last block is cut so that `max_new_tokens` is exact, and is not stored.
+Blocks follow the prompt, wherever it ends. The prompt, and each block without masks, enters the cache by a causal call
+of its own, whose last row decides the next block's first token, its seed; blocks of one position are autoregressive
+decoding. With `causal_context` false storing calls see all that they feed, and blocks have no seed. A seed that ends
+the answer ends it at once; the published code makes one more call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold
@@ -57,40 +56,28 @@ class NemotronSettings(BlockCausalSettings):
     def prompt_attention(self) -> PromptAttention:
         return PromptAttention("causal" if self.causal_context else "one_block")
 
-    @model_validator(mode="after")
-    def _no_drafts_of_states(self) -> Self:
-        if self.lookahead == "verified":
-            raise SettingsError(
-                f"lookahead verified with decoder {self.decoder}: drafts of later steps would need K/V of blocks that "
-                "only a causal pass stores; use lookahead lopa, leave lookahead out, or use decoder self_speculation",
-                setting="lookahead",
-            )
-        return self
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return {
+            "lookahead": "drafts of later steps would need K/V of blocks that only a causal pass stores; "
+            "use lookahead lopa, leave {} out, or use decoder self_speculation"
+        }
 
-    @model_validator(mode="after")
-    def _budget_is_whole(self) -> Self:
-        given = [
-            name for name in ("max_thinking_tokens", "end_think_token_id") if getattr(self, name) is not None
-        ]
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        given = [*filter(self.is_changed, ("max_thinking_tokens", "end_think_token_id"))]
         if len(given) == 1:
-            raise SettingsError(
-                f"{given[0]} {getattr(self, given[0])} without the other half of a thinking budget; set both "
-                "max_thinking_tokens and end_think_token_id, or none",
-                setting=given[0],
-            )
+            why = "without the other half of a thinking budget"
+            remedy = "set both max_thinking_tokens and end_think_token_id, or none"
+            yield given[0], f" {getattr(self, given[0])} {why}; {remedy}"
         other = self.constraint_setting or self.giving_setting
         if given and other is not None:
-            raise SettingsError(
-                f"max_thinking_tokens {self.max_thinking_tokens} with {other}: the token that ends thinking is put in "
-                "whatever the answer has to match, or is given of it; leave one of them out",
-                setting="max_thinking_tokens",
-            )
-        return self
+            why = "the token that ends thinking is put in whatever the answer has to match, or is given of it"
+            lead = f" {self.max_thinking_tokens} with {other}"
+            yield "max_thinking_tokens", f"{lead}: {why}; leave one of them out"
 
 
 class NemotronSession(BlockCausalSession):
-    """One request of Nemotron-Labs-Diffusion's decoder."""
-
     settings: NemotronSettings
 
     def __init__(
@@ -101,9 +88,9 @@ class NemotronSession(BlockCausalSession):
         constraint: Constraint | None = None,
         given: GivenTokens | None = None,
     ) -> None:
-        """Raises what `DecodeSession` raises, and SettingsError for an `end_think_token_id` that is no token."""
+        """Raises as `DecodeSession`, and SettingsError for an `end_think_token_id` that is no token or an end."""
         if settings.end_think_token_id is not None:
-            check_generated(settings.end_think_token_id, vocabulary, "end_think_token_id")
+            check_generated([settings.end_think_token_id], vocabulary, "end_think_token_id")
         super().__init__(prompt, settings, vocabulary, constraint, given)
         if settings.min_tokens and settings.end_think_token_id in self.end_token_ids:
             raise SettingsError(
@@ -173,21 +160,18 @@ class NemotronSession(BlockCausalSession):
             return None
         return max(block.start, first + most)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
-        """See `FillingSession.choose`; before the first call on a block also what the thinking budget puts in."""
-        decisions, position, token = (
-            super().choose(scores, constraint_state),
-            self._end_of_thinking,
-            self.settings.end_think_token_id,
-        )
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
+        decisions = super().choose(scores, constraint_state)
+        position, token = self._end_of_thinking, self.settings.end_think_token_id
         if self._stores and position is not None and token is not None:
             decisions.append(Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=()))
         return decisions
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         threshold = self.settings.confidence_threshold
         if threshold is None:
             return rank_by_score(scores)[:1]
         return select_above_threshold(scores, threshold)
+
+
+NEMOTRON = Decoder(NemotronSession, NemotronSettings(**SHORT, block_size=8, num_branches=3))

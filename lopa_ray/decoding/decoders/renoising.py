@@ -3,26 +3,25 @@
 It is the loop of `generate` in transformers' `DiffusionGemmaForBlockDiffusion` with its entropy-bound sampler. A call
 draws a token for each position of the canvas. Positions are accepted in ascending order of entropy, as long as the
 entropies of those before add up to no more than a bound; all others get new random tokens, also those that were
-accepted before. The answer is what the last call finds most likely, and not what is drawn.
-
-No position is ever masked, and a call replaces any token of its canvas. So there are no empty positions that a fork of
-LoPA could fill ahead, and none that a constraint could be kept at; settings for these are refused.
+accepted before. The answer is what the last call finds most likely. As a call replaces any token of its canvas, there
+is nothing that a fork of LoPA could fill ahead, or that a constraint could be kept at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from lopa_ray.config.generation_settings import GIVING, GUIDED, GenerationSettings
-from lopa_ray.decoding.noise import Noise, SeededNoise
+from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, GenerationSettings
+from lopa_ray.decoding.decoder import Decoder
+from lopa_ray.decoding.edits import PENALTIES
+from lopa_ray.decoding.noise import SeededNoise
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import SettingName, SettingsError
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -31,17 +30,17 @@ from lopa_ray.protocol.step_report import BranchReport
 ENCODED_ROWS = 256
 """Positions that rows of the encoder are cut by: prompts share stored K/V by so many, and attention is computed so."""
 
-_DRAWN = "tokens are drawn at the temperatures from t_max to t_min"
-_MOST_LIKELY = "the answer is what the model finds most likely, which it does not change"
-_REPLACED = "every token of a canvas may be replaced until its last call, so it can be kept at none"
+_DRAWN = "tokens are drawn at the temperatures from t_max to t_min; leave {} out"
+_MOST_LIKELY = "the answer is what the model finds most likely, which it does not change; leave {} out"
+_REPLACED = (
+    "every token of a canvas may be replaced until its last call, so it can be kept at none; leave {} out"
+)
 
-_WITHOUT_USE: dict[str, str] = {
+_WITHOUT_USE = {
     **dict.fromkeys(("temperature", "top_p", "top_k"), _DRAWN),
-    **dict.fromkeys(
-        ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"), _MOST_LIKELY
-    ),
-    "ranking": "positions are ranked by entropy",
-    **dict.fromkeys(("min_tokens", *GUIDED, "bad_words", *GIVING), _REPLACED),
+    **dict.fromkeys((*PENALTIES, "logit_bias"), _MOST_LIKELY),
+    "ranking": "positions are ranked by entropy; leave {} out",
+    **dict.fromkeys(("min_tokens", *CONSTRAINING, *GIVING), _REPLACED),
 }
 """Settings that this decoder has no place for, and why."""
 
@@ -78,15 +77,9 @@ class RenoisingSettings(GenerationSettings):
     confidence_threshold: float = Field(default=0.005, ge=0.0)
     """The model is certain of a canvas if its mean entropy (in nats) is below this."""
 
-    @model_validator(mode="after")
-    def _has_no_use_for(self) -> Self:
-        for name, reason in _WITHOUT_USE.items():
-            value, default = getattr(self, name), type(self).model_fields[name].default
-            if value != default and not (name == "top_p" and value == 1.0):
-                got = "" if name in GUIDED else f"got {value!r} "  # a constraint's text may be long
-                why = f": {got}with decoder renoising: {reason}; leave "
-                raise SettingsError(SettingName(name), why, SettingName(name), " out", setting=name)
-        return self
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return _WITHOUT_USE
 
 
 class RenoisingSession(DecodeSession):
@@ -103,7 +96,7 @@ class RenoisingSession(DecodeSession):
     immutable_attributes: ClassVar[tuple[str, ...]] = (*DecodeSession.immutable_attributes, "noise")
 
     def _begin(self) -> None:
-        self.noise: Noise = SeededNoise(self.settings.seed, self.vocabulary.size)
+        self.noise = SeededNoise(self.settings.seed, self.vocabulary.size)
         self._answer: list[int] = []
         """Tokens of finished canvases."""
         self._encoded = 0
@@ -118,13 +111,8 @@ class RenoisingSession(DecodeSession):
 
     @property
     def _span(self) -> range:
-        """Positions of the current canvas."""
         start = len(self.prompt) + len(self._answer)
         return range(start, start + self.vocabulary.canvas_length)
-
-    @property
-    def _num_canvases(self) -> int:
-        return -(-self.settings.max_new_tokens // self.vocabulary.canvas_length)
 
     @property
     def generated(self) -> list[int]:
@@ -134,18 +122,17 @@ class RenoisingSession(DecodeSession):
 
     @property
     def editable(self) -> range:
-        """The current canvas."""
         return range(self._span.start, min(self._span.stop, self.max_len)) if self._likely else range(0)
 
     @property
     def exhausted(self) -> bool:
-        """All canvases are finished."""
         return len(self._answer) >= self.settings.max_new_tokens
 
     @property
     def step_limit(self) -> int:
         """Each canvas has its calls, and one of the encoder before them."""
-        return self._num_canvases * (self.settings.max_denoising_steps + 1)
+        num_canvases = -(-self.settings.max_new_tokens // self.vocabulary.canvas_length)
+        return num_canvases * (self.settings.max_denoising_steps + 1)
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
@@ -204,8 +191,8 @@ class RenoisingSession(DecodeSession):
     # Reports
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        (report,), to_stage = reports, plan.branches[0].to_stage
-        self._commit = Commit(plan.step, 0, to_stage, plan.stage_shared)
+        (report,) = reports
+        self._commit = Commit(plan.step, 0, plan.branches[0].to_stage, plan.stage_shared)
         rule_steps: tuple[RuleStep, ...] = ()
         confidence = 0.0
         if plan.encodes:
@@ -231,11 +218,8 @@ class RenoisingSession(DecodeSession):
         self._calls += 1
         likely = tuple(report.top_tokens[:, 0].tolist())
         before = self._likely[-1] if self._likely else (-1,) * len(span)
-        changed = [
-            at
-            for at, (token, last) in enumerate(zip(likely, before, strict=True))
-            if token != last and span[at] < self.max_len
-        ]
+        in_answer = range(min(len(span), self.max_len - span.start))
+        changed = [at for at in in_answer if likely[at] != before[at]]
         entropies = -report.scores
         is_final = self._is_final(likely, entropies)
         self._likely = [*self._likely, likely]
@@ -251,24 +235,25 @@ class RenoisingSession(DecodeSession):
         return [_decision(report, at, self.settings.top_logprobs) for at in changed]
 
     def _is_final(self, likely: tuple[int, ...], entropies: Any) -> bool:
-        s = self.settings
-        if len(self._likely) + 1 == s.max_denoising_steps:
+        s, calls = self.settings, len(self._likely)
+        if calls + 1 == s.max_denoising_steps:
             return True
-        last = self._likely[len(self._likely) - s.stability_threshold :] if s.stability_threshold else []
-        is_stable = len(self._likely) >= s.stability_threshold and all(other == likely for other in last)
+        last = self._likely[max(0, calls - s.stability_threshold) :]
+        is_stable = calls >= s.stability_threshold and all(other == likely for other in last)
         return is_stable and bool(entropies.mean() < s.confidence_threshold)
 
     def _block_views(self) -> tuple[BlockView, ...]:
-        first, length = len(self.prompt), self.vocabulary.canvas_length
-        views = [
+        now, length = self._span.start, self.vocabulary.canvas_length
+        return tuple(
             BlockView(
-                at, min(at + length, self.max_len), "in_cache" if at < self._encoded else "to_cache", 0, True
+                at,
+                min(at + length, self.max_len),
+                "active" if at == now else "in_cache" if at < self._encoded else "to_cache",
+                masks=0,
+                complete=at < now,
             )
-            for at in range(first, self._span.start, length)
-        ]
-        if self._likely:
-            views.append(BlockView(self._span.start, min(self._span.stop, self.max_len), "active", 0, False))
-        return tuple(views)
+            for at in range(len(self.prompt), now + bool(self._likely), length)
+        )
 
 
 def accepted(entropies: Any, bound: float) -> list[int]:
@@ -282,14 +267,13 @@ def accepted(entropies: Any, bound: float) -> list[int]:
 def _decision(report: BranchReport, at: int, top: int) -> Decision:
     """The most likely token of a position. Its probability is that of the draw if it was drawn, else without
     temperature."""
-    token, logprob = report.top_tokens.item(at, 0), report.top_logprobs.item(at, 0)
-    was_drawn = report.tokens.item(at) == token
-    return Decision(
-        position=report.positions.item(at),
-        token=token,
-        probability=report.probabilities.item(at) if was_drawn else float(np.exp(logprob)),
-        logprob=logprob,
-        top_logprobs=tuple(
-            zip(report.top_tokens[at, :top].tolist(), report.top_logprobs[at, :top].tolist(), strict=True)
-        ),
-    )
+    tokens, logprobs = report.top_tokens[at].tolist(), report.top_logprobs[at].tolist()
+    was_drawn = report.tokens.item(at) == tokens[0]
+    probability = report.probabilities.item(at) if was_drawn else float(np.exp(logprobs[0]))
+    tops = tuple(zip(tokens[:top], logprobs[:top], strict=True))
+    return Decision(report.positions.item(at), tokens[0], probability, logprobs[0], tops)
+
+
+RENOISING = Decoder(
+    RenoisingSession, RenoisingSettings(max_new_tokens=32, max_denoising_steps=7, entropy_bound=1.0, seed=4)
+)

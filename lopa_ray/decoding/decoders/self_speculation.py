@@ -1,31 +1,30 @@
 """Self-speculation of Nemotron-Labs-Diffusion (arXiv 2607.05722, `linear_spec_generate`): a model verifies its drafts.
 
-A block is the last token and masks behind it. One or more calls without a mask draft these, through the model's draft
-adapter if it has one. Then one causal call, without the adapter, gives each position the token that follows from all in
-front of it. Tokens are taken up to the first that differs from its draft, and that one too. So they are those of plain
-autoregressive decoding, also where they are drawn: a draw depends on seed and position alone. Drafts change the number
-of calls, and are no part of the canvas.
-
-The verifying call stores K/V of the whole block, of which later calls read those of the tokens that were taken. Blocks
-are cut so that `max_new_tokens` is exact.
+Calls without a mask draft a block behind the last token, through the model's draft adapter if it has one. Then one
+causal call, without the adapter, decides each position by all before it. Tokens are taken up to and including the first
+that differs from its draft, so they are those of autoregressive decoding: drafts change the number of calls alone. The
+verifying call stores K/V of the whole block, of which later calls read those of the tokens that were taken.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from lopa_ray.config.generation_settings import GUIDED
+from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, Conflict, GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branch_settings import BranchSettings
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branch_budget import BranchSettings
+from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession, taken_views
 from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.decoding.filling_rules import select_above_threshold
-from lopa_ray.errors import SettingName, SettingsError
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision
 from lopa_ray.protocol.plan import Branch, Plan
 
@@ -54,48 +53,42 @@ class SelfSpeculationSettings(BranchSettings):
     def prompt_attention(self) -> PromptAttention:
         return PromptAttention("causal")
 
-    @model_validator(mode="after")
-    def _drafts_can_be_verified(self) -> Self:
+    @property
+    def refused(self) -> Mapping[str, str]:
         """A token is verified behind drafts that may be wrong, with rules that depend on tokens alone."""
+        return {
+            **dict.fromkeys(
+                GIVING,
+                "one causal pass decides each token by what is in front of it, and sees nothing that is given behind "
+                "it; leave {} out, or use decoder nemotron",
+            ),
+            **dict.fromkeys(
+                (*CONSTRAINING, *PENALTIES),
+                "one pass verifies all drafts of a block, and what this means for one of them depends on those in "
+                "front of it; leave {} out, or use decoder nemotron, with block_size 1 for the same tokens without it",
+            ),
+        }
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         joint = self.drafting == "joint"
         if joint and self.confidence_threshold > 0:
-            raise SettingsError(
-                f"confidence_threshold {self.confidence_threshold} with drafting joint, which drafts all in one pass; "
-                "leave it out, or use drafting separate",
-                setting="confidence_threshold",
-            )
+            why = "with drafting joint, which drafts all in one pass; leave it out, or use drafting separate"
+            yield "confidence_threshold", f" {self.confidence_threshold} {why}"
         if not joint and self.num_branches != 1:
-            raise SettingsError(
-                f"num_branches {self.num_branches!r} with drafting separate, which has one branch; leave it out, or "
-                "use drafting joint",
-                setting="num_branches",
-            )
-        fields = type(self).model_fields
-        given = [name for name in PENALTIES if getattr(self, name) != fields[name].default]
-        if (name := self.giving_setting) is not None:
-            raise SettingsError(
-                f"{name} with decoder {self.decoder}: one causal pass decides each token by what is in front of it, "
-                f"and sees nothing that is given behind it; leave {name} out, or use decoder nemotron",
-                setting=name,
-            )
-        name = self.constraint_setting or next(iter(given), None)
-        if name is not None:
-            value = "" if name in GUIDED else f" {getattr(self, name)!r}"  # a constraint's text may be long
-            raise SettingsError(
-                SettingName(name),
-                f"{value} with decoder {self.decoder}: one pass verifies all drafts of a block, and what this means "
-                "for one of them depends on those in front of it; leave ",
-                SettingName(name),
-                " out, or use decoder nemotron, with block_size 1 for the same tokens without it",
-                setting=name,
-            )
-        return self
+            why = "with drafting separate, which has one branch; leave it out, or use drafting joint"
+            yield "num_branches", f" {self.num_branches!r} {why}"
 
 
 class SelfSpeculationSession(BlockwiseSession):
     """One request under self-speculation. Its block has the positions that the next verifying call may decide."""
 
     settings: SelfSpeculationSettings
+
+    @classmethod
+    def variant(cls, settings: GenerationSettings) -> type[DecodeSession]:
+        assert isinstance(settings, SelfSpeculationSettings)
+        return JointSpeculationSession if settings.drafting == "joint" else cls
 
     def _begin(self) -> None:
         super()._begin()
@@ -121,7 +114,6 @@ class SelfSpeculationSession(BlockwiseSession):
 
     @property
     def exhausted(self) -> bool:
-        """The answer has ended, or there is no room."""
         return not self._block
 
     @property
@@ -151,9 +143,7 @@ class SelfSpeculationSession(BlockwiseSession):
         canvas = tuple(self._drafts.get(p, token) for p, token in enumerate(plan.canvas, plan.start))
         return replace(plan, canvas=canvas, scores_decided=not self._drafts_more)
 
-    def choose(
-        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
-    ) -> list[Decision]:
+    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         """Nothing by a call that drafts; else all tokens up to the first that differs from its draft, or ends the
         answer."""
         if self._drafts_more:
@@ -168,7 +158,7 @@ class SelfSpeculationSession(BlockwiseSession):
                 break
         return taken
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         return select_above_threshold(scores, self.settings.confidence_threshold)
 
     def _end_step(self, branch: Branch) -> None:
@@ -181,7 +171,10 @@ class SelfSpeculationSession(BlockwiseSession):
             self._block = range(end, end) if has_ended else self._block_at(end)
 
     def block_views(self) -> tuple[BlockView, ...]:
-        """The prompt, and the tokens that were taken."""
-        first, end = len(self.prompt), self._block.start
-        views = (BlockView(0, first, "in_cache", 0, True), BlockView(first, end, "in_cache", 0, True))
-        return views if first < end else views[:1]
+        return taken_views(len(self.prompt), self._block.start)
+
+
+SELF_SPECULATION = Decoder(
+    SelfSpeculationSession,
+    SelfSpeculationSettings(max_new_tokens=20, block_size=6, num_branches=4, stop_at_eos=False),
+)

@@ -1,20 +1,20 @@
-"""The samplers that Dream and LLaDA were published with: every call feeds everything, a schedule says how
-many positions it fills.
-
-Dream's `diffusion_generate` (arXiv 2508.15487) and LLaDA's `generate` (arXiv 2502.09992), by the model.
-Random choices are reproducible here, and so are others than torch's generator would make. Dream's ranks by
-logits in half precision: its recorded decodes agree with that, and some of them not with fp32.
-"""
+"""The samplers that Dream (`diffusion_generate`, arXiv 2508.15487) and LLaDA (`generate`, arXiv 2502.09992) were
+published with: every call feeds everything, a schedule says how many positions it fills. Random choices are
+reproducible here. Dream's ranks by logits in half precision: its recorded decodes agree with that, and some of them not
+with fp32."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.config.generation_settings import Conflict
+from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.filling_rules import (
     dream_fill_counts,
@@ -25,7 +25,6 @@ from lopa_ray.decoding.filling_rules import (
     sample_independently,
 )
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 MAX_STEPS = 2**16
@@ -49,17 +48,13 @@ class MaskedAnswerSettings(LookaheadSettings):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in the answer."""
         return max(1, -(-self.max_new_tokens // (self.block_size or max(1, self.max_new_tokens))))
 
-    @model_validator(mode="after")
-    def _steps_fit_blocks(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.steps is not None and self.steps % self.num_blocks:
-            raise SettingsError(
-                f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks})",
-                setting="steps",
-            )
-        return self
+            allowed = f"a multiple of the number of blocks ({self.num_blocks})"
+            yield "steps", f": got {self.steps}; allowed: {allowed}"
 
 
 class MaskedAnswerSession(BlockwiseSession):
@@ -69,19 +64,16 @@ class MaskedAnswerSession(BlockwiseSession):
 
     @property
     def _uses_dream_sampler(self) -> bool:
-        """Whether it follows Dream's sampler, as models with shifted logits do, and not LLaDA's: how a schedule is
-        rounded, what a block's first call fills, and in which precision confidences are computed."""
+        """Whether it follows Dream's sampler, as models with shifted logits do, and not LLaDA's."""
         return self.vocabulary.shifted
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
         """LLaDA computes confidences in fp64 and at temperature 1, at whichever temperature tokens are drawn."""
-        sampling_params = super().sampling_params
-        return (
-            sampling_params
-            if self._uses_dream_sampler
-            else replace(sampling_params, precision="float64", confidence_temperature=1.0)
-        )
+        params = super().sampling_params
+        if self._uses_dream_sampler:
+            return params
+        return replace(params, precision="float64", confidence_temperature=1.0)
 
     @property
     def step_limit(self) -> int:
@@ -99,16 +91,12 @@ class MaskedAnswerSession(BlockwiseSession):
 
     @property
     def _block_steps(self) -> int:
-        """Calls that the schedule has for a block."""
         steps = self.settings.steps
         return len(self._open_positions) if steps is None else steps // self.settings.num_blocks
 
     def _scheduled_fill_count(self, first: int | None = None) -> int:
-        """How many positions the schedule lets this call fill; `first`: how many the block's first call fills.
-
-        Counted from a block as it began: what lookahead adds brings the end nearer, and changes the count of no call.
-        Where a constraint held fills back, the calls beyond the schedule fill one each.
-        """
+        """How many positions the schedule lets this call fill; `first`: how many the block's first call fills. Counted
+        from a block as it began, whatever lookahead adds; calls beyond the schedule fill one each."""
         masks, steps, call = len(self._open_positions), self._block_steps, self._calls
         if call >= steps:
             return 1
@@ -130,21 +118,17 @@ class VanillaSettings(MaskedAnswerSettings):
     alg_temp: float = Field(default=0.0, ge=0.0)
     """Above 0 the best ranked are drawn, from the softmax of score ÷ alg_temp."""
 
-    @model_validator(mode="after")
-    def _alg_temp_ranks(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.alg_temp > 0 and self.remasking != "low_confidence":
-            raise SettingsError(
-                f"alg_temp {self.alg_temp} with remasking {self.remasking}: nothing is ranked there; leave "
-                "alg_temp out or use remasking low_confidence",
-                setting="alg_temp",
-            )
-        return self
+            why = "nothing is ranked there; leave alg_temp out or use remasking low_confidence"
+            yield "alg_temp", f" {self.alg_temp} with remasking {self.remasking}: {why}"
 
 
 class VanillaSession(MaskedAnswerSession):
-    """One request under a published sampler."""
-
     settings: VanillaSettings
+
+    may_decide_nothing = True
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
@@ -152,16 +136,17 @@ class VanillaSession(MaskedAnswerSession):
         sampling_params = super().sampling_params
         return replace(sampling_params, precision="float16") if self._uses_dream_sampler else sampling_params
 
-    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: Scores) -> list[int]:
         settings, step = self.settings, self.rule_steps + 1
         if settings.remasking == "origin":
             fractions = dream_fill_fractions(self._block_steps, settings.eps)
             probability = float(fractions[self._calls]) if self._calls < len(fractions) else 1.0
             return sample_independently(scores, probability, settings.seed, step)
-        if settings.remasking == "random":
-            return sample_by_score(scores, self._scheduled_fill_count(), float("inf"), settings.seed, step)
-        if settings.alg_temp > 0:
-            return sample_by_score(
-                scores, self._scheduled_fill_count(), settings.alg_temp, settings.seed, step
-            )
-        return rank_by_score(scores)[: self._scheduled_fill_count()]
+        count = self._scheduled_fill_count()
+        temperature = float("inf") if settings.remasking == "random" else settings.alg_temp
+        if temperature > 0:
+            return sample_by_score(scores, count, temperature, settings.seed, step)
+        return rank_by_score(scores)[:count]
+
+
+VANILLA = Decoder(VanillaSession, VanillaSettings(max_new_tokens=16, block_size=8, steps=8, num_branches=3))

@@ -19,12 +19,11 @@ from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
 from lopa_ray.protocol.plan import Fill, Plan
 
 EXPANDED_SHARE = 1.0
-"""What follows on a state is looked at if its probability exceeds this ÷ the number of drafts: with more drafts also
-the children of less probable states are among the best."""
+"""A state's children are looked at if its probability exceeds this ÷ the number of drafts."""
 
 MIN_DRAFT_PER_ROW = 5e-5
-"""A state whose probability is less than this × the rows of its branch is no draft. So a step that feeds many rows and
-fills many positions at once, as where an answer has many holes, has few drafts or none."""
+"""A state whose probability is less than this × the rows of its branch is no draft: it would cost more than it saves.
+"""
 
 MAX_DEPTH = 8
 """Steps of the rule that a draft may be ahead."""
@@ -40,7 +39,6 @@ class Draft:
     fills: frozenset[Fill]
     """Tokens that it has beyond the current state."""
     probability: float
-    """Of being reached."""
     plan: Plan
     """The plan of one branch in this state, or one that differs from it in tokens and its number alone."""
     key: StateKey
@@ -49,32 +47,27 @@ class Draft:
     beyond: tuple[Fill, ...]
     """Tokens that the state has beyond that of `base`."""
     make_session: Callable[[], FillingSession[Any]]
-    """Makes a session in this state, where `planned` is not set."""
     planned: FillingSession[Any] | None = None
-    """See `session`."""
+    """A session in this state with its step planned, once `make_session` has made it."""
 
     @classmethod
     def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:
-        """The draft of a session's state."""
         plan = session.plan()
         key = StateKey.of(session.generated, plan)
         return cls(fills, probability, plan, key, session, (), lambda: session, session)
 
     @property
     def session(self) -> FillingSession[Any]:
-        """The rule in this state, with its step planned. It is made when it is first asked for."""
+        """The rule in this state, with its step planned."""
         if self.planned is None:
             self.planned = self.make_session()
             self.planned.plan()
         return self.planned
 
     def after(self, fills: Sequence[Fill], all_fills: frozenset[Fill], probability: float) -> Draft | None:
-        """The next state that scores positions, if the rule fills these here.
+        """The next state that scores positions, if the rule fills these here; None if there is none.
 
-        None if the request ends before it, or if its constraint allows no such state.
-
-        Where the window stays as it is, it is described without a session. Should that be wrong, no plan of the rule
-        agrees with it, and its branch is of no use.
+        Where the window stays, it is described without a session. Should that be wrong, its branch is of no use.
         """
         base, beyond = self.base, (*self.beyond, *fills)
         answer = base.answer_in_window(beyond)
@@ -105,10 +98,8 @@ class DraftTree:
     def drafts(
         self, current: Draft, states: EvaluatedStates, most: int, min_probability: float
     ) -> list[Draft]:
-        """The states that are most probably reached from the current one, at most `most`, the most probable first.
-
-        None of them is evaluated already, and each fits into the forward of the current one.
-        """
+        """The at most `most` states that are most probably reached from the current one, the most probable first. None
+        is evaluated already, and each fits into the forward of the current one."""
         drafts: list[Draft] = []
         heap: list[tuple[float, int, Draft, tuple[Fill, ...], int]] = []
         order = count()
@@ -140,7 +131,6 @@ class DraftTree:
         return drafts
 
     def _fill_sets(self, draft: Draft, states: EvaluatedStates, most: int) -> list[FillSet]:
-        """What the rule may fill in a state, with probabilities: the `most` most probable sets."""
         evaluated = states.get(draft.key)
         if evaluated is not None:
             return [(1.0, tuple(decision.fill for decision in draft.session.peek(evaluated.scores)))]
@@ -152,9 +142,8 @@ class DraftTree:
             return self._stale_fill_sets(draft.session, source)
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
         sets = self._model.fill_sets(blocks, source, beyond, self._threshold, most)
-        if not draft.base.given.holes:
-            return sets
-        return [(probability, draft.session.with_ends(fills)) for probability, fills in sets]
+        has_holes = bool(draft.base.given.holes)
+        return [(p, draft.session.with_ends(fills)) for p, fills in sets] if has_holes else sets
 
     @staticmethod
     def _stale_fill_sets(session: FillingSession[Any], source: EvaluatedState) -> list[FillSet]:
@@ -167,11 +156,8 @@ class DraftTree:
 
 
 def can_follow(draft: Draft) -> bool:
-    """Whether a state behind this one may be evaluated in the same forward.
-
-    What a step stages is in no other branch's view, so nothing that would read it can follow, unless its rows may be
-    computed along.
-    """
+    """Whether a state after this one may be evaluated in the same forward: no other branch sees what a step stages,
+    unless its rows may be computed along."""
     return draft.base.exact_cache or not draft.plan.branches[0].to_stage
 
 
@@ -187,10 +173,7 @@ def fits(current: Draft, draft: Draft) -> bool:
 
 
 def _scoring_state(session: FillingSession[Any]) -> FillingSession[Any] | None:
-    """The first state from this one on that scores positions: rows of decided blocks may be fed along with it.
-
-    None if the request ends before that.
-    """
+    """The first state from this one on that scores positions; None if the request ends before it."""
     while not session.finished and session.steps < session.step_limit:
         if not session.exact_cache or session.scored_masks():
             return session

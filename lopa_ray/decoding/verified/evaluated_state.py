@@ -7,22 +7,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-from lopa_ray.decoding.branching import PositionScore, scores_by_position
+from lopa_ray.decoding.branching import Scores, scores_by_position
 from lopa_ray.protocol.plan import Fill, Plan
 from lopa_ray.protocol.step_report import BranchReport
 
 
 class StateKey(NamedTuple):
-    """All inputs of a forward of one branch, but for the prompt and the K/V of committed steps.
-
-    Two forwards of a request with the same key, between which no K/V were committed, have the same report. Where
-    `FillingSession.exact_cache` holds they have it across commits too.
+    """All inputs of a forward of one branch, but for the prompt and the K/V of committed steps: with the same key a
+    forward has the same report until K/V are committed, and where `FillingSession.exact_cache` holds also after that.
     """
 
     generated: tuple[int, ...]
     inputs: Plan
-    """The planned step of one branch without its canvas, which `generated` has, and without what no report depends on:
-    its number, and what it commits and stages. Whatever else a plan has is part of the key."""
+    """The planned step of one branch without its canvas, which `generated` has, and without its number, its commit and
+    what it stages, on which no report depends."""
 
     def __hash__(self) -> int:
         # States of a request mostly differ in their tokens, and a plan takes long to hash.
@@ -30,7 +28,6 @@ class StateKey(NamedTuple):
 
     @classmethod
     def of(cls, generated: Iterable[int], plan: Plan) -> Self:
-        """The key of a planned step of one branch, on the answer as it stands."""
         branch = replace(plan.branches[0], to_stage=())
         inputs = replace(plan, step=0, canvas=(), branches=(branch,), commit=None, stage_shared=False)
         return cls(tuple(generated), inputs)
@@ -41,7 +38,7 @@ class EvaluatedState:
     """What is known of a state: its report, and how it differs from the current state."""
 
     key: StateKey | None
-    """None: K/V were committed since then, so the report says nothing certain any more."""
+    """None: K/V were committed since then, so the report is no longer certain."""
     report: BranchReport
     ahead: frozenset[Fill]
     """Tokens that it has and the current state has not."""
@@ -53,27 +50,11 @@ class EvaluatedState:
     """See `FillModel`."""
 
     @cached_property
-    def scores(self) -> dict[int, PositionScore]:
-        """The report by position."""
+    def scores(self) -> Scores:
         return scores_by_position(self.report)
 
-    def moved(self, fills: frozenset[Fill]) -> None:
-        """The current state has these tokens now."""
-        new = fills - self.ahead
-        self.ahead = self.ahead - fills
-        if new:
-            self.behind = self.behind.union(position for position, _ in new)
-
-    def contradicts(self, positions: set[int]) -> bool:
-        """Whether it has another token at one of these positions, which the current state has decided."""
-        return any(position in positions for position, _ in self.ahead)
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("key", "report", "ahead", "behind", "branch")
-        return {name: getattr(self, name) for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, cached_features=None)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EvaluatedState, (self.key, self.report, self.ahead, self.behind, self.branch)
 
 
 class EvaluatedStates:
@@ -89,7 +70,6 @@ class EvaluatedStates:
         return iter(self._states)
 
     def add(self, state: EvaluatedState) -> None:
-        """Take in a state that the current step has scored."""
         self._states.append(state)
         if state.key is not None:
             self._by_key[state.key] = state
@@ -109,23 +89,24 @@ class EvaluatedStates:
         return nearest
 
     def move(self, fills: Iterable[Fill]) -> None:
-        """The current state has these tokens now."""
         filled = frozenset(fills)
         for state in self._states:
-            state.moved(filled)
+            new = filled - state.ahead
+            state.ahead = state.ahead - filled
+            if new:
+                state.behind = state.behind.union(position for position, _ in new)
 
     def forget(self, positions: set[int], last: EvaluatedState, *, committed: bool) -> None:
-        """At the end of a step: drop what says nothing about states to come.
-
-        These are states that have another token at one of the `positions` that the step has filled, and those that the
-        last one contains. After a commit on which reports depend no report stands; the last one is kept as a guess.
-        """
+        """At the end of a step: drop states that have another token at one of the `positions` that the step has filled,
+        and those that the last one contains. After a commit on which reports depend no report stands; the last one is
+        kept as a guess."""
         kept = []
         for state in self._states:
             state.branch = None
             if committed:
                 state.key = None
-            if state is last or not (committed or not state.ahead or state.contradicts(positions)):
+            is_ahead = not committed and bool(state.ahead)
+            if state is last or (is_ahead and all(position not in positions for position, _ in state.ahead)):
                 kept.append(state)
         self._states = kept[-self._most :]
         self._by_key = {state.key: state for state in self._states if state.key is not None}

@@ -1,8 +1,7 @@
 """FillModel: what a threshold rule will probably fill in a state that has not been scored, by a report from before it.
 
-A small network that is fitted beforehand (`lopa experiment fit-drafts`) and the same for all requests, so that
-the drafts of a request depend on nothing but itself. It decides the number of steps, and with exact acceptance never a
-token.
+A small network, fitted beforehand (`lopa experiment fit-drafts`) and the same for all requests, so that drafts depend
+on nothing but the request. It decides the number of steps, and with exact acceptance never a token.
 
 Shape suffixes: N masked positions, F features, H hidden units, B blocks.
 """
@@ -56,7 +55,6 @@ MAX_LOGIT = 20.0
 
 Floats = npt.NDArray[np.float32]
 
-
 FillSet = tuple[float, tuple[Fill, ...]]
 """Probability, and positions with tokens."""
 
@@ -90,7 +88,6 @@ class FillModel:
     @classmethod
     @lru_cache(3)
     def load(cls, ranking: str) -> Self:
-        """The model for scores of a ranking, as it comes with the package."""
         text = files(__package__).joinpath("fill_models.json").read_text()
         return cls(json.loads(text)[ranking])
 
@@ -102,11 +99,9 @@ class FillModel:
         threshold: float,
         most: int,
     ) -> list[FillSet]:
-        """The `most` most probable fill sets of a state, the most probable first.
-
-        `blocks` are its masked positions; `beyond` are the positions of tokens that it has and `state` has not. Without
-        masks, or if the report of `state` has not scored all of them, nothing is known.
-        """
+        """The `most` most probable fill sets of a state with the masks `blocks`, the most probable first. `beyond` are
+        the positions of tokens that it has and `state` has not. None, if the report of `state` has not scored all
+        masks."""
         report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
         try:
@@ -140,12 +135,8 @@ class FillModel:
     def _any_passes(self, units: Floats) -> float:
         """The probability that any position of a block passes, from its hidden units [positions, H] float32."""
         mean = float(self._mean.dot(np.add.reduce(units))) / len(units)
-        logit = (
-            mean
-            + float(self._max.dot(np.maximum.reduce(units)))
-            + self._count * math.log1p(len(units))
-            + self._block_bias
-        )
+        largest = float(self._max.dot(np.maximum.reduce(units)))
+        logit = mean + largest + self._count * math.log1p(len(units)) + self._block_bias
         return 1 / (1 + math.exp(-max(-MAX_LOGIT, min(MAX_LOGIT, logit))))
 
 
@@ -210,8 +201,7 @@ def _block_sets(
     """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first.
 
     The columns, [positions] float32 each, are the odds that a position passes, its weight as a fallback, and the
-    probability that it keeps its token. Given that any position passes, positions pass independently. If none does, a
-    complete block fills one of them.
+    probability that it keeps its token. If any position passes, positions pass independently.
     """
     odds = np.minimum(odds, MOST_ODDS)
     (likely,) = (odds > LEAST_ODDS).nonzero()

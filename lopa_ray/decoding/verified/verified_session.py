@@ -1,14 +1,13 @@
 """VerifiedSession: a decoder's rule with drafts of its next steps, verified in the same forward.
 
-Branch 0 of a step is the anchor: the state that the rule is in. The others are drafts, states that it will probably be
-in. After the forward the rule takes the anchor's report. If the state that it is in then is one of the branches, the
-rule takes that one's report, and so on: a forward has then done several steps of the rule. Drafts of this kind are
-published as Spiffy (arXiv 2509.18085) and FreeDave (arXiv 2510.00294), and with a relaxed acceptance as PSD (arXiv
-2605.15609).
+Branch 0 of a step is the anchor, the state that the rule is in. The others are drafts: states that it will probably be
+in. The rule takes the anchor's report, and as long as the state that it is then in is one of the branches, that
+branch's report: one forward does several steps of the rule. Published as Spiffy (arXiv 2509.18085) and FreeDave (arXiv
+2510.00294), and with a relaxed acceptance as PSD (arXiv 2605.15609).
 
-With exact acceptance tokens and finish reason are those of one branch: the session makes the plan that one branch would
-make and compares all that its report depends on. On CPU in fp32 reports agree in every bit. Elsewhere they agree up to
-rounding that depends on the number of rows of the forward.
+With exact acceptance the tokens are those of one branch: the session compares all that a report of the plan of one
+branch depends on. On CPU in fp32 reports agree in every bit, elsewhere up to rounding that depends on the forward's
+rows.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import PositionScore, Scores
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -30,7 +28,6 @@ from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT_PER_ROW, Draft, Draf
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey
 from lopa_ray.protocol.outcome import Decision, FinishReason, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
-from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BranchReport
 
 MOST_STATES = 16
@@ -46,11 +43,9 @@ class VerifiedSession(DecodeSession):
     settings: LookaheadSettings
 
     def __init__(self, rule: FillingSession[Any], settings: LookaheadSettings) -> None:
-        """`rule` is a session that has not begun, with the same settings but for the lookahead. Raises nothing that it
-        has not raised."""
+        """`rule` is a session that has not begun, with the same settings but for the lookahead."""
         self._rule = rule
         super().__init__(rule.prompt, settings, rule.vocabulary, rule.constraint, rule.given)
-        self.logit_changes = None  # the rule's plans have them
 
     def _begin(self) -> None:
         self._states = EvaluatedStates(MOST_STATES)
@@ -61,23 +56,15 @@ class VerifiedSession(DecodeSession):
 
     @property
     def generated(self) -> list[int]:
-        """Ids after the prompt as they stand, masks included."""
         return self._rule.generated
 
     @property
     def exhausted(self) -> bool:
-        """Nothing is masked and nothing more may be added."""
         return self._rule.exhausted
 
     @property
     def step_limit(self) -> int:
-        """That of the rule, which does a step at least in each forward."""
         return self._rule.step_limit
-
-    @cached_property
-    def sampling_params(self) -> SamplingParams:
-        """Those of the rule."""
-        return self._rule.sampling_params
 
     def _finish_reason(self) -> FinishReason | None:
         return self._rule.finish_reason
@@ -141,7 +128,9 @@ class VerifiedSession(DecodeSession):
             winner = winner if state.branch is None else state.branch
             if self._rule.plan().branches[0].to_stage:
                 commit = _commit_of(plan, state)
-            self._finish_rule_step(filled)
+            fills = [decision.fill for decision in filled]
+            self._rule.finish_rule_step(fills)
+            self._states.move(fills)
             following, is_behind_caching = self._next_state()
             if following is None:
                 break
@@ -156,7 +145,7 @@ class VerifiedSession(DecodeSession):
         return StepOutcome(
             step=plan.step,
             winner=winner,
-            confidences=_mean_scores(reports),
+            confidences=tuple(map(_mean_score, reports)),
             adopted=(),
             rule_steps=tuple(rule_steps),
             canvas=tuple(self.generated),
@@ -171,14 +160,9 @@ class VerifiedSession(DecodeSession):
             filled += self._relaxed(filled, state.scores, self.settings.acceptance)
         return filled
 
-    def _relaxed(
-        self, filled: Sequence[Decision], scores: dict[int, PositionScore], acceptance: float
-    ) -> list[Decision]:
-        """The further tokens of the best branch that holds all that the rule fills.
-
-        Each of them is the report's own choice with a probability above `acceptance`. Of such branches the one with the
-        highest mean score at its masked positions is the best, the first of equals.
-        """
+    def _relaxed(self, filled: Sequence[Decision], scores: Scores, acceptance: float) -> list[Decision]:
+        """The further tokens of the branch with the highest mean score (the first of equals) that holds all that the
+        rule fills, and else only the report's own choices with a probability above `acceptance`."""
         fills = frozenset(decision.fill for decision in filled)
         candidates: list[tuple[float, list[Decision], EvaluatedState]] = []
         for candidate in self._states:
@@ -196,17 +180,9 @@ class VerifiedSession(DecodeSession):
                     return further_decisions
         return []
 
-    def _finish_rule_step(self, filled: Sequence[Decision]) -> None:
-        fills = [decision.fill for decision in filled]
-        self._rule.finish_rule_step(fills)
-        self._states.move(fills)
-
     def _next_state(self) -> tuple[EvaluatedState | None, bool]:
-        """The evaluated state that the rule is in now; None if the forward has none, or the request ends.
-
-        A step that scores nothing, because it only caches, is done by a branch that feeds the same rows and more. Then
-        the rule goes on to the state behind it, and the second value is True.
-        """
+        """The evaluated state that the rule is in now; None if the forward has none, or the request ends. True: it is
+        behind a step that only caches, which a branch has done that feeds the same rows and more."""
         rule = self._rule
         if rule.finished or rule.steps >= rule.step_limit:
             return None, False
@@ -222,10 +198,8 @@ class VerifiedSession(DecodeSession):
         return state, False
 
     def _standing_for(self, rule: FillingSession[Any]) -> EvaluatedState | None:
-        """The evaluated state whose report is that of the rule's planned step.
-
-        The step may read no K/V that are still to be committed, unless its branch has computed them along. If it stages
-        K/V itself, they must be here to be committed.
+        """The evaluated state whose report the rule's planned step would have. The step may read no K/V that are still
+        to be committed, unless its branch has computed them along; if it stages K/V, they must be here to be committed.
         """
         plan = rule.plan()
         state = self._states.get(StateKey.of(rule.generated, plan))
@@ -240,11 +214,8 @@ class VerifiedSession(DecodeSession):
         super()._check_scores(plan, reports[:1])
 
     def export_state(self) -> bytes:
-        """All that steps have changed, the rule's state included. See `DecodeSession.export_state`."""
-        own = {
-            name: getattr(self, name) for name in ("steps", "forwards", "finish_reason", "_commit", "_states")
-        }
-        return pickle.dumps((self._rule.export_state(), own))
+        names = ("steps", "forwards", "finish_reason", "_commit", "_states")
+        return pickle.dumps((self._rule.export_state(), {name: getattr(self, name) for name in names}))
 
     def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
         of_rule, own = pickle.loads(state)
@@ -255,20 +226,14 @@ class VerifiedSession(DecodeSession):
 
 
 def _commit_of(plan: Plan, state: EvaluatedState) -> Commit:
-    """The commit of what the branch of a state has staged in this step."""
     assert state.branch is not None
     return Commit(plan.step, state.branch, plan.branches[state.branch].to_stage, plan.stage_shared)
 
 
 def _is_sure(score: PositionScore | None, token: int, acceptance: float) -> bool:
-    """Whether a report's own choice at a position is this token, with a higher probability than `acceptance`."""
     return score is not None and score.decision.token == token and score.probability > acceptance
 
 
 def _mean_score(report: BranchReport) -> float:
+    """At masked positions: for traces, and the criterion of relaxed acceptance."""
     return float(report.scores.mean()) if len(report.scores) else NO_MASKS_CONFIDENCE
-
-
-def _mean_scores(reports: Sequence[BranchReport]) -> tuple[float, ...]:
-    """The mean score of each branch at its masked positions: for traces, and the criterion of relaxed acceptance."""
-    return tuple(map(_mean_score, reports))

@@ -30,6 +30,7 @@ from cluster.jobs.resumable_output import JobOutput, JobResult
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
+from lopa_ray.protocol.events import RequestFailure
 from support.fake_backend import CHAT, HI, MODEL, RESPONSES, TEXT, Server, serving
 from support.local_backend import LocalBackend
 from support.tool_checkpoint import write_tool_checkpoint
@@ -237,9 +238,9 @@ def test_a_lost_group_says_nothing_against_the_line(
 ) -> None:
     def lost(sessions: Any, **_: Any) -> Iterator[Any]:
         for index in range(len(sessions)):
-            yield index, WorkerLostError("gone")
+            yield RequestFailure(index, WorkerLostError("gone"))
 
-    monkeypatch.setattr(engine, "run", lost)
+    monkeypatch.setattr(engine, "events", lost)
     own, openai_line = decode(engine, ["own", line(2, CHAT, {"messages": HI, "n": 3, "max_tokens": 9})])
     assert isinstance(own, FailedLine) and isinstance(openai_line, FailedLine)
     assert own.worker_lost and openai_line.worker_lost

@@ -19,12 +19,12 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.token_bitmasks import unpack_bitmask
-from lopa_ray.decoding.answer_ends import length_through_end
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.decoding.given_tokens import length_through_end
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel

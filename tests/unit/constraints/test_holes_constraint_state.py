@@ -14,21 +14,12 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.token_bitmasks import TokenBitmasks, unpack_bitmask
-from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
+from lopa_ray.decoding.decoders import DECODERS, new_session, parse_decoder_settings
 from lopa_ray.decoding.given_tokens import GivenTokens
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
 from support.given_answers import session_with
-from support.settings_strategies import (
-    EOS,
-    MASK,
-    any_block_diffusion,
-    any_editing,
-    any_fast_dllm,
-    any_lopa_or_d2f,
-    any_multi_block,
-    any_vanilla,
-)
+from support.settings_strategies import EOS, MASK, any_settings
 
 TEXTS = [b"a", b"b", b"ab", b"c"] + [b""] * (VOCABULARY.size - 4)
 A, B, AB, C = range(4)
@@ -108,22 +99,19 @@ def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_match(regex: str,
                         state = ConstraintState(constraint, canvas, MASK, span, min_tokens, holes)
 
 
-DECODERS = {
-    "lopa": any_lopa_or_d2f(),
-    "multi_block": any_multi_block(),
-    "vanilla": any_vanilla(),
-    "fast_dllm": any_fast_dllm(),
-    "block_diffusion": any_block_diffusion(),
-    "editing": any_editing(),
-}
+HOLES_AND_PATTERNS = [
+    name
+    for name, decoder in DECODERS.items()
+    if decoder.takes("given_parts") and decoder.takes("guided_regex")
+]
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", HOLES_AND_PATTERNS)
 @settings(max_examples=40)
 @given(st.data())
 def test_the_whole_answer_matches_given_tokens_included(decoder: str, data: st.DataObject) -> None:
     regex = "(a|b)*c(a|b)*"
-    values = data.draw(DECODERS[decoder]).given()
+    values = data.draw(any_settings(decoder)).given()
     length = data.draw(st.integers(4, 12))
     values |= {"max_new_tokens": length, "min_tokens": data.draw(st.integers(0, 4)), "ignore_eos": False}
     values |= (

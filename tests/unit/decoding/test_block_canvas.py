@@ -14,7 +14,7 @@ def canvas(blocks: list[list[int]], prompt: int = 2) -> BlockCanvas:
     filled = BlockCanvas([1] * prompt, MASK)
     for ids in blocks:
         start = len(filled)
-        filled.append_block(len(ids))
+        filled.grow(len(ids), 1000)
         for offset, token in enumerate(ids):
             if token != MASK:
                 filled.fill(start + offset, token)
@@ -92,7 +92,7 @@ def test_a_block_settles_only_behind_settled_ones():
     assert (states(filled), filled.cacheable_end) == ("cttt", 8)
     filled.mark_cached()
     assert states(filled) == "cccc"
-    filled.append_block(2)
+    filled.grow(2, 1000)
     assert (states(filled), filled.cacheable_end) == ("cccca", 8)
 
 
@@ -101,7 +101,7 @@ def test_a_fork_is_independent():
     copied = filled.with_fills(((3, 7),))
     copied.fill(2, 6)
     copied.mark_to_cache()
-    copied.append_block(2)
+    copied.grow(2, 1000)
     assert (filled.generated, filled.masks, states(filled)) == ([MASK, MASK], 2, "ta")
     assert (copied.generated, states(copied)) == ([6, 7, MASK, MASK], "tta")
     assert (copied.prompt_len, copied.mask_id) == (2, MASK)

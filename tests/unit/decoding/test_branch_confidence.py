@@ -19,7 +19,7 @@ from lopa_ray.decoding.branch_confidence import (
     window,
 )
 from lopa_ray.decoding.decoders.lopa import LopaSettings
-from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch, mix_confidence
+from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch
 
 SCORES = st.lists(st.floats(-5, 1), min_size=1, max_size=20)
 
@@ -132,9 +132,3 @@ def test_ties_go_to_the_first():
     assert best_branch([0.2, 0.5, 0.5]) == 1
     assert best_branch([1.0]) == 0
     assert best_branch([-3.0, -2.0]) == 1
-
-
-def test_mixing_is_linear():
-    assert mix_confidence(1.0, 0.2, 0.0) == 0.2
-    assert mix_confidence(0.7, 0.2, 1.0) == 0.7
-    assert mix_confidence(1.0, 0.5, 0.25) == pytest.approx(0.625)

@@ -17,8 +17,8 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.given_tokens import GivenTokens
-from lopa_ray.decoding.result import ResultBuilder, final_part
+from lopa_ray.decoding.given_tokens import GivenTokens, final_part
+from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.scheduling.journal import Journal
@@ -31,27 +31,13 @@ from support.settings_strategies import (
     FAKE_MODELS,
     MASK,
     PROMPTS,
-    any_block_diffusion,
-    any_dmax,
-    any_editing,
-    any_fast_dllm,
-    any_lopa_or_d2f,
-    any_multi_block,
-    any_nemotron,
+    any_settings,
     any_vanilla,
 )
 
 ANY_SETTINGS = {
-    "lopa": any_lopa_or_d2f(),
-    "multi_block": any_multi_block(),
-    "vanilla": any_vanilla(),
-    "fast_dllm": any_fast_dllm(),
-    "block_diffusion": any_block_diffusion(),
-    "editing": any_editing(),
-    "dmax": any_dmax(),
-    "nemotron": any_nemotron(),
+    name: any_settings(name) for name, decoder in DECODERS.items() if decoder.takes("given_parts")
 }
-"""Those of every decoder that has a place for given tokens."""
 
 EVERY_DECODER = pytest.mark.parametrize("decoder", ANY_SETTINGS)
 
@@ -76,7 +62,7 @@ def steps_of(session: DecodeSession, model: FakeModel) -> Iterator[SessionStep]:
 @given(st.data())
 def test_given_tokens_are_there_at_each_step(decoder, data):
     session, model = data.draw(requests(decoder))
-    prompt, wanted = session.prompt, session.settings
+    prompt = session.prompt
     first, end, shown = len(prompt), session.given.end, session.given.tokens
     editable = range(0)
     for number, step in enumerate(steps_of(session, model)):
@@ -100,7 +86,7 @@ def test_given_tokens_are_there_at_each_step(decoder, data):
         positions = {decision.position - first for decision in decisions}
         may_change = {position - first for position in editable}
         assert decided <= positions <= decided | may_change
-        assert decided or may_decide_nothing(wanted, step.plan)
+        assert decided or may_decide_nothing(session, step.plan)
         editable = step.outcome.editable
 
 
@@ -130,7 +116,7 @@ def test_ends_counts_and_results(decoder, data):
             assert token != MASK
     assert session.finish_reason == ("stop" if last_has_ended else "length")
 
-    builder = ResultBuilder(len(prompt), wanted, session.end_token_ids, True, shown)
+    builder = ResultBuilder(session, with_trace=True)
     for step in steps:
         builder.add_step(step.plan, step.outcome)
     result = builder.build(None, 1.0)
@@ -212,7 +198,7 @@ def test_an_end_in_a_hole_ends_the_hole_alone():
     assert [5, EOS, EOS, 7, 8, MASK, MASK, MASK] in canvases  # one step: an end, and what it leaves out
     assert canvases[-1] == [5, EOS, EOS, 7, 8, 5, EOS, MASK]
     assert session.finish_reason == "stop"
-    builder = ResultBuilder(1, wanted, session.end_token_ids, False, session.given)
+    builder = ResultBuilder(session)
     builder.canvas, builder.finish_reason = tuple(canvases[-1]), "stop"
     result = builder.build(None, 1.0)
     assert (result.token_ids, result.tokens) == ([5, 7, 8, 5, EOS], 4)
@@ -281,7 +267,7 @@ def test_a_seed_of_a_causal_pass_sees_nothing_behind_it():
 
 
 @pytest.mark.parametrize("values", [{"suffix": "x"}, {"given_parts": [{"token_ids": [1]}]}])
-@pytest.mark.parametrize("decoder", ["self_speculation", "renoising"])
+@pytest.mark.parametrize("decoder", [*DECODERS.keys() - ANY_SETTINGS.keys()])
 def test_decoders_without_a_place_for_given_tokens_say_so(decoder, values):
     (setting,) = values
     with pytest.raises(SettingsError, match=f"{setting}.* with decoder {decoder}") as caught:
@@ -323,7 +309,7 @@ def test_a_given_end_stands_at_the_end_of_the_answer():
     wanted = VanillaSettings(max_new_tokens=6)
     session = new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7, 4: EOS, 5: EOS}))
     steps = list(steps_of(session, FakeModel()))
-    builder = ResultBuilder(1, wanted, session.end_token_ids, False, session.given)
+    builder = ResultBuilder(session)
     builder.add_step(steps[-1].plan, steps[-1].outcome)
     result = builder.build(None, 1.0)
     assert result.token_ids[3:] == [7, EOS] and (result.tokens, result.finish_reason) == (3, "length")

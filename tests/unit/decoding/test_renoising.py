@@ -113,7 +113,7 @@ def test_decoders_and_models_of_another_kind_are_refused(engine: LocalEngine) ->
         SettingsError, match="decoder: got renoising, which is for models whose canvases begin"
     ):
         tiny_engine("dream-tiny-2l").create_session([1, 2], decoder="renoising", max_new_tokens=9)
-    with pytest.raises(SettingsError, match="decoder: got likelihood, which fills masks"):
+    with pytest.raises(SettingsError, match="log-likelihoods: this model has no mask token"):
         LikelihoodSession([1, 2], [3], engine.vocabulary)
 
 

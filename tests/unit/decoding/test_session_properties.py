@@ -12,20 +12,29 @@ from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSettings
-from lopa_ray.decoding.result import ResultBuilder, final_part, returned_token_ids
+from lopa_ray.decoding.given_tokens import final_part
+from lopa_ray.decoding.result import ResultBuilder
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Commit
 from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import create_session, decode, may_decide_nothing
-from support.settings_strategies import ANY_SETTINGS, EOS, FAKE_MODELS, MASK, PROMPTS
+from support.settings_strategies import (
+    ANY_SETTINGS,
+    EOS,
+    FAKE_MODELS,
+    FILLING,
+    MASK,
+    PROMPTS,
+    settings_by_field,
+)
 
 
 @settings(max_examples=150)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
-    _, steps = decode(prompt, wanted, model)
+    session, steps = decode(prompt, wanted, model)
     editable = range(0)
     for step in steps:
         canvas = dict(enumerate(step.outcome.canvas, len(prompt)))
@@ -35,7 +44,7 @@ def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
         decisions = step.outcome.adopted + step.outcome.filled
         decided = {position for position, token in before.items() if token == MASK != canvas[position]}
         assert decided <= {decision.position for decision in decisions} <= decided | set(editable)
-        assert decided or may_decide_nothing(wanted, step.plan)
+        assert decided or may_decide_nothing(session, step.plan)
         assert {decision.position: decision.token for decision in decisions}.items() <= canvas.items()
         assert all(len(decision.top_logprobs) == wanted.top_logprobs for decision in decisions)
         assert editable or len(decisions) == len(decided)
@@ -104,12 +113,11 @@ def test_the_end_is_what_the_settings_say(prompt, wanted, model):
         )
         assert EOS not in before or MASK in before[: before.index(EOS)]
 
-    builder = ResultBuilder(len(prompt), wanted, session.end_token_ids, with_trace=True)
+    builder = ResultBuilder(session, with_trace=True)
     for step in steps:
         builder.add_step(step.plan, step.outcome)
     result = builder.build(None, 1.0)
     assert result.token_ids == (generated[:first] if wanted.stop_at_eos else generated)
-    assert result.token_ids == returned_token_ids(generated, wanted, session.end_token_ids)
     assert result.tokens == first
     assert (result.steps, result.forwards) == (session.steps, session.forwards)
     assert result.tpf == first / len(steps)
@@ -220,10 +228,20 @@ def test_prompts_that_cannot_be_decoded_are_refused():
             create_session(prompt, wanted)
 
 
+@pytest.mark.parametrize("name", [decoder.name for decoder in FILLING])
+@settings(max_examples=15)
+@given(st.data())
+def test_settings_drawn_by_their_types_decode(name, data):
+    """So the properties above hold for a new decoder, which has no strategy of its own."""
+    wanted = data.draw(settings_by_field(name))
+    session, _ = decode(data.draw(PROMPTS), wanted, data.draw(FAKE_MODELS))
+    assert session.finished and wanted.decoder == name
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_nothing_to_generate_is_finished_at_once(name):
     decoder = DECODERS[name]
-    vocabulary = replace(VOCABULARY, canvas_length=4 if decoder.session.denoises_canvases else 0)
+    vocabulary = replace(VOCABULARY, canvas_length=0 if decoder.fills_masks else 4)
     session = decoder.session([1], decoder.settings(max_new_tokens=0), vocabulary)
     assert (session.finished, session.finish_reason, session.generated) == (True, "length", [])
     with pytest.raises(ProtocolError, match="finished"):

@@ -41,7 +41,7 @@ def traced(
 ) -> tuple[GenerationResult, list[tuple[Plan, StepOutcome]]]:
     """A decode on a stand-in for a model, and its steps."""
     session = new_session(prompt, settings, model.vocabulary)
-    builder = ResultBuilder(len(prompt), settings, session.end_token_ids, with_trace=True)
+    builder = ResultBuilder(session, with_trace=True)
     steps = []
     while not session.finished:
         plan = session.plan()

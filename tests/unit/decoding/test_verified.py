@@ -13,9 +13,7 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSettings
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
-from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
@@ -46,11 +44,7 @@ def any_verified(draw: st.DrawFn) -> LookaheadSettings:
     """Settings of every decoder that has a lookahead, with the verified one."""
     wanted = draw(
         ANY_SETTINGS.filter(
-            lambda wanted: (
-                isinstance(wanted, LookaheadSettings)
-                and not isinstance(wanted, EditedBlocksSettings | NemotronSettings)
-                and getattr(wanted, "editing_threshold", None) is None
-            )
+            lambda wanted: DECODERS[wanted.decoder].verifies_drafts and "lookahead" not in wanted.refused
         )
     )
     given = {name: getattr(wanted, name) for name in wanted.model_fields_set - wanted.implied - {*OF_FORKS}}

@@ -13,9 +13,9 @@ from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine import compile_pool
 from lopa_ray.engine.compile_pool import Call, CompilePool
-from lopa_ray.engine.compile_process import CompileProcess
 from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.errors import OverloadedError, SettingsError
+from lopa_ray.limited_process import LimitedProcess, ProcessLimitError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -71,8 +71,8 @@ def test_a_compilation_ends_at_its_limit_and_the_refusal_is_kept(calls: list[Cal
 
 
 def test_a_compilation_has_a_limit_of_memory() -> None:
-    process = CompileProcess(bytearray(b"ab"))
-    with pytest.raises(SettingsError, match="1 GiB"):
+    process = LimitedProcess(bytearray(b"ab"))
+    with pytest.raises(ProcessLimitError, match="1 GiB"):
         process.call("__mul__", 2**31, FOR_EVER)
     assert process.call("__mul__", 2, FOR_EVER) == b"abab"
     process.close()
@@ -80,7 +80,7 @@ def test_a_compilation_has_a_limit_of_memory() -> None:
 
 def test_a_process_that_somebody_else_ends_is_no_refusal() -> None:
     cache = new_cache(FOR_EVER)
-    process = CompileProcess(cache._new_compiler())
+    process = LimitedProcess(cache._new_compiler())
     process.kill()
     with pytest.raises(OverloadedError, match="status -9"):
         process.call("compile", CHOICE.constraint_spec, FOR_EVER)

@@ -21,7 +21,7 @@ from lopa_ray import (
     SettingsError,
 )
 from lopa_ray.config.strict import StrictModel
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.protocol.events import RequestEvent
 
 PROBLEM = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
@@ -36,7 +36,7 @@ class AsyncLocalEngine(AsyncEngine):
         super().__init__(local.config, local.vocabulary, local.tokenizer)
         self._local = local
 
-    async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
+    async def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
         with closing(self._local.events(sessions)) as events:
             for event in events:
                 yield event

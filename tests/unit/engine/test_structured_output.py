@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import DECODERS as TABLE
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
@@ -62,6 +63,11 @@ DECODERS: dict[str, GenerationSettings] = {
         max_new_tokens=48, block_size=8, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3
     ),
     "dmax": DMaxSettings(max_new_tokens=48, block_size=16, num_branches=3),
+}
+DECODERS |= {
+    name: decoder.smallest.replace(max_new_tokens=48)
+    for name, decoder in TABLE.items()
+    if decoder.takes("guided_regex") and name not in {settings.decoder for settings in DECODERS.values()}
 }
 
 

@@ -12,7 +12,7 @@ import torch
 from cluster.choices.decision_message import DecisionMessage
 from cluster.serving.replica.group_server import GroupServer
 from lopa_ray import AsyncEngine, DecisionResult, LocalEngine, PredicateQuestion
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import DeadlineError, PromptError, WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 
@@ -27,11 +27,11 @@ class OverLocal(AsyncEngine):
     def __init__(self, engine: LocalEngine) -> None:
         super().__init__(engine.config, engine.vocabulary, engine.tokenizer)
         self._engine = engine
-        self.sessions: list[DecodeSession] = []
+        self.sessions: list[RequestSession] = []
         self.failure: Exception | None = None
         self.hangs = False
 
-    async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
+    async def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
         self.sessions += sessions
         if self.hangs:
             await asyncio.Event().wait()

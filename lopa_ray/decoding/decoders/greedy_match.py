@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
-from lopa_ray.decoding.likelihood_session import check_target
+from lopa_ray.decoding.request_checks import check_known
 from lopa_ray.protocol.outcome import FinishReason
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
@@ -19,16 +19,14 @@ class GreedyMatchSession(VanillaSession):
     The request ends with the first token that differs from the target's: `generated` is the target if all agree.
     """
 
+    _uses_dream_sampler = False
+
     def __init__(self, prefix: Sequence[int], target: Sequence[int], vocabulary: Vocabulary) -> None:
         """Raises PromptError as `LikelihoodSession` does."""
-        check_target(target, vocabulary)
+        check_known(target, vocabulary, "the target")
         self.target = list(target)
         settings = VanillaSettings(max_new_tokens=len(target), ignore_eos=True)
         super().__init__(prefix, settings, vocabulary)
-
-    @property
-    def _uses_dream_sampler(self) -> bool:
-        return False
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
