@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint_builder import build_constraint
-from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders import DECODERS, new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
@@ -114,7 +114,7 @@ def test_every_decoder_takes_the_steps_of_one_branch_in_many_cases(
     )
 
 
-DECODERS = {
+RULES = {
     "full attention": VERIFIED,
     "block-causal": VERIFIED.replace(window_attention="block_causal", block_size=8),
     "block diffusion": BlockDiffusionSettings(
@@ -127,9 +127,9 @@ DECODERS = {
 }
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", RULES)
 def test_drafts_save_steps_where_the_model_keeps_its_mind(name: str) -> None:
-    wanted = DECODERS[name]
+    wanted = RULES[name]
     saved = total = 0
     for seed in range(5):
         model = ContextModel(seed=seed, stability=1.0)
