@@ -1,9 +1,9 @@
 """RayTensorParallelGroup: the shards of one worker's model, an actor each.
 
 A shard has some of the heads, KV heads, MLP width and vocabulary. All shards run the same forward in step and add their
-results after attention and after the MLP, so hidden rows have the same bits on each. `VocabOps` has the operations that
-need whole rows of logits. K/V of a commit travel between the same shards of the workers, in a collective group per
-shard; then the shards of a worker wait for each other (`barrier`), so that all of them commit or none does.
+results after attention and after the MLP, so hidden rows have the same bits on each. Each gathers all logits and scores
+them. K/V of a commit travel between the same shards of the workers, in a collective group per shard; then the shards of
+a worker wait for each other (`barrier`), so that all of them commit or none does.
 """
 
 from __future__ import annotations

@@ -53,7 +53,6 @@ class AttentionTrial:
             capacity=capacity,
             heads_per_kv_head=config.num_heads // config.num_kv_heads,
             vocabulary=Vocabulary(1, mask_token_id=-1, eos_token_id=0),
-            fuse_greedy=True,
             bucket=backend.bucket,
         )
         self._packing = Packing(lanes, (), options)

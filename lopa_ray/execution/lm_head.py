@@ -1,7 +1,6 @@
 """LMHead: applies the LM head to the rows that decide masked positions only, and scores their logits.
 
-Shape suffixes: N rows to score, R rows of the forward, D hidden size, V vocabulary (of a shard: its
-part of it), S slots, M top tokens.
+Shape suffixes: N rows to score, R rows of the forward, D hidden size, V vocabulary, S slots, M top tokens.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lopa_ray.execution.logit_change_tables import DeviceChanges, change_logits
@@ -17,12 +17,12 @@ from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.sampler import SamplerOutput, score_candidates, score_rows, score_targets
 from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
-from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.model.checkpoint.special_tokens import NO_MASK
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.tensor_parallel import shard_range
 
 MAX_HEAD_ROWS = 512
 """Maximum number of rows per LM head call."""
@@ -49,26 +49,38 @@ class LMHead:
         """The mask token, if there is one, and the padding of the vocabulary are banned: they are never chosen."""
         config = model.config
         self._lm_head = model.lm_head
-        self.max_rows = head_rows(-(-config.vocab_size // model.tp_group.size))
-        """Maximum number of rows per call, the same on all shards."""
+        self.max_rows = head_rows(config.vocab_size)
+        """Maximum number of rows per call."""
         # torch's reductions on GPUs choose their order by the number of rows, so it is the same in all calls.
         is_invariant = isinstance(config, NativeConfig) and config.batch_invariant
         has_fixed_rows = is_invariant and model.lm_head.weight.device.type != "cpu"
         self._rows_of_kernels = ROW_MULTIPLE if has_fixed_rows else self.max_rows
         """Rows per call where torch's operations score them."""
-        self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
+        self._tp_group = model.tp_group
+        shards = range(self._tp_group.size)
+        self._columns = [len(shard_range(config.vocab_size, shard, len(shards))) for shard in shards]
+        """The number of logits of each shard."""
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
         if config.mask_token_id != NO_MASK:
             banned_tokens[config.mask_token_id] = True
         if config.unpadded_vocab_size is not None:
             banned_tokens[config.unpadded_vocab_size :] = True
-        self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
+        self._banned_tokens = banned_tokens
 
     def full_logits(self, hidden: Tensor) -> Tensor:
-        """Any number of hidden rows [N, D] → fp32 logits [N, whole vocabulary], gathered from all shards."""
+        """Any number of hidden rows [N, D] → fp32 logits [N, V]."""
         padding = hidden.new_zeros(padded_rows(len(hidden)) - len(hidden), hidden.shape[1])
-        logits: Tensor = self._lm_head(torch.cat((hidden, padding)))[: len(hidden)]
-        return self._vocab_ops.gather_vocab(logits.float())
+        return self._logits(torch.cat((hidden, padding)))[: len(hidden)].float()
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        """Hidden rows [N, D] → logits [N, V] in the model's dtype. All shards get those of the whole vocabulary, and
+        score them alike: the host of none waits for another, which may be lost."""
+        logits: Tensor = self._lm_head(rows)
+        if self._tp_group.size == 1:
+            return logits
+        padded = F.pad(logits, (0, self._columns[0] - logits.shape[1]))
+        parts = zip(self._tp_group.all_gather(padded), self._columns, strict=True)
+        return torch.cat([part[:, :columns] for part, columns in parts], dim=1)
 
     def score(
         self,
@@ -91,7 +103,7 @@ class LMHead:
             most = self.max_rows if group.kind.is_fused else self._rows_of_kernels
             for first in range(group.rows.start, group.rows.stop, most):
                 chunk = slice(first, min(first + most, group.rows.stop))
-                logits: Tensor = self._lm_head(rows.index_select(0, columns.score_rows[chunk]))
+                logits = self._logits(rows.index_select(0, columns.score_rows[chunk]))
                 if on_logits is not None:
                     on_logits(logits, columns.score_numbers[chunk])
                 if group.kind.is_fused:
@@ -119,10 +131,10 @@ class LMHead:
         """`chunk`: the rows of these logits among the N."""
         numbers = columns.score_numbers[chunk]
         if group.kind.has_targets:
-            return score_targets(logits, numbers, self._vocab_ops)
+            return score_targets(logits, numbers)
         if group.kind.has_candidates:
             candidates = columns.candidates[chunk, : group.kind.top_logprobs]
-            return score_candidates(logits, candidates, self._banned_tokens, self._vocab_ops)
+            return score_candidates(logits, candidates, self._banned_tokens)
         allowed = None
         if group.kind.is_constrained:
             allowed = allowed_tokens.index_select(0, numbers[:, COLUMN.bitmask].to(torch.int64))
@@ -136,7 +148,6 @@ class LMHead:
             group,
             self._banned_tokens,
             allowed,
-            self._vocab_ops,
             change,
         )
 
@@ -145,7 +156,7 @@ class LMHead:
         if not len(columns.change_rows):
             return ()
         tables = (columns.canvas_changes, columns.fill_changes)
-        return tuple(DeviceChanges.of(table, self._vocab_ops.local_ids) for table in tables)
+        return tuple(DeviceChanges.of(table, len(self._banned_tokens)) for table in tables)
 
     def _unpack(self, bitmasks: Tensor) -> Tensor:
         """Bitmasks of sets of tokens, uint8 [sets, bytes] → bool [sets, V]."""
@@ -153,5 +164,4 @@ class LMHead:
             return bitmasks
         bits = torch.arange(8, dtype=torch.uint8, device=bitmasks.device)
         unpacked = (bitmasks[:, :, None] >> bits) & 1
-        local_ids = self._vocab_ops.local_ids
-        return unpacked.flatten(1)[:, local_ids.start : local_ids.stop].bool()
+        return unpacked.flatten(1)[:, : len(self._banned_tokens)].bool()

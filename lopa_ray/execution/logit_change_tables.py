@@ -3,7 +3,7 @@
 The logits of tokens that are not in a table do not change, not even in rounding.
 
 Shape suffixes: C canvases, L lanes, E tokens of a canvas that change, F tokens of a lane's fill set; N rows to score,
-V vocabulary (of a shard: its part of it).
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -150,16 +150,15 @@ class DeviceChanges:
     """A table on the device."""
 
     columns: Tensor
-    """The column of each token in the logits, int64 [C, E] or [L, F]; V for tokens that are not on this shard."""
+    """The column of each token in the logits, int64 [C, E] or [L, F]; V for padding."""
     numbers: Tensor
     """Bias, factor and subtrahend of each token, fp64 [C, E, 3] or [L, F, 3]."""
 
     @classmethod
-    def of(cls, table: Tensor, local_ids: range) -> DeviceChanges:
-        """Convert a table fp64 [C, E, 4] or [L, F, 4] for logits of `local_ids`, the ids of this shard."""
+    def of(cls, table: Tensor, vocab_size: int) -> DeviceChanges:
+        """Convert a table fp64 [C, E, 4] or [L, F, 4]."""
         ids = table[:, :, ID].to(torch.int64)
-        is_here = (ids >= local_ids.start) & (ids < local_ids.stop)
-        return cls(torch.where(is_here, ids - local_ids.start, len(local_ids)), table[:, :, BIAS:])
+        return cls(torch.where(ids >= 0, ids, vocab_size), table[:, :, BIAS:])
 
 
 def change_logits(logits: Tensor, rows: Tensor, tables: Sequence[DeviceChanges]) -> Tensor:
@@ -167,7 +166,7 @@ def change_logits(logits: Tensor, rows: Tensor, tables: Sequence[DeviceChanges])
 
     `rows` int64 [N, tables]: the group of each row in each table.
     """
-    padded = F.pad(logits, (0, 1))  # the extra column takes the changes of tokens that are not on this shard
+    padded = F.pad(logits, (0, 1))  # the extra column takes the changes of padding
     changed = []
     for table, groups in zip(tables, rows.unbind(1), strict=True):
         if not table.columns.shape[1]:

@@ -46,8 +46,6 @@ class PackingOptions:
     """Positions of a slot."""
     heads_per_kv_head: int
     vocabulary: Vocabulary
-    fuse_greedy: bool
-    """Whether `row_scores` scores greedy rows. It needs logits over the whole vocabulary."""
     bucket: Callable[[int], int]
     has_draft_adapter: bool = False
 

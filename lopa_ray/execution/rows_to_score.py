@@ -158,7 +158,7 @@ class RowsToScore:
                 is_constrained=is_constrained,
                 has_logit_changes=has_logit_changes,
             )
-            if self._options.fuse_greedy and kind.is_greedy:
+            if kind.is_greedy:
                 kind = GREEDY
             return index_of.setdefault(kind, len(index_of))
 

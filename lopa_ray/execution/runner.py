@@ -76,7 +76,6 @@ class BranchRunner:
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
             vocabulary=self.vocabulary,
-            fuse_greedy=model.tp_group.size == 1,
             bucket=self.attention.bucket,
             has_draft_adapter=isinstance(config, NativeConfig) and config.draft_rank > 0,
         )

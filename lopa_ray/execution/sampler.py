@@ -2,10 +2,9 @@
 
 The softmax is over the full vocabulary. Forbidden tokens (the mask token, padding of the vocabulary, EOS before
 `min_tokens`, and tokens that a constraint excludes) are excluded only from the choice of the token, so all
-probabilities are the model's. The published decoders can choose the mask token, and then hang. Columns of rows may be
-divided among shards (see `vocab_parallel.py`). Only nucleus sampling over shards has the host wait for the device.
+probabilities are the model's. The published decoders can choose the mask token, and then hang.
 
-Shape suffixes: N rows to score, V vocabulary (of a shard: its part of it), W ids that end an answer, M top tokens.
+Shape suffixes: N rows to score, V vocabulary, W ids that end an answer, K best tokens, M top tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.scoring_kind import COLUMN
-from lopa_ray.execution.vocab_parallel import VocabOps
 from lopa_ray.kernels.row_scores import EPSILON
 
 
@@ -43,7 +41,6 @@ def filter_logits(
     logits: Tensor,
     top_p: Tensor | None,
     top_k: Tensor | None,
-    ops: VocabOps,
     *,
     max_top_k: int = 0,
     top_k_first: bool = False,
@@ -56,15 +53,61 @@ def filter_logits(
     lowest = torch.finfo(logits.dtype).min
 
     def nucleus(x: Tensor) -> Tensor:
-        return x if top_p is None else x.masked_fill(ops.outside_nucleus(x, top_p), lowest)
+        return x if top_p is None else x.masked_fill(outside_nucleus(x, top_p), lowest)
 
     def best(x: Tensor) -> Tensor:
         if top_k is None:
             return x
-        kth_value = ops.topk_values(x, max_top_k).gather(1, top_k - 1)
+        kth_value = x.topk(max_top_k, dim=-1).values.gather(1, top_k - 1)
         return x.masked_fill(x < kth_value, lowest)
 
     return nucleus(best(logits)) if top_k_first else best(nucleus(logits))
+
+
+def outside_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
+    """Whether each token is outside the nucleus: logits [N, V] → bool [N, V].
+
+    The nucleus has the most likely tokens, up to the one with which their total probability exceeds `top_p` [N, 1].
+    """
+    ordered, index = logits.sort(dim=-1, descending=True, stable=True)
+    before = ordered.softmax(-1).cumsum(-1)
+    outside = torch.zeros_like(before, dtype=torch.bool)
+    outside[:, 1:] = before[:, :-1] > top_p
+    return torch.zeros_like(outside).scatter(1, index, outside)
+
+
+def sample(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Inverse-CDF sampling: `weights` [N, V] ≥ 0 (not all 0), `uniform` [N, 1] in [0, 1) → ids int64 [N].
+
+    Rounding can move a draw beyond the last token or, with a parallel cumulative sum, to a token of weight 0. Then
+    the token with the largest weight is taken.
+    """
+    cumulative = weights.cumsum(-1)
+    target = uniform * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, target, right=True).clamp_max(weights.shape[-1] - 1)
+    heaviest = weights.argmax(-1, keepdim=True)
+    return torch.where(weights.gather(1, drawn) > 0, drawn, heaviest)[:, 0]
+
+
+def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values [N, K] of each row in descending order, and their ids. Equal values are in order of ids.
+
+    torch.topk does not define which of equal values it returns, nor their order.
+    """
+    values = x.topk(k, dim=-1).values
+    if k == 0:
+        return values, torch.empty_like(values, dtype=torch.int64)
+    least = values[:, -1:]
+    above, equal = x > least, x == least
+    room = k - above.sum(-1, keepdim=True)
+    taken = above | (equal & (equal.cumsum(-1) <= room))
+    columns = torch.arange(x.shape[-1], device=x.device)
+    # Ids are ascending, so a stable sort by value keeps equal values in order of ids. For rows with NaN no column is
+    # taken, and all ids are `last`.
+    last = x.shape[-1] - 1
+    ids = torch.where(taken, columns, last).topk(k, dim=-1, largest=False, sorted=True).values
+    order = x.gather(1, ids).sort(dim=-1, descending=True, stable=True).indices
+    return values, ids.gather(1, order)
 
 
 def score_rows(
@@ -74,15 +117,14 @@ def score_rows(
     group: ScoringGroup,
     banned_tokens: Tensor,
     allowed_tokens: Tensor | None,
-    ops: VocabOps,
     change: Callable[[Tensor], Tensor] | None = None,
 ) -> SamplerOutput:
     """Score rows of logits [N, V] of any float type, in fp32 unless the group's kind has another precision.
 
     `numbers` fp64 [N, columns] are `RowNumbers`. `ending_ids` int64 [N, W] are ids that a row must not choose (-1:
     none). `banned_tokens` bool [V] marks ids that are never chosen. `allowed_tokens` bool [N, V], if given, marks the
-    ids that each row may choose. `ops` are the operations on the columns of this shard. `change`, if given, changes the
-    logits for tokens, probabilities and scores, but not for log-probabilities.
+    ids that each row may choose. `change`, if given, changes the logits for tokens, probabilities and scores, but not
+    for log-probabilities.
     """
     kind = group.kind
     plain = logits.to(torch.float64 if kind.precision == "float64" else torch.float32)
@@ -100,63 +142,61 @@ def score_rows(
             if kind.has_top_k
             else None
         )
-        return filter_logits(x, top_p, top_k, ops, max_top_k=group.max_top_k, top_k_first=kind.top_k_first)
+        return filter_logits(x, top_p, top_k, max_top_k=group.max_top_k, top_k_first=kind.top_k_first)
 
     shaped = logits / number(COLUMN.shape_temperature) if kind.has_temperature else logits
     # The most likely token is the same at any temperature. Without a temperature for draws, `shaped` is used for both.
     scaled = logits / number(COLUMN.draw_temperature) if kind.has_draw_temperature else shaped
-    forbidden = _forbidden_tokens(len(logits), ending_ids, banned_tokens, allowed_tokens, ops)
-    probabilities = ops.softmax(filtered(shaped))
-    weights = probabilities if scaled is shaped else ops.softmax(filtered(scaled))
+    forbidden = _forbidden_tokens(len(logits), ending_ids, banned_tokens, allowed_tokens)
+    probabilities = filtered(shaped).softmax(-1)
+    weights = probabilities if scaled is shaped else filtered(scaled).softmax(-1)
     weights = weights.masked_fill(forbidden, 0.0)
     # A nucleus may contain forbidden tokens only. Then the choice is among all allowed tokens, and the probability of
     # the chosen one is 0, as the nucleus gives it. The softmax is over the allowed logits only, because forbidden
     # logits can be so high that all other probabilities are 0.
     left = scaled.masked_fill(forbidden, -torch.inf)
-    left = ops.softmax(left) if kind.is_sampled else left
-    weights = torch.where(ops.amax(weights) <= 0.0, left, weights)
+    left = left.softmax(-1) if kind.is_sampled else left
+    weights = torch.where(weights.amax(-1, keepdim=True) <= 0.0, left, weights)
 
-    tokens = ops.sample(weights, number(COLUMN.uniform)[:, 0]) if kind.is_sampled else ops.argmax(weights)
-    chosen = ops.gather(probabilities, tokens)[:, 0]
-    scores = _ranking_scores(kind.ranking, probabilities, chosen, forbidden, allowed_tokens, ops)
-    normalizer = ops.logsumexp(plain)
-    logprobs = ops.gather(plain, tokens) - normalizer
-    top_logits, top_tokens = ops.topk(plain, kind.top_logprobs)
+    tokens = sample(weights, number(COLUMN.uniform)) if kind.is_sampled else weights.argmax(-1)
+    chosen = probabilities.gather(1, tokens[:, None])[:, 0]
+    scores = _ranking_scores(kind.ranking, probabilities, chosen, forbidden, allowed_tokens)
+    normalizer = plain.logsumexp(-1, keepdim=True)
+    logprobs = plain.gather(1, tokens[:, None]) - normalizer
+    top_logits, top_tokens = stable_topk(plain, kind.top_logprobs)
     return SamplerOutput(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normalizer)
 
 
-def score_targets(logits: Tensor, numbers: Tensor, ops: VocabOps) -> SamplerOutput:
+def score_targets(logits: Tensor, numbers: Tensor) -> SamplerOutput:
     """The softmax probabilities, in fp32, of given tokens in rows of logits [N, V] of any float type.
 
     `numbers` fp64 [N, columns] are `RowNumbers`. Scores are equal to the probabilities. M is 0.
     """
     logits, tokens = logits.float(), numbers[:, COLUMN.target].to(torch.int64)
-    logprobs = (ops.gather(logits, tokens) - ops.logsumexp(logits))[:, 0]
+    logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
     probabilities = logprobs.exp()
     nothing = logits.new_empty(len(logits), 0)
     return SamplerOutput(tokens, probabilities, logprobs, probabilities, nothing.to(torch.int64), nothing)
 
 
-def score_candidates(
-    logits: Tensor, candidates: Tensor, banned_tokens: Tensor, ops: VocabOps
-) -> SamplerOutput:
+def score_candidates(logits: Tensor, candidates: Tensor, banned_tokens: Tensor) -> SamplerOutput:
     """The log-probabilities, in fp32, of several tokens in rows of logits [N, V] of any float type.
 
     `candidates` int64 [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. All but
     the top tokens is about each row's first candidate; scores are probabilities.
     """
     logits = logits.float().masked_fill(banned_tokens, -torch.inf)
-    logprobs = ops.gather_several(logits, candidates) - ops.logsumexp(logits)
+    logprobs = logits.gather(1, candidates) - logits.logsumexp(-1, keepdim=True)
     probabilities = logprobs[:, 0].exp()
     return SamplerOutput(candidates[:, 0], probabilities, logprobs[:, 0], probabilities, candidates, logprobs)
 
 
 def _forbidden_tokens(
-    rows: int, ending_ids: Tensor, banned_tokens: Tensor, allowed_tokens: Tensor | None, ops: VocabOps
+    rows: int, ending_ids: Tensor, banned_tokens: Tensor, allowed_tokens: Tensor | None
 ) -> Tensor:
     """The tokens that each row must not choose, bool [N, V]."""
     forbidden = banned_tokens.expand(rows, -1)
-    ids = torch.arange(ops.local_ids.start, ops.local_ids.stop, device=banned_tokens.device)
+    ids = torch.arange(len(banned_tokens), device=banned_tokens.device)
     for column in ending_ids.unbind(1):
         forbidden = forbidden | (ids == column[:, None])
     return forbidden if allowed_tokens is None else forbidden | ~allowed_tokens
@@ -168,19 +208,18 @@ def _ranking_scores(
     chosen: Tensor,
     forbidden: Tensor,
     allowed_tokens: Tensor | None,
-    ops: VocabOps,
 ) -> Tensor:
     """The ranking score of each row, [N]. `chosen` [N] are the probabilities of the chosen tokens."""
     if ranking == "margin":
-        best = ops.topk_values(probabilities.masked_fill(forbidden, 0.0), 2)
+        best = probabilities.masked_fill(forbidden, 0.0).topk(2, dim=-1).values
         return best[:, 0] - best[:, 1]
     if ranking == "probability":
         return chosen
-    scores = ops.sum(probabilities * torch.log(probabilities + EPSILON))
+    scores = (probabilities * torch.log(probabilities + EPSILON)).sum(-1)
     if allowed_tokens is None:
         return scores
     # With a constraint neg_entropy is at most ln(p + EPSILON), where p is the largest allowed probability. Otherwise a
     # high probability of a forbidden token would give a high score. Without a constraint the bound would have no effect
     # except by rounding, because it is never below neg_entropy. Such rows keep neg_entropy itself.
-    left = torch.log(ops.amax(probabilities.masked_fill(~allowed_tokens, 0.0))[:, 0] + EPSILON)
-    return torch.where(ops.all(allowed_tokens), scores, torch.minimum(scores, left))
+    left = torch.log(probabilities.masked_fill(~allowed_tokens, 0.0).amax(-1) + EPSILON)
+    return torch.where(allowed_tokens.all(-1), scores, torch.minimum(scores, left))

@@ -298,7 +298,7 @@ def check_lanes(
 ) -> None:
     """The attention of lanes is that of the reference, and that of each lane alone, bit for bit."""
     kv_heads, group, dim = draw.choice([1, 2]), draw.choice([1, 2, 7]), draw.choice([64, 96, 128, 256])
-    options = PackingOptions(capacity, group, Vocabulary(1, -1, 0), True, bucket_rows)
+    options = PackingOptions(capacity, group, Vocabulary(1, -1, 0), bucket_rows)
     slots = torch.randn(3, 2, 2, kv_heads, capacity, dim).to(dtype)
 
     def kernel(*arguments: Tensor) -> object:

@@ -174,12 +174,8 @@ def test_shards_of_experts(family: str, quantization: Any, parallel: bool) -> No
 
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_samplings_over_shards(name: str) -> None:
-    """A nucleus alone is waited for: whether it may reach beyond what shards have exchanged."""
     sampling = SAMPLINGS[name]
     log = StepSetup(config_of("dream"), tp_group=FakeShards()).log(
         change=lambda plan: replace(plan, sampling_params=sampling)
     )
-    assert len(log.waits) == (sampling.top_p is not None)
-    assert all("vocab_parallel.py" in wait for wait in log.waits)
-    log.waits.clear()
     assert log.faults == []

@@ -51,7 +51,6 @@ LONGER = {
         "test_runner_bit_equality.py",
         "test_step_launches.py",
         "test_tensor_parallel.py",
-        "test_vocab_parallel.py",
     ),
     "experiments": ("test_experiments.py", "test_fit_fill_model.py"),
     "http": ("test_contract.py",),

@@ -214,7 +214,6 @@ def test_rows_of_the_head_do_not_depend_on_their_number():
     ("vocab_size", "rows"),
     [
         (100, 512),
-        (76_032, 512),  # half a vocabulary, of a shard
         (126_464, 256),
         (152_064, 256),
         (157_184, 256),

@@ -311,3 +311,20 @@ def test_sure_of_what_is_ruled_out_is_not_sure_of_what_is_left() -> None:
         free = score_rows(logits, [0], 1, sampling, BANNED, EOS)
         bound = score_rows(logits, [0], 1, sampling, BANNED, EOS, allowed_tokens)
         assert bound.scores[0] < free.scores[0] - 0.9
+
+
+def test_equal_logits_go_to_the_lowest_ids() -> None:
+    logits = torch.zeros(4, VOCAB)
+    banned = torch.zeros(VOCAB, dtype=torch.bool)
+    banned[:2] = True
+    for sampling in (SamplingParams(top_logprobs=4), SamplingParams(top_p=0.5, top_k=3, top_logprobs=4)):
+        scored = score_rows(logits, list(range(4)), 1, sampling, banned, EOS)
+        assert scored.tokens.tolist() == [2] * 4
+        assert scored.top_tokens.tolist() == [[0, 1, 2, 3]] * 4
+
+
+def test_nothing_is_certain_in_a_row_of_nan() -> None:
+    logits = rows(4)
+    logits[2] = torch.nan
+    scored = score(logits, SamplingParams(top_logprobs=2))
+    assert scored.scores.isnan().tolist() == [row == 2 for row in range(4)]

@@ -287,7 +287,7 @@ def test_buckets_waste_little():
 @pytest.mark.parametrize(("lanes", "rows"), [(64, 1), (32, 1), (7, 3), (40, 0), (1, 0)])
 def test_many_short_lanes_take_tiles_and_no_rows(lanes, rows, bucket):
     """A lane whose rows are all stored has none."""
-    options = PackingOptions(1024, 1, Vocabulary(1000, 999, 998, shifted=True), True, bucket)
+    options = PackingOptions(1024, 1, Vocabulary(1000, 999, 998, shifted=True), bucket)
     segments = ((10 + rows, 10 + rows),) if rows else ()
     packing = Packing([Lane(at, 10, np.zeros(rows, np.int64), segments) for at in range(lanes)], (), options)
     assert packing.rows_bucket == bucket(max(1, lanes * rows))

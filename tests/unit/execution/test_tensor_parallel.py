@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,29 @@ def test_int8_has_the_bits_of_one_process(name: str) -> None:
     assert torch.equal(shards, whole)
     whole, shards = logits_of(load_tiny_model(name, "w8"), 2)
     torch.testing.assert_close(shards, whole, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ranking": "neg_entropy"},
+        {"temperature": 0.7, "top_p": 0.9, "top_k": 7, "ranking": "margin"},
+        {"repetition_penalty": 1.5, "logit_bias": {998: 2.5}, "min_tokens": 9, "top_logprobs": 3},
+    ],
+)
+def test_shards_score_as_one_process(changes: dict[str, Any]) -> None:
+    """The logits of an int8 model have the same bits, so scores have them, too. No host waits (`HostReads`)."""
+    whole = odd_model(quantization="w8a8")
+    settings = LopaSettings(
+        max_new_tokens=20, block_size=8, num_branches=3, confidence_threshold=0.2, **changes
+    )
+    size = {"max_num_seqs": 1, "max_model_len": 64}
+    results = [
+        LocalEngine(Config.parse({"model": size}), runner, None).generate([5, 6, 7], settings, trace=True)
+        for runner in (BranchRunner(whole, **size), ShardedRunner(whole, 3, **size))
+    ]
+    assert results[0].trace == results[1].trace
+    assert results[0].token_ids == results[1].token_ids
 
 
 @pytest.mark.parametrize(
