@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lopa_ray.constraints.token_bitmasks import decompress_bitmask
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
-from lopa_ray.execution.scoring_kind import COLUMN, GREEDY, TARGETS, ScoringKind, candidates_kind, row_numbers
+from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
@@ -57,7 +57,6 @@ class RowsToScore:
         self._distinguish_params()
         self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
-        self._target_of_row = self._targets_of_rows()
         self._num_candidates = np.zeros(len(lanes), np.int64)
         """How many candidates each row of a lane has; 0: a token is chosen instead."""
         for lane, _, branch in self._branches:
@@ -65,13 +64,14 @@ class RowsToScore:
         self._logit_changes: LogitChangeTables | None = None
         if any(logit_changes_of_lane(lane) is not None for lane in lanes):
             self._logit_changes = LogitChangeTables(lanes, options.bucket)
-        group_of_row = self._group_rows()
+        kinds, kind_of_lane = self._kinds_of_lanes()
+        kind_of_row = kind_of_lane[lane_of_row]
         self.groups: list[ScoringGroup] = []
         self._index = np.arange(len(positions))
         """The index of each row among the N."""
         at = 0
-        for group, kind in enumerate(self._kinds):
-            of_group = np.flatnonzero(group_of_row == group) if len(self._kinds) > 1 else self._index.copy()
+        for index, kind in enumerate(kinds):
+            of_group = np.flatnonzero(kind_of_row == index) if len(kinds) > 1 else self._index.copy()
             if not len(of_group):
                 continue
             self._index[of_group] = np.arange(at, at + len(of_group))
@@ -137,56 +137,31 @@ class RowsToScore:
             self._bitmasks[index, : len(bits)] = bits
         return set_of_row
 
-    def _targets_of_rows(self) -> npt.NDArray[np.int64]:
-        """The token of each row whose probability is requested; -1: a token is chosen instead."""
-        target_of_row = np.full(len(self.positions), -1)
-        for lane, plan, branch in self._branches:
-            if plan.targets:
-                rows = self._rows_of(lane)
-                targets = np.array(plan.targets, np.int64)
-                target_of_row[rows] = targets[self.positions[rows] - branch.scored.start]
-        return target_of_row
-
-    def _group_rows(self) -> npt.NDArray[np.int64]:
-        """The index of each row's kind among `_kinds`."""
+    def _kinds_of_lanes(self) -> tuple[list[ScoringKind], npt.NDArray[np.int64]]:
+        """The distinct kinds, and the index of each lane's among them, int64 [lanes]."""
         index_of: dict[ScoringKind, int] = {}
-
-        def index(params: SamplingParams, is_constrained: bool, has_logit_changes: bool) -> int:
-            kind = ScoringKind.of(
-                params,
-                self._options.vocabulary.size,
-                is_constrained=is_constrained,
-                has_logit_changes=has_logit_changes,
-            )
-            if kind.is_greedy:
-                kind = GREEDY
-            return index_of.setdefault(kind, len(index_of))
-
-        def kinds(is_constrained: bool, has_logit_changes: bool) -> npt.NDArray[np.int64]:
-            """The kind of each row, if all rows had these two properties."""
-            of_params = [index(params, is_constrained, has_logit_changes) for params in self._params]
-            return np.array(of_params, np.int64)[self._params_of_row]
-
-        def with_constraint(has_logit_changes: bool) -> npt.NDArray[np.int64]:
-            free = kinds(False, has_logit_changes)
-            if not len(self._bitmasks):
-                return free
-            return np.where(self._set_of_row > 0, kinds(True, has_logit_changes), free)
-
-        kind_of_row = with_constraint(False)
-        if self._logit_changes is not None:
-            is_changing = self._logit_changes.canvas_of_lane[self._lane_of_row] >= 0
-            kind_of_row = np.where(is_changing, with_constraint(True), kind_of_row)
-        if (self._target_of_row >= 0).any():
-            kind_of_row = np.where(
-                self._target_of_row >= 0, index_of.setdefault(TARGETS, len(index_of)), kind_of_row
-            )
-        if self._num_candidates.any():
-            kind = candidates_kind(int(self._num_candidates.max()))
-            has_candidates = self._num_candidates[self._lane_of_row] > 0
-            kind_of_row = np.where(has_candidates, index_of.setdefault(kind, len(index_of)), kind_of_row)
-        self._kinds = list(index_of)
-        return kind_of_row
+        index_of_key: dict[tuple[int | bool, ...], int] = {}  # hashing kinds is slow
+        kind_of_lane = np.zeros(len(self._lanes), np.int64)
+        vocab_size, most = self._options.vocabulary.size, int(self._num_candidates.max(initial=0))
+        for lane, plan, branch in self._branches:
+            params = int(self._params_of_lane[lane])
+            is_constrained, has_logit_changes = bool(branch.bitmask_ids), plan.logit_changes is not None
+            key = (params, is_constrained, has_logit_changes, bool(branch.candidates), bool(plan.targets))
+            if key not in index_of_key:
+                if branch.candidates:
+                    kind = candidates_kind(most)
+                elif plan.targets:
+                    kind = TARGETS
+                else:
+                    kind = ScoringKind.of(
+                        self._params[params],
+                        vocab_size,
+                        is_constrained=is_constrained,
+                        has_logit_changes=has_logit_changes,
+                    )
+                index_of_key[key] = index_of.setdefault(kind, len(index_of))
+            kind_of_lane[lane] = index_of_key[key]
+        return list(index_of), kind_of_lane
 
     def _numbers(self) -> npt.NDArray[np.float64]:
         table = np.array([row_numbers(params) for params in self._params], np.float64)
@@ -203,14 +178,15 @@ class RowsToScore:
             numbers[self._index, COLUMN.uniform] = keyed_uniforms(
                 seeds[self._params_of_row], keys[self._lane_of_row], self.positions
             )
-            for lane, _, branch in self._branches:
-                if branch.draws:
-                    rows = self._rows_of(lane)
-                    draws = np.array(branch.draws)[self.positions[rows] - branch.scored.start]
-                    numbers[self._index[rows], COLUMN.uniform] = draws
         if len(self._bitmasks):
             numbers[self._index, COLUMN.bitmask] = self._set_of_row
-        numbers[self._index, COLUMN.target] = self._target_of_row.clip(0)
+        for lane, plan, branch in self._branches:
+            for column, of_scored in ((COLUMN.uniform, branch.draws), (COLUMN.target, plan.targets)):
+                if of_scored:
+                    rows = self._rows_of(lane)
+                    numbers[self._index[rows], column] = np.array(of_scored)[
+                        self.positions[rows] - branch.scored.start
+                    ]
         return numbers
 
     def _change_columns(self, changes: LogitChangeTables) -> dict[str, npt.NDArray[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from lopa_ray.kernels.row_scores import RANKINGS
 from lopa_ray.protocol.sampling_params import Ranking, SamplingParams
@@ -85,11 +85,12 @@ class ScoringKind:
     @classmethod
     def of(
         cls, params: SamplingParams, vocab_size: int, *, is_constrained: bool, has_logit_changes: bool
-    ) -> Self:
+    ) -> ScoringKind:
+        """The kind of rows with these parameters: of greedy ones the same, which has no other property."""
         is_sampled, shape = params.temperature > 0, params.confidence_temperature
         has_top_k = params.top_k is not None and params.top_k < vocab_size
         has_top_p = params.top_p is not None and params.top_p < 1.0
-        return cls(
+        kind = cls(
             precision=params.precision,
             is_sampled=is_sampled,
             has_temperature=is_sampled or shape is not None,
@@ -102,6 +103,7 @@ class ScoringKind:
             is_constrained=is_constrained,
             has_logit_changes=has_logit_changes,
         )
+        return GREEDY if kind.is_greedy else kind
 
     @property
     def is_greedy(self) -> bool:
