@@ -6,8 +6,8 @@ Shape suffixes: R packed rows, H query heads, K KV heads, E head dim.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -45,24 +45,6 @@ class AttentionBackend(Protocol):
         `columns` are the step's columns on the device, with the shapes and dtypes of `StepColumns`. The function takes
         q [R, H, E], k and v [R, K, E] of one layer in the cache's dtype; see `AttentionFn`. Raises RuntimeError if the
         backend cannot run here.
-        """
-        ...
-
-
-@runtime_checkable
-class GraphAttention(AttentionBackend, Protocol):
-    """A backend whose calls are the same in all steps of so many rows, so that a CUDA graph may have them."""
-
-    def fits(self, packing: Packing) -> bool:
-        """Whether `bind_rows` computes this step."""
-        ...
-
-    def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """The attention function of every step that fits and has `rows` rows, with its padding: q [R, H, E], k and v
-        [R, K, E] → [R, H, E], in the model's dtype.
-
-        `columns` have the same addresses and shapes in all of these steps. Raises RuntimeError if the backend cannot
-        run here.
         """
         ...
 
@@ -113,19 +95,29 @@ SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)
 
 @dataclass(frozen=True, slots=True)
 class PackedAttention:
-    """One call of `slot_attention` for all lanes. Fresh keys and values are not written to the slots."""
+    """One call of `slot_attention` for all lanes. Fresh keys and values are not written to the slots.
 
-    needs_triton: bool = False
+    Its calls are the same in all steps of so many rows, so a CUDA graph may have them.
+    """
+
+    needs_triton: bool = field(default=False, kw_only=True)
     """Whether `bind` fails where Triton does not work. Otherwise the reference implementation is used there."""
-    bucket: Callable[[int], int] = bucket_rows
+    bucket: Callable[[int], int] = field(default=bucket_rows, kw_only=True)
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
         return self.bind_rows(cache, packing.rows_bucket, columns)
 
     def fits(self, packing: Packing) -> bool:
+        """Whether `bind_rows` computes this step."""
         return True
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
+        """The attention function of every step that fits and has `rows` rows, with its padding: q [R, H, E], k and v
+        [R, K, E] → [R, H, E], in the model's dtype.
+
+        `columns` have the same addresses and shapes in all of these steps. Raises RuntimeError if the backend cannot
+        run here.
+        """
         if self.needs_triton and (reason := triton_failure()) is not None:
             raise RuntimeError(f"Triton does not work here ({reason})")
 

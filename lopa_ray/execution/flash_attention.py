@@ -20,7 +20,6 @@ from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
-from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.model.transformer import AttentionFn
 
 OutputAndLSE = tuple[Tensor, Tensor]
@@ -94,11 +93,10 @@ VERSIONS: dict[int, Callable[..., OutputAndLSE]] = {4: _attend_4, 3: _attend_3, 
 
 
 @dataclass(frozen=True, slots=True)
-class FlashAttention:
+class FlashAttention(PackedAttention):
     """Two calls of flash-attn per layer for all lanes. They do not split keys depending on the load (`num_splits`)."""
 
     version: int
-    bucket: Callable[[int], int] = bucket_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
         if not self.fits(packing):
@@ -106,7 +104,7 @@ class FlashAttention:
         return self._bind(cache, max(packing.longest_lane, packing.rows_bucket - packing.num_rows), columns)
 
     def fits(self, packing: Packing) -> bool:
-        """Whether every row sees its whole lane and no position after it."""
+        # Every row sees its whole lane and no position after it.
         return all(run == (len(lane.canvas), lane.stop) for lane in packing.lanes for run in lane.runs())
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:

@@ -16,21 +16,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention import AttentionBackend
+from lopa_ray.execution.attention import AttentionBackend, PackedAttention
 from lopa_ray.execution.canvas_attention import default_attention
 from lopa_ray.execution.graph_capture import CudaCapture
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.launched_step import LaunchedStep, StepTimes
 from lopa_ray.execution.lm_head import LMHead
-from lopa_ray.execution.model_inputs import model_inputs
+from lopa_ray.execution.model_inputs import TokenInputs
 from lopa_ray.execution.packing import Packing, PackingOptions
+from lopa_ray.execution.self_conditioning import SelfConditioning
 from lopa_ray.execution.slots import PayloadTransfer, Slots
 from lopa_ray.execution.staging import StagedLane, StagedStep
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.transformers_models.canvas_model import CanvasModel
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepReport
@@ -71,7 +73,9 @@ class BranchRunner:
             config.canvas_length,
         )
         self._lm_head = LMHead(model)
-        self._inputs = model_inputs(model, self.cache)
+        self._inputs = (
+            SelfConditioning(model, self.cache) if isinstance(model, CanvasModel) else TokenInputs(model)
+        )
         self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
@@ -87,8 +91,9 @@ class BranchRunner:
     def capture_graphs(self, capture: CudaCapture) -> None:
         """Capture steps as CUDA graphs, which later steps replay. Slots keep what they have.
 
-        Raises SettingsError if the model or its attention has none, and what torch raises if a capture fails.
+        `graph_refusal` must have no reason against it. Raises what torch raises if a capture fails.
         """
+        assert isinstance(self.attention, PackedAttention)
         parts = self.model, self.cache, self.attention, self._lm_head
         self._graphs = StepGraphs(*parts, self.packing_options)
         self._graphs.capture(capture)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.model_inputs import TokenInputs
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
@@ -66,11 +67,14 @@ def stage_signals(
     return np.concatenate(parts)
 
 
-class SelfConditioning:
-    """`ModelInputs` with the self-conditioning of all canvases that a worker denoises."""
+class SelfConditioning(TokenInputs):
+    """Tokens with the self-conditioning of all canvases that a worker denoises."""
+
+    _model: CanvasModel
 
     def __init__(self, model: CanvasModel, cache: KVCache) -> None:
-        self._model, self._cache = model, cache
+        super().__init__(model)
+        self._cache = cache
         self._new: list[Tensor] = []
         """Signals of the step's scored rows, part by part in the model's dtype."""
 
@@ -90,8 +94,8 @@ class SelfConditioning:
         self._new.append(self._model.signals(logits.float() / temperature))
 
     def boundaries(self, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
-        # Behind the hidden rows [Q, D]: the signals [Q, A * D].
+        # After the hidden rows [Q, D]: the signals [Q, A * D].
         signals = torch.cat((*self._new, rows.new_zeros(1, rows.shape[1])))
         self._new = []
         staged = signals.index_select(0, columns.stage_signals).view(len(columns.stage_boundaries), -1)
-        return torch.cat((rows.index_select(0, columns.stage_boundaries), staged), dim=1)
+        return torch.cat((super().boundaries(columns, rows), staged), dim=1)

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lopa_ray.errors import SettingsError
-from lopa_ray.execution.attention import AttentionBackend, GraphAttention
+from lopa_ray.execution.attention import AttentionBackend, PackedAttention
 from lopa_ray.execution.graph_capture import CudaCapture
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.lm_head import LMHead
@@ -45,7 +44,7 @@ def graph_refusal(model: MaskPredictor, attention: AttentionBackend) -> str | No
         return "the package transformers runs the model"
     if model.tp_group.size > 1:
         return "the model is cut into shards, which get new communicators when a worker is lost or joins"
-    if not isinstance(attention, GraphAttention):
+    if not isinstance(attention, PackedAttention):
         return "its attention is computed lane by lane"
     return None
 
@@ -79,13 +78,11 @@ class StepGraphs:
         self,
         model: MaskPredictor,
         cache: KVCache,
-        attention: AttentionBackend,
+        attention: PackedAttention,
         lm_head: LMHead,
         options: PackingOptions,
     ) -> None:
-        """Allocates the buffers that all buckets share. Raises SettingsError where `graph_refusal` has a reason."""
-        if not isinstance(attention, GraphAttention) or graph_refusal(model, attention) is not None:
-            raise SettingsError(f"model.cuda_graphs: {graph_refusal(model, attention)}; set it to none")
+        """Allocates the buffers that all buckets share."""
         self._model, self._cache, self._attention, self._lm_head = model, cache, attention, lm_head
         self._options = options
         self._buckets = sorted({options.bucket(rows) for rows in range(1, MAX_GRAPH_ROWS + 1)}, reverse=True)

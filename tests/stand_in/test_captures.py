@@ -158,7 +158,7 @@ class FaultyAttention(PackedAttention):
     fault: Fault = lambda _: None
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `GraphAttention.bind_rows`."""
+        """See `PackedAttention.bind_rows`."""
         attention = PackedAttention().bind_rows(cache, rows, columns)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
