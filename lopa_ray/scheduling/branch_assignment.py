@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from lopa_ray.protocol.plan import Plan, StoredPrefix
+from collections.abc import Mapping
 
 
 class BranchAssignment:
@@ -24,44 +22,37 @@ class BranchAssignment:
         """Maximum over the workers."""
         return max(self.load, default=0)
 
-    def add(
-        self, plan: Plan, branches: Iterable[int], stored_prefix: Sequence[StoredPrefix]
-    ) -> dict[int, int] | None:
-        """Assign these branches of a plan, each to the worker with the fewest rows so far (of equal ones the lowest
-        rank). Returns branch → rank, or None if the step would be too large with all of them."""
-        stored = sum(len(part.span) for part in stored_prefix)
-        load, lanes, ranks = [*self.load], [*self.lanes], {}
-        for index in branches:
-            rank = load.index(min(load))
-            load[rank] += plan.branches[index].stop - plan.start - stored
-            lanes[rank] += 1
-            ranks[index] = rank
-        longest = max((plan.branches[index].stop for index in ranks), default=0) - plan.start - stored
-        return ranks if self._accept(load, lanes, longest) else None
+    def add(self, branch_rows: Mapping[int, int], room: float | None = None) -> dict[int, int] | None:
+        """Assign branches (branch → its rows), each to the worker with the fewest rows so far (of equal ones the lowest
+        rank). Returns branch → rank, or None if the step would be too large with all of them.
 
-    def add_part(self, plan: Plan, branches: Iterable[int], room: float) -> dict[int, int] | None:
-        """Assign as many of these branches as a step of `room` rows takes. Returns as `add`; None: there is room for
-        none."""
-        ranks: dict[int, int] = {}
-        for index in branches:
-            rank = self.load.index(min(self.load))
-            load, lanes = [*self.load], [*self.lanes]
-            rows = plan.branches[index].stop - plan.start
+        With `room` it assigns as many of them as a step of so many rows takes; None: not a single one.
+        """
+        load, lanes, ranks = [*self.load], [*self.lanes], {}
+        for index, rows in branch_rows.items():
+            rank = load.index(min(load))
             load[rank] += rows
             lanes[rank] += 1
-            if (ranks and max(load) > room) or not self._accept(load, lanes, rows):
+            has_room = room is None or not ranks or max(load) <= room
+            if not has_room or not self._fits(load, lanes):
+                if room is None or not ranks:
+                    return None
+                load[rank] -= rows
+                lanes[rank] -= 1
                 break
             ranks[index] = rank
-        return ranks or None
+        self.load, self.lanes = load, lanes
+        self.branch_rows = max([self.branch_rows, *(branch_rows[index] for index in ranks)])
+        return ranks
 
-    def add_replay(self, plan: Plan) -> bool:
-        """Every worker evaluates one branch of a plan that is carried out again. Returns whether the step has room."""
-        rows = max((branch.stop - plan.start for branch in plan.branches), default=0)
-        return self._accept([load + rows for load in self.load], [lanes + 1 for lanes in self.lanes], rows)
-
-    def _accept(self, load: list[int], lanes: list[int], longest: int) -> bool:
-        if max(load, default=0) > self._max_rows and max(lanes, default=0) > 1:
+    def add_replay(self, rows: int) -> bool:
+        """Every worker evaluates one branch of `rows` rows once more. Returns whether the step has room."""
+        load, lanes = [load + rows for load in self.load], [lanes + 1 for lanes in self.lanes]
+        if not self._fits(load, lanes):
             return False
         self.load, self.lanes = load, lanes
-        self.branch_rows = max(self.branch_rows, longest)
+        self.branch_rows = max(self.branch_rows, rows)
         return True
+
+    def _fits(self, load: list[int], lanes: list[int]) -> bool:
+        return max(load, default=0) <= self._max_rows or max(lanes, default=0) <= 1

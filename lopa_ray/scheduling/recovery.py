@@ -7,31 +7,27 @@ they are staged again by the same forward on the same cache, so they are the sam
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from lopa_ray.protocol.plan import ScheduledRequest
 from lopa_ray.scheduling.scheduler import Scheduler
 
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """Forwards to repeat, and the source of each commit of the next step."""
-
-    restage: dict[int, tuple[ScheduledRequest, ...]]
-    """Rank → scheduled requests that the worker's `BranchRunner.execute` has to carry out again."""
-    source_ranks: dict[int, int]
-    """Request id → rank of the worker that sends its K/V, for `Scheduler.enter_epoch`."""
+Restage = dict[int, tuple[ScheduledRequest, ...]]
+"""Rank → scheduled requests that the worker's `BranchRunner.execute` has to carry out again."""
 
 
-def recover(pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]) -> Recovery:
-    """Plan the recovery of the commits of `Scheduler.pending_commits`. `held`: per rank which of them it has.
+def recover(
+    pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]
+) -> tuple[Restage, dict[int, int]]:
+    """Plan the recovery of the commits of `Scheduler.pending_commits`. `held`: per rank which of them it has. Returns
+    what to stage again, and the source ranks of `Scheduler.enter_epoch`.
 
     With single-phase commits workers that lack their own K/V stage them again, and nothing is sent. A request that
     began with a stored prefix is an exception, because all stored prefixes were dropped: its K/V are sent.
     """
     size = len(held)
-    restage: dict[int, tuple[ScheduledRequest, ...]] = {}
+    restage: Restage = {}
     source_ranks: dict[int, int] = {}
     for index, scheduled in enumerate(pending_commits):
         holders = [rank for rank in range(size) if held[rank][index]]
@@ -47,7 +43,7 @@ def recover(pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence
             restage[source] = (*restage.get(source, ()), replace(scheduled, stored_prefix=()))
         if size > 1:
             source_ranks[scheduled.request_id] = source
-    return Recovery(restage, source_ranks)
+    return restage, source_ranks
 
 
 class EpochWorkers(Protocol):
@@ -60,15 +56,16 @@ class EpochWorkers(Protocol):
     ) -> list[tuple[bool, ...]]:
         """Enter the next epoch; returns per rank which pending commits' K/V it has (`BranchRunner.reconcile`)."""
 
-    async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
+    async def restage(self, lost: Restage) -> None:
         """Have ranks stage again what was lost (rank → requests)."""
 
 
-async def change_epoch(scheduler: Scheduler, workers: EpochWorkers) -> Recovery:
-    """Enter the next epoch with these workers; returns what that took. After an error the scheduler is in its old
+async def change_epoch(scheduler: Scheduler, workers: EpochWorkers) -> tuple[Restage, dict[int, int]]:
+    """Enter the next epoch with these workers; returns what `recover` does. After an error the scheduler is in its old
     epoch, and a further call may follow. Raises as the workers."""
     uncommitted = scheduler.pending_commits()
-    recovery = recover(uncommitted, await workers.join_epoch(scheduler.request_by_slot, uncommitted))
-    await workers.restage(recovery.restage)
-    scheduler.enter_epoch(workers.epoch, recovery.source_ranks)
-    return recovery
+    held = await workers.join_epoch(scheduler.request_by_slot, uncommitted)
+    restage, source_ranks = recover(uncommitted, held)
+    await workers.restage(restage)
+    scheduler.enter_epoch(workers.epoch, source_ranks)
+    return restage, source_ranks

@@ -49,8 +49,11 @@ class RunningRequest:
     def next_plan(self, num_branches: int) -> Plan:
         return self.replay[0].plan if self.replay else self.session.plan(num_branches)
 
-    def branches_left(self, plan: Plan) -> list[int]:
-        return [index for index in range(len(plan.branches)) if index not in self.rank_of_branch]
+    def rows_left(self, plan: Plan, stored_prefix: Sequence[StoredPrefix] = ()) -> dict[int, int]:
+        """The rows of each branch of the plan that no part of its step has evaluated."""
+        start = plan.start + sum(len(part.span) for part in stored_prefix)
+        branches = enumerate(plan.branches)
+        return {index: branch.stop - start for index, branch in branches if index not in self.rank_of_branch}
 
     @property
     def rows_in_step(self) -> int:

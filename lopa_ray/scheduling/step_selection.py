@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 
 from lopa_ray.config.group_settings import AutoSwitch
-from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.plan import Plan, StoredPrefix
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.fair_queue import FairQueue
 from lopa_ray.scheduling.planned_step import STEPS_IN_FLIGHT, PlannedStep
@@ -66,7 +66,7 @@ class StepSelection:
         self._assignment = BranchAssignment(num_workers, limit)
         plans = self._plans(running, in_flight, on_error)
         rows = {
-            request_id: plan.rows_of(running[request_id].branches_left(plan))
+            request_id: sum(running[request_id].rows_left(plan).values())
             for request_id, plan in plans.items()
         }
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
@@ -82,12 +82,10 @@ class StepSelection:
         wanted = sum(rows.get(request_id, 0) for request_id in selected) + sum(in_flight.values())
         for request_id in self._of_this_step(selected, len(in_flight), wanted / num_workers, bool(long)):
             entry, plan = running[request_id], plans[request_id]
-            if request_id not in part_rows:
-                has_room = self._add(entry, plan)
-            elif has_room := self._add_part(entry, plan, room):
-                part_rows_taken += plan.rows_of(entry.assigned)
-            if not has_room:
+            is_part = request_id in part_rows
+            if not self._add(entry, plan, room if is_part else None):
                 break
+            part_rows_taken += plan.rows_of(entry.assigned) if is_part else 0
             taken.add(request_id)
         return PlannedStep(
             number,
@@ -154,28 +152,22 @@ class StepSelection:
         if plan.num_rows <= self.limit.rows:
             return False
         alone = BranchAssignment(len(self._assignment.load), math.inf)
-        alone.add(plan, range(len(plan.branches)), ())
+        alone.add(entry.rows_left(plan))
         return alone.rows > self.limit.rows
 
-    def _add(self, entry: RunningRequest, plan: Plan) -> bool:
-        """Assign the branches of a request's plan. Returns whether the step has room."""
+    def _add(self, entry: RunningRequest, plan: Plan, room: float | None) -> bool:
+        """Assign the branches of a request's plan, or with `room` as many further ones as that allows. Returns whether
+        the step has room."""
         if entry.replay:
-            entry.plan = plan if self._assignment.add_replay(plan) else None
+            entry.plan = plan if self._assignment.add_replay(plan.max_branch_rows) else None
             return entry.plan is not None
-        stored_prefix = self._prefix_index.match(self._prefix_index.hash_prefixes(plan))
-        ranks = self._assignment.add(plan, range(len(plan.branches)), stored_prefix)
+        stored_prefix: tuple[StoredPrefix, ...] = ()
+        if room is None:  # otherwise stored K/V would have to be the same in all parts
+            stored_prefix = self._prefix_index.match(self._prefix_index.hash_prefixes(plan))
+        ranks = self._assignment.add(entry.rows_left(plan, stored_prefix), room)
         if ranks is None:
             return False
         entry.plan, entry.stored_prefix, entry.assigned = plan, stored_prefix, ranks
-        return True
-
-    def _add_part(self, entry: RunningRequest, plan: Plan, room: float) -> bool:
-        """Assign as many further branches of a request's plan as `room` allows. Returns whether the step has room."""
-        # Stored K/V would have to be the same in all parts, so none are used.
-        ranks = self._assignment.add_part(plan, entry.branches_left(plan), room)
-        if ranks is None:
-            return False
-        entry.plan, entry.assigned = plan, ranks
         return True
 
     def record(self, step: PlannedStep, seconds: float) -> None:

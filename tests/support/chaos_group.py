@@ -140,11 +140,11 @@ class ChaosGroup(InProcessGroup):
             newcomer.import_slots(survivors[0].export_slots(self.scheduler.request_by_slot))
             survivors.append(newcomer)
         self.dead.clear()
-        recovery = self.regroup(survivors)
-        for requests in recovery.restage.values():
+        restage, source_ranks = self.regroup(survivors)
+        for requests in restage.values():
             phases = "two phases" if requests[0].branch_indices else "one phase"
             self.counts[f"staged again, {phases}"] += 1
-        self.counts["moved"] += any(recovery.source_ranks.values())
+        self.counts["moved"] += any(source_ranks.values())
 
 
 def decode_with_losses(

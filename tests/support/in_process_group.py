@@ -18,7 +18,7 @@ from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.prefix_index import PrefixIndex
-from lopa_ray.scheduling.recovery import Recovery, change_epoch
+from lopa_ray.scheduling.recovery import Restage, change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
 
 ReportBytes = tuple[bytes, ...]
@@ -111,7 +111,7 @@ class InProcessGroup:
         plans = self.scheduler.plan(len(self.runners))
         return self.scheduler.advance(self.evaluate(plans))
 
-    def regroup(self, runners: list[BranchRunner]) -> Recovery:
+    def regroup(self, runners: list[BranchRunner]) -> tuple[Restage, dict[int, int]]:
         """Enter the next epoch with these workers."""
         self.runners = runners
         return asyncio.run(change_epoch(self.scheduler, self))

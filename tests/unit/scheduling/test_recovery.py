@@ -116,8 +116,8 @@ def test_a_holder_becomes_the_source_and_nobody_is_named_where_there_is_one_work
         scheduled(2, shared=False),
         scheduled(3, shared=True),
     ]
-    recovery = recover(pending_commits, [(False, False, True), (True, False, False)])
-    assert recovery.source_ranks == {1: 1, 2: 1}
-    assert [(w.request_id, w.branch_indices) for w in recovery.restage[1]] == [(2, (0,)), (3, ())]
-    assert list(recovery.restage) == [1]
-    assert recover(pending_commits, [(True, True, True)]).source_ranks == {}
+    restage, source_ranks = recover(pending_commits, [(False, False, True), (True, False, False)])
+    assert source_ranks == {1: 1, 2: 1}
+    assert [(w.request_id, w.branch_indices) for w in restage[1]] == [(2, (0,)), (3, ())]
+    assert list(restage) == [1]
+    assert recover(pending_commits, [(True, True, True)])[1] == {}
