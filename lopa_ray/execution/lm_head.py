@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.execution.logit_change_tables import DeviceChanges, change_logits
+from lopa_ray.execution.logit_change_tables import change_logits
 from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.sampler import SamplerOutput, score_candidates, score_rows, score_targets
 from lopa_ray.execution.scoring_kind import COLUMN
@@ -97,7 +97,6 @@ class LMHead:
         """
         scores, tops = [], []
         allowed_tokens = self._unpack(columns.bitmasks)
-        changes = self._logit_changes(columns)
         for group in groups:
             ids, logprobs = [], []
             most = self.max_rows if group.kind.is_fused else self._rows_of_kernels
@@ -110,7 +109,7 @@ class LMHead:
                     numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
                     continue
-                scored = self._score_rows(logits, group, columns, chunk, allowed_tokens, changes)
+                scored = self._score_rows(logits, group, columns, chunk, allowed_tokens)
                 per_row = (scored.tokens, scored.probabilities, scored.logprobs, scored.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
                 ids.append(scored.top_tokens.double())
@@ -126,7 +125,6 @@ class LMHead:
         columns: StepColumns[Tensor],
         chunk: slice,
         allowed_tokens: Tensor,
-        changes: tuple[DeviceChanges, ...],
     ) -> SamplerOutput:
         """`chunk`: the rows of these logits among the N."""
         numbers = columns.score_numbers[chunk]
@@ -140,7 +138,8 @@ class LMHead:
             allowed = allowed_tokens.index_select(0, numbers[:, COLUMN.bitmask].to(torch.int64))
         change = None
         if group.kind.has_logit_changes:
-            change = partial(change_logits, rows=columns.change_rows[chunk], tables=changes)
+            tables = (columns.canvas_changes, columns.fill_changes)
+            change = partial(change_logits, rows=columns.change_rows[chunk], tables=tables)
         return score_rows(
             logits,
             numbers,
@@ -150,13 +149,6 @@ class LMHead:
             allowed,
             change,
         )
-
-    def _logit_changes(self, columns: StepColumns[Tensor]) -> tuple[DeviceChanges, ...]:
-        """The changes by canvas and by fill set; an empty tuple if no logits change."""
-        if not len(columns.change_rows):
-            return ()
-        tables = (columns.canvas_changes, columns.fill_changes)
-        return tuple(DeviceChanges.of(table, len(self._banned_tokens)) for table in tables)
 
     def _unpack(self, bitmasks: Tensor) -> Tensor:
         """Bitmasks of sets of tokens, uint8 [sets, bytes] → bool [sets, V]."""

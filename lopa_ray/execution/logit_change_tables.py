@@ -9,7 +9,6 @@ V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,9 @@ from torch import Tensor
 from lopa_ray.execution.lane import Lane
 from lopa_ray.protocol.logit_changes import LogitChanges
 
-ID, BIAS, FACTOR, SUBTRAHEND = range(4)
+CHANGE_COLUMNS = 4
 """Columns of a table: the token's id (-1: none), the bias that is added to its logit, the factor by which the sum is
 then divided (if it is positive) or multiplied, and the number that is subtracted last."""
-
-CHANGE_COLUMNS = 4
 
 ID_BITS = 32
 """Keys of tokens have the token id in the lowest `ID_BITS` bits, and the index of a canvas or lane above them."""
@@ -128,7 +125,7 @@ class LogitChangeTables:
         counts = np.bincount(groups, minlength=num_groups)
         most = int(counts.max())
         table = np.zeros((num_groups, self._bucket(most) if most else 0, CHANGE_COLUMNS))
-        table[..., ID] = -1
+        table[..., 0] = -1
         first = np.cumsum(counts) - counts
         table[groups, np.arange(len(groups)) - first[groups]] = changes
         return table
@@ -145,34 +142,20 @@ def _ids(keys: Ints) -> Ints:
     return ids
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceChanges:
-    """A table on the device."""
-
-    columns: Tensor
-    """The column of each token in the logits, int64 [C, E] or [L, F]; V for padding."""
-    numbers: Tensor
-    """Bias, factor and subtrahend of each token, fp64 [C, E, 3] or [L, F, 3]."""
-
-    @classmethod
-    def of(cls, table: Tensor, vocab_size: int) -> DeviceChanges:
-        """Convert a table fp64 [C, E, 4] or [L, F, 4]."""
-        ids = table[:, :, ID].to(torch.int64)
-        return cls(torch.where(ids >= 0, ids, vocab_size), table[:, :, BIAS:])
-
-
-def change_logits(logits: Tensor, rows: Tensor, tables: Sequence[DeviceChanges]) -> Tensor:
-    """Apply tables of changes to logits [N, V] of a floating dtype. For a token in several tables the last one counts.
+def change_logits(logits: Tensor, rows: Tensor, tables: Sequence[Tensor]) -> Tensor:
+    """Apply tables of changes, fp64 [groups, tokens, 4], to logits [N, V] of a floating dtype. For a token in several
+    tables the last one counts.
 
     `rows` int64 [N, tables]: the group of each row in each table.
     """
     padded = F.pad(logits, (0, 1))  # the extra column takes the changes of padding
     changed = []
     for table, groups in zip(tables, rows.unbind(1), strict=True):
-        if not table.columns.shape[1]:
+        if not table.shape[1]:
             continue
-        at = table.columns.index_select(0, groups)
-        bias, factor, subtrahend = table.numbers.index_select(0, groups).to(logits.dtype).unbind(-1)
+        ids, *numbers = table.index_select(0, groups).unbind(-1)
+        at = torch.where(ids >= 0, ids.to(torch.int64), logits.shape[1])
+        bias, factor, subtrahend = (number.to(logits.dtype) for number in numbers)
         biased = padded.gather(1, at) + bias
         penalized = torch.where(biased > 0, biased / factor, biased * factor)
         changed.append((at, penalized - subtrahend))
