@@ -14,7 +14,6 @@ from torch import Tensor
 
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import KVCache, SlotState
-from lopa_ray.execution.prefix_store import PrefixStore
 from lopa_ray.execution.staging import StagedCommit, StagedLane, StagingBuffer
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 
@@ -45,11 +44,14 @@ class Slots:
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
         self.staging = StagingBuffer()
-        self.prefix_store = PrefixStore(cache)
+        self.prefixes: dict[int, Tensor] = {}
+        """The payloads that are stored after their requests have ended, by the ids of `PrefixIndex`: K/V of a span and
+        its last hidden row (see `KVCache.boundary`)."""
 
     def assign(self, plan: StepPlan) -> None:
         """Before a step: drop the prefixes that it drops, and assign slots to its requests."""
-        self.prefix_store.evict(plan.evict)
+        for prefix_id in plan.evict:
+            self.prefixes.pop(prefix_id, None)  # a step may be repeated
         for scheduled in plan.requests:
             self._assign(scheduled.slot, scheduled.request_id)
 
@@ -113,7 +115,7 @@ class Slots:
     def retain(self, plan: StepPlan) -> None:
         """After the commits: drop what was staged, save prefixes of what is committed, and keep what the plans read.
 
-        Raises ProtocolError if a slot lacks what a plan reads.
+        Raises ProtocolError if a slot lacks what a plan reads, or if a stored prefix is not here.
         """
         for scheduled in plan.requests:
             slot, commit = scheduled.slot, scheduled.plan.commit
@@ -123,12 +125,19 @@ class Slots:
                 # has staged some in those before.
                 self.staging.retain_step(slot, scheduled.plan.step)
                 if scheduled.save_prefix is not None:
-                    self.prefix_store.save(scheduled.save_prefix, slot)
+                    entry = scheduled.save_prefix
+                    self.prefixes[entry.prefix_id] = self._cache.read_payload(slot, (entry.span,))
             elif not scheduled.plan.cached:
                 # A request that begins anew in the slot that it gave away carries out its commits once more.
                 self._cache.last_commit[slot] = 0
             self._cache.retain(slot, scheduled.plan.cached)
-            self.prefix_store.load(scheduled.stored_prefix, slot)
+            for part in scheduled.stored_prefix:  # not marked as committed
+                payload = self.prefixes.get(part.prefix_id)
+                if payload is None:
+                    raise ProtocolError(
+                        f"prefix {part.prefix_id} is not stored; stored: {sorted(self.prefixes)}"
+                    )
+                self._cache.copy_payload(slot, (part.span,), payload)
             last, wanted = self._cache.last_commit[slot], scheduled.plan.conditioned_on
             if wanted not in (0, last):
                 raise ProtocolError(
@@ -143,7 +152,7 @@ class Slots:
         New workers have no stored prefixes, so every worker drops its own. `staged` has, for each next commit, the
         scheduled request that staged its K/V. Returns for each whether its K/V are here, staged or committed.
         """
-        self.prefix_store.clear()
+        self.prefixes.clear()
         steps = {scheduled.slot: scheduled.plan.step for scheduled in staged}
         for slot in range(len(self._cache.request_ids)):
             self._assign(slot, request_by_slot.get(slot))

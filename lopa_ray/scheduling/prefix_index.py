@@ -1,7 +1,7 @@
 """PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use. It does no
 I/O.
 
-Plans tell all workers what to save, load and evict, so every worker stores the same K/V (see `PrefixStore`).
+Plans tell all workers what to save, load and evict, so every worker stores the same K/V (see `Slots.prefixes`).
 
 The K/V of a row depend on all positions that the row sees. Under block-causal attention these end with the row's own
 block, so an exact prefix is a run of whole blocks from the start of a prompt: its token ids and the ends of its blocks.

@@ -134,7 +134,7 @@ def test_stored_prefixes(family: str) -> None:
         execute(runner, step_of(runner, [first]))
         saving = step_of(runner, [second])
         saved = execute(runner, _with_requests(saving, save_prefix=stored))
-        assert len(runner.slots.prefix_store) == 1
+        assert len(runner.slots.prefixes) == 1
         after = replace(
             first,
             start=0,

@@ -56,7 +56,7 @@ def check(group: InProcessGroup) -> None:
     )
     assert index._used_positions <= index.positions
     for runner in group.runners:
-        held = {id: len(payload) for id, payload in runner.slots.prefix_store._payloads.items()}
+        held = {id: len(payload) for id, payload in runner.slots.prefixes.items()}
         assert set(ready) <= set(held) <= set(ready) | set(index.pending_evictions) | set(index._reserved)
         assert all(
             held[id] == runner.cache.empty_payload(len(node.span)).numel() for id, node in ready.items()
@@ -135,7 +135,7 @@ def test_the_first_step_feeds_what_is_new() -> None:
         4,
         16 + 24 + 40 + 32,
     )
-    assert len(group.runners[0].slots.prefix_store) == 4
+    assert len(group.runners[0].slots.prefixes) == 4
 
 
 def test_a_whole_prompt_is_one_block_of_lopa() -> None:
@@ -184,7 +184,7 @@ def test_what_caches_nothing_stores_nothing(kind: str) -> None:
     group = InProcessGroup(load_tiny_model(), 1, prefix_index=PrefixIndex(400, approximate=True))
     run(group, list(range(40)), NEVER[kind])
     run(group, list(range(40)), NEVER[kind])
-    assert (group.scheduler.prefix_index.hit_requests, len(group.runners[0].slots.prefix_store)) == (0, 0)
+    assert (group.scheduler.prefix_index.hit_requests, len(group.runners[0].slots.prefixes)) == (0, 0)
 
 
 def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
