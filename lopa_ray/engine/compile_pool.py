@@ -32,7 +32,7 @@ class Call:
 
 
 class CompilePool:
-    """Runs calls of one target's methods. It may be used from any thread, and holds none while it has no calls."""
+    """Runs calls of one target's methods. Thread-safe; no thread runs while it is idle."""
 
     def __init__(self, new_target: Callable[[], object], limit_s: float) -> None:
         """`new_target` makes the target of a `LimitedProcess`. `limit_s`: of each call."""

@@ -30,7 +30,7 @@ class FairQueue:
         return dict(Counter(session.client for session in self.waiting.values()))
 
     def add(self, request_id: int, session: RequestSession) -> None:
-        """A new request. A new client begins with the minimum that clients were served: it claims no past."""
+        """A new client starts at the lowest service count, so it cannot claim service for the time it was away."""
         if session.client not in self._served:
             self._served[session.client] = min(self._served.values(), default=0)
         self._clients[request_id] = session.client
