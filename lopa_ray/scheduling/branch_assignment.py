@@ -28,7 +28,8 @@ class BranchAssignment:
 
         With `room` it assigns as many of them as a step of so many rows takes; None: not a single one.
         """
-        load, lanes, ranks = [*self.load], [*self.lanes], {}
+        load, lanes = [*self.load], [*self.lanes]
+        ranks: dict[int, int] = {}
         for index, rows in branch_rows.items():
             rank = load.index(min(load))
             load[rank] += rows
