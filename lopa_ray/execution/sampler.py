@@ -90,8 +90,8 @@ def sample(weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest values of each row of x [N, V], any dtype, in descending order: values [N, K], and ids int64 [N, K].
-    Equal values are in order of ids.
+    """The k largest values of each row of x [N, V] in descending order, [N, K] in the dtype of x, and their ids, int64
+    [N, K]. Equal values are in order of ids.
 
     torch.topk does not define which of equal values it returns, nor their order.
     """
