@@ -152,10 +152,8 @@ class GenerationSettings(StrictModel):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Settings that the decoder has no place for → why, with {} where the name stands once more.
-
-        Another value than the default is an error.
-        """
+        """Settings this decoder does not support → reason; `{}` stands for the setting's name. Other values than the
+        default are errors."""
         return {}
 
     @property
