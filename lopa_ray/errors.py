@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from reprlib import Repr
 from typing import Any
@@ -16,25 +16,13 @@ class LopaError(Exception):
     """
 
 
-class SettingName(str):
-    """A setting's name as a part of a message: an API may have another name for the setting."""
-
-    __slots__ = ()
-
-
 class RequestError(LopaError, ValueError):
     """A request or a configuration is wrong: the base of errors about settings and prompts."""
 
-    def __init__(self, *message: str, setting: str | None = None) -> None:
-        """`message`: its parts, which are joined. `setting`: the name of the wrong setting, if it is a single one."""
-        super().__init__("".join(message))
-        self.parts, self.setting = message, setting
-
-    def message(self, names: Mapping[str, str]) -> str:
-        """The message with other names of settings, in place of each `SettingName` that `names` has."""
-        return "".join(
-            names.get(part, part) if isinstance(part, SettingName) else part for part in self.parts
-        )
+    def __init__(self, message: str, *, setting: str | None = None) -> None:
+        """`setting`: the name of the wrong setting, if it is a single one."""
+        super().__init__(message)
+        self.setting = setting
 
 
 class SettingsError(RequestError):
@@ -58,8 +46,8 @@ class CheckpointError(LopaError, ValueError):
 class PromptError(RequestError):
     """A prompt cannot be decoded: it is empty or too long, has ids out of range, or needs a missing tokenizer."""
 
-    def __init__(self, *message: str) -> None:
-        super().__init__(*message, setting="prompt")
+    def __init__(self, message: str) -> None:
+        super().__init__(message, setting="prompt")
 
 
 class PromptTooLongError(PromptError):

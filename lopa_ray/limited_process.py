@@ -29,7 +29,7 @@ _START = (
     f"from {__name__} import serve; serve(preload)"
 )
 
-# A process ends at its limits by its timer, by Rust's allocator, or for want of stack.
+# Signals at a limit: CPU timer, failed Rust allocation, stack overflow.
 _EXCEEDED = (-signal.SIGPROF, -signal.SIGABRT, -signal.SIGSEGV)
 
 

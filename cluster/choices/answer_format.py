@@ -12,7 +12,7 @@ from cluster.choices.answer_parser import AnswerParser, CallParser, ChatParser, 
 from cluster.choices.messages import ChoicesRequest
 from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.engine.session_factory import RenderedPrompt
-from lopa_ray.errors import SettingName, SettingsError, about_setting
+from lopa_ray.errors import SettingsError, about_setting
 from lopa_ray.text.reasoning_tags import reasoning_tags
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
@@ -109,9 +109,9 @@ def _check_calls_can_be_constrained(request: ChoicesRequest, known: ToolFormat) 
         or request.settings.get("guided_json") is not None
     ):
         raise SettingsError(
-            SettingName("guided_structural_tag"),
-            ": this model does not write the arguments of a call as JSON, so no call can be forced and none can be "
-            "kept to a schema; use tool_choice auto without strict and without a schema for the answer",
+            "guided_structural_tag: this model does not write the arguments of a call as JSON, so no call can be "
+            "forced and none can be kept to a schema; use tool_choice auto without strict and without a schema for the "
+            "answer",
             setting="guided_structural_tag",
         )
 

@@ -16,7 +16,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.engine.constraint_cache import ConstraintCache
 from lopa_ray.engine.session_factory import SessionFactory
-from lopa_ray.errors import PromptTooLongError, SettingName, SettingsError
+from lopa_ray.errors import PromptTooLongError, SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
 
 SEED_LIMIT = 2**63
@@ -133,8 +133,7 @@ class ChoiceFactory:
                 )
             if suffix_len >= available:
                 raise SettingsError(
-                    SettingName("suffix"),
-                    f": got {suffix_len} tokens, which leave no room for an answer: they exceed max_model_len "
+                    f"suffix: got {suffix_len} tokens, which leave no room for an answer: they exceed max_model_len "
                     f"{config.model.max_model_len} with {prompt_len} prompt tokens; shorten it, or the prompt",
                     setting="suffix",
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -125,17 +126,22 @@ def api_error(error: Exception, setting_fields: Mapping[str, str] | None = None)
                 # OpenAI's client repeats every 5xx, but a repeated request would fail in the same way.
                 headers["X-Should-Retry"] = "false"
             message, param = text or str(error), None
-            if isinstance(error, RequestError):
-                message = error.message({name: field.rpartition(".")[2] for name, field in fields.items()})
-                param = fields.get(error.setting or "")
             if len(message) > MAX_MESSAGE_CHARS:
                 # The message repeats the request, which may have megabytes.
                 message = f"{message[:MAX_MESSAGE_CHARS]} ..."
+            if isinstance(error, RequestError):
+                message, param = _with_names_of(fields, message), fields.get(error.setting or "")
             return ApiError(status, message, code, param=param, headers=headers)
     message = (
         "the server failed in a way that it does not expect; its log has the details under this request's id"
     )
     return ApiError(500, message, "internal_error")
+
+
+def _with_names_of(fields: Mapping[str, str], message: str) -> str:
+    """The message with the names of a client's fields for those of settings. Quoted text is a value that was got."""
+    names = {setting: field.rpartition(".")[2] for setting, field in fields.items() if setting != "prompt"}
+    return re.sub(r"(?<!\w)'[^']*('|$)|\w+", lambda found: names.get(found[0], found[0]), message)
 
 
 def decision_error(error: RequestError) -> ApiError:

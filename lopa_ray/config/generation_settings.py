@@ -19,7 +19,7 @@ from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.constraints.constraint_spec import ConstraintSpec
 from lopa_ray.constraints.structural_tag import StructuralTag
-from lopa_ray.errors import SettingName, SettingsError
+from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.sampling_params import Ranking
 
 MAX_BAD_WORDS_CHARS = 4096
@@ -37,9 +37,8 @@ MAX_GIVEN_PARTS = 1024
 CONSTRAINING = (*GUIDED, "bad_words")
 """Settings that make a constraint, which takes a while."""
 
-Conflict: TypeAlias = tuple[str, str | tuple[str, ...]]
-"""The setting that is wrong, and what the message says after its name; in parts: the whole message, as `SettingsError`
-takes it."""
+Conflict: TypeAlias = tuple[str, str]
+"""The setting that is wrong, and the message after its name."""
 
 
 class GenerationSettings(StrictModel):
@@ -153,10 +152,8 @@ class GenerationSettings(StrictModel):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Settings that the decoder has no place for → why, with {} where the name stands once more.
-
-        Another value than the default is an error.
-        """
+        """Settings this decoder does not support → reason; `{}` stands for the setting's name. Other values than the
+        default are errors."""
         return {}
 
     @property
@@ -235,24 +232,21 @@ class GenerationSettings(StrictModel):
             value = getattr(self, name)
             if self.is_changed(name) and value not in ((), "") and not (name == "top_p" and value == 1.0):
                 got = "" if name in (*GUIDED, *GIVING) else f"got {value!r} "  # an answer's text may be long
-                before, after = why.split("{}")
-                lead = f": {got}with decoder {self.decoder}: {before}"
-                yield name, (SettingName(name), lead, SettingName(name), after)
+                yield name, f": {got}with decoder {self.decoder}: {why.format(name)}"
         given = [name for name in GUIDED if getattr(self, name) is not None]
         if len(given) > 1:
-            names = [part for name in given for part in (" and ", SettingName(name))]
-            yield given[0], ("got ", *names[1:], "; allowed: one of them; leave the others out")
+            yield given[0], f": got {' and '.join(given)}; allowed: one of them; leave the others out"
         if given and self.ignore_eos:
-            why = "), whose answers end where the match does; leave ignore_eos out"
-            lead = "ignore_eos: got true with a pattern or schema ("
-            yield "ignore_eos", (lead, SettingName(given[0]), why)
+            why = "whose answers end where the match does; leave ignore_eos out"
+            yield "ignore_eos", f": got true with a pattern or schema ({given[0]}), {why}"
         if self.given_parts and self.suffix:
             why = "which say what stands behind a hole as well; leave one of them out"
             yield "suffix", f": got one with given_parts, {why}"
         if self.min_tokens > self.max_new_tokens:
-            name = SettingName("max_new_tokens")
-            lead = f"min_tokens ({self.min_tokens}) exceeds "
-            yield "min_tokens", (lead, name, f" ({self.max_new_tokens}); lower it")
+            yield (
+                "min_tokens",
+                f" ({self.min_tokens}) exceeds max_new_tokens ({self.max_new_tokens}); lower it",
+            )
 
     def is_changed(self, name: str) -> bool:
         """Whether a setting has another value than its default."""
@@ -261,6 +255,5 @@ class GenerationSettings(StrictModel):
     @model_validator(mode="after")
     def _nothing_conflicts(self) -> Self:
         for setting, message in self.conflicts():
-            parts = (SettingName(setting), message) if isinstance(message, str) else message
-            raise SettingsError(*parts, setting=setting)
+            raise SettingsError(setting + message, setting=setting)
         return self

@@ -65,5 +65,5 @@ def parse_given_parts(value: Any) -> Any:
                 else part
             )
         except SettingsError as error:
-            raise SettingsError(f"part {number}: ", *error.parts) from None
+            raise SettingsError(f"part {number}: {error}") from None
     return tuple(parts)

@@ -89,8 +89,8 @@ class GroupSettings(StrictModel):
 
     @property
     def loading_hung_after_s(self) -> float:
-        """The same for a worker that imports its libraries or loads its model. It answers from a thread beside,
-        which may have to wait for Python's lock: loading a large library holds it for seconds."""
+        """The same for a worker that imports its libraries or loads its model. It answers from a second thread, which
+        the GIL can block for seconds while a large library loads."""
         return 3 * self.hung_after_s
 
     @property

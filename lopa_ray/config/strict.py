@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from lopa_ray.config.removed import REMOVED
-from lopa_ray.errors import RequestError, SettingName, SettingsError
+from lopa_ray.errors import SettingsError
 
 FIELDS = "Fields:"
 """What the list of fields in a docstring begins with."""
@@ -29,9 +30,9 @@ class StrictModel(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            details = [dict(detail) for detail in error.errors(include_url=False)]
-            parts = [part for detail in details for part in ("; ", *_describe_one(detail, type(self)))]
-            raise SettingsError(*parts[1:], setting=_setting_of(details[0])) from None
+            details = error.errors(include_url=False)
+            message = "; ".join(_describe_one(detail, type(self)) for detail in details)
+            raise SettingsError(message, setting=_setting_of(details[0])) from None
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -62,7 +63,7 @@ def _field_lines(model: type[BaseModel]) -> Iterator[str]:
             yield f"        {line}"
 
 
-def _setting_of(detail: dict[str, Any]) -> str | None:
+def _setting_of(detail: ErrorDetails) -> str | None:
     """The setting that an error is about. A validator of the whole model raises a SettingsError that names it, because
     pydantic gives such an error no location."""
     if detail["loc"]:
@@ -71,33 +72,18 @@ def _setting_of(detail: dict[str, Any]) -> str | None:
     return cause.setting if isinstance(cause, SettingsError) else None
 
 
-def _describe_one(detail: dict[str, Any], model: type[BaseModel]) -> tuple[str, ...]:
-    """The parts of the message about one error."""
-    location = ".".join(str(part) for part in detail["loc"])
+def _describe_one(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    location = ".".join(map(str, detail["loc"]))
     if detail["type"] == "extra_forbidden":
         known = list(model.model_fields)
         close = difflib.get_close_matches(location, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
         if location in REMOVED:
             hint = f"it is gone: {REMOVED[location]}"
-        return (f"unknown setting {location} = {detail['input']!r} in {model.__name__}; {hint}",)
-    cause = detail.get("ctx", {}).get("error")
-    message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+        return f"unknown setting {location} = {detail['input']!r} in {model.__name__}; {hint}"
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if detail["type"] == "value_error":
-        parts = cause.parts if isinstance(cause, RequestError) else (message,)
-        return (*_located(detail), ": ", *parts) if location else parts
+        return f"{location}: {message}" if location else message
     field = model.model_fields.get(str(detail["loc"][0])) if detail["loc"] else None
-    meaning = (" (", *_described(field.description, model), ")") if field and field.description else ()
-    return (*_located(detail), f": got {detail['input']!r}; allowed: {message}", *meaning)
-
-
-def _described(description: str, model: type[BaseModel]) -> Iterator[str]:
-    """A setting's docstring on one line. It quotes the names of other settings."""
-    for at, text in enumerate(" ".join(description.split()).split("`")):
-        yield "`" if at else ""
-        yield SettingName(text) if at % 2 and text in model.model_fields else text
-
-
-def _located(detail: dict[str, Any]) -> tuple[str, ...]:
-    """The setting that an error is about, and the place in its value."""
-    return tuple(f".{part}" if at else SettingName(part) for at, part in enumerate(map(str, detail["loc"])))
+    meaning = f" ({' '.join(field.description.split())})" if field and field.description else ""
+    return f"{location}: got {detail['input']!r}; allowed: {message}{meaning}"

@@ -68,7 +68,7 @@ class SchemaReader:
         return found
 
     def keep(self, part: Part) -> Part:
-        """The same part, whose schema is in no document and lives as long as the reader: others know it by identity."""
+        """Keeps a schema made here alive, because caches are keyed by `id(schema)`."""
         self._made.append(part)
         return part
 

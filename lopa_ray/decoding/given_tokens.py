@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.errors import PromptError, SettingName, SettingsError
+from lopa_ray.errors import PromptError, SettingsError
 
 Encode = Callable[[str], Sequence[int]]
 """A part's text → its token ids."""
@@ -45,9 +45,8 @@ class GivenTokens:
             start = end + (part.hole or 0) if part.at is None else part.at
             if start < end:
                 raise SettingsError(
-                    SettingName(setting),
-                    f": part {number} begins at position {start} of the answer, which belongs to the part before it; "
-                    f"allowed: {end} or more, with parts in the order of the answer",
+                    f"{setting}: part {number} begins at position {start} of the answer, which belongs to the part "
+                    f"before it; allowed: {end} or more, with parts in the order of the answer",
                     setting=setting,
                 )
             ids = part.token_ids or encode_given(str(part.text), setting, encode)
@@ -132,18 +131,16 @@ def encode_given(text: str, setting: str, encode: Encode | None) -> Sequence[int
     """The token ids of text that `setting` gives. Raises SettingsError as `GivenTokens.of` does."""
     if encode is None:
         raise SettingsError(
-            SettingName(setting),
-            ": got text, but no tokenizer encodes it; give token_ids, or make sessions with Engine.create_session",
+            f"{setting}: got text, but no tokenizer encodes it; give token_ids, or make sessions with "
+            "Engine.create_session",
             setting=setting,
         )
     try:
         ids = encode(text)
     except PromptError as error:
-        raise SettingsError(SettingName(setting), ": ", *error.parts, setting=setting) from None
+        raise SettingsError(f"{setting}: {error}", setting=setting) from None
     if not ids:
-        raise SettingsError(
-            SettingName(setting), ": got text that has no tokens; leave it out", setting=setting
-        )
+        raise SettingsError(f"{setting}: got text that has no tokens; leave it out", setting=setting)
     return ids
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.given_tokens import GivenTokens
-from lopa_ray.errors import PromptError, SettingName, SettingsError
+from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 
@@ -69,7 +69,7 @@ def check_given(
 ) -> None:
     """Raises SettingsError for given tokens that are none of the vocabulary, masks, or ends in the middle of an answer,
     that exceed `max_new_tokens`, or that leave no hole. A suffix, which is not returned, may have ends."""
-    name, most = SettingName(given.setting), settings.max_new_tokens
+    name, most = given.setting, settings.max_new_tokens
     ends = frozenset(end_token_ids if given.setting == "given_parts" else ())
     last = most
     while given.tokens.get(last - 1) in ends:
@@ -83,21 +83,17 @@ def check_given(
             what = "which ends an answer; allowed: at the last of its positions, behind all others"
         else:
             continue
-        raise SettingsError(name, f": got token {token} at position {at} of the answer, {what}", setting=name)
+        raise SettingsError(f"{name}: got token {token} at position {at} of the answer, {what}", setting=name)
     if given.end > most:
         raise SettingsError(
-            name,
-            f": the last part ends at position {given.end} of the answer; ",
-            SettingName("max_new_tokens"),
-            f" is {most}: raise it to {given.end} or more, or shorten what is given",
+            f"{name}: the last part ends at position {given.end} of the answer; max_new_tokens is {most}: raise it to "
+            f"{given.end} or more, or shorten what is given",
             setting=name,
         )
     if given.tokens and not given.holes_within(most):
         raise SettingsError(
-            name,
-            f": got all {most} tokens of the answer, which leaves no hole to fill; raise ",
-            SettingName("max_new_tokens"),
-            ", or leave positions out",
+            f"{name}: got all {most} tokens of the answer, which leaves no hole to fill; raise max_new_tokens, or "
+            "leave positions out",
             setting=name,
         )
 
@@ -106,11 +102,11 @@ def check_holes_see(given: GivenTokens, view_stop: int, settings: GenerationSett
     """Raises SettingsError if given tokens lie behind `view_stop`, the offset where the view of the first hole ends."""
     if given.end > view_stop:
         raise SettingsError(
-            SettingName(given.setting),
-            f": got tokens up to position {given.end} of the answer, behind a hole that begins at position "
-            f"{given.holes[0].start}; under these settings of decoder {settings.decoder} it sees nothing from position "
-            f"{view_stop} on, so what is given behind a hole has to stand before that; use a larger block_size if the "
-            "model allows one, a shorter hole, or a decoder and a model that attend to the whole answer",
+            f"{given.setting}: got tokens up to position {given.end} of the answer, behind a hole that begins at "
+            f"position {given.holes[0].start}; under these settings of decoder {settings.decoder} it sees nothing from "
+            f"position {view_stop} on, so what is given behind a hole has to stand before that; use a larger "
+            "block_size if the model allows one, a shorter hole, or a decoder and a model that attend to the whole "
+            "answer",
             setting=given.setting,
         )
 
@@ -125,35 +121,30 @@ def check_constraint(
 
     `empty_answer`: the constraint laid over an answer of which only what is `given` is decided.
     """
-    parts: tuple[str, ...]
-    setting, name = settings.constraint_setting, SettingName("max_new_tokens")
+    setting = settings.constraint_setting
     if (constraint is None) != (setting is None):
-        parts = (
+        wrong = (
             "a session under guided_* or bad_words needs the constraint that belongs to them, and no other one; "
-            "make sessions with Engine.create_session or SessionFactory",
+            "make sessions with Engine.create_session or SessionFactory"
         )
     elif constraint is None or empty_answer is None or empty_answer.satisfiable:
         return
     elif given.tokens:
-        parts = (
-            SettingName(given.setting),
-            f": no answer with what is given matches {setting}, which the whole answer has to "
-            "match, given text included; change one of them, or make the holes larger",
+        wrong = (
+            f"{given.setting}: no answer with what is given matches {setting}, which the whole answer has to match, "
+            "given text included; change one of them, or make the holes larger"
         )
         setting = given.setting
     elif (shortest := constraint.min_tokens()) is None:
-        parts = (
-            "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it",
-        )
+        wrong = "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it"
     elif shortest > settings.max_new_tokens:
-        parts = (
-            f"the shortest answer that matches the pattern or schema has {shortest} tokens; ",
-            name,
-            f" is {settings.max_new_tokens}: raise it to {shortest} or more, or loosen the pattern",
+        wrong = (
+            f"the shortest answer that matches the pattern or schema has {shortest} tokens; max_new_tokens is "
+            f"{settings.max_new_tokens}: raise it to {shortest} or more, or loosen the pattern"
         )
     else:
-        parts = (
+        wrong = (
             f"no answer of {settings.min_tokens} to {settings.max_new_tokens} tokens matches the pattern or schema; "
-            "lower min_tokens or leave it out",
+            "lower min_tokens or leave it out"
         )
-    raise SettingsError(*parts, setting=setting)
+    raise SettingsError(wrong, setting=setting)

@@ -85,7 +85,7 @@ class Config(ExecutionConfig):
         try:
             cls.parse(values)
         except SettingsError as error:
-            raise SettingsError(f"{source}: ", *error.parts, setting=error.setting) from None
+            raise SettingsError(f"{source}: {error}", setting=error.setting) from None
 
     @classmethod
     def parse(cls, values: dict[str, Any], overrides: dict[str, dict[str, Any]] | None = None) -> Self:

@@ -16,7 +16,7 @@ from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_cache import ConstraintCache
-from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, SettingsError
+from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
 from lopa_ray.execution.model_files import checkpoint_folder
 from lopa_ray.model.hub.repository import short_name
 from lopa_ray.protocol.vocabulary import Vocabulary
@@ -160,20 +160,14 @@ class SessionFactory:
         room = self.config.model.max_model_len
         num_behind = given.end - settings.max_new_tokens if given.setting == "suffix" else 0
         if len(ids) + settings.max_new_tokens > room:
-            max_new_tokens = SettingName("max_new_tokens")
             raise PromptTooLongError(
-                f"{len(ids)} prompt tokens and ",
-                max_new_tokens,
-                f" {settings.max_new_tokens} exceed max_model_len {room}; shorten the prompt, lower ",
-                max_new_tokens,
-                " or raise max_model_len",
+                f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
+                "shorten the prompt, lower max_new_tokens or raise max_model_len"
             )
         if num_behind > room - len(ids) - settings.max_new_tokens:
             raise SettingsError(
-                SettingName("suffix"),
-                f": got {num_behind} tokens; they exceed max_model_len {room} with {len(ids)} prompt tokens and ",
-                SettingName("max_new_tokens"),
-                f" {settings.max_new_tokens}; shorten it, or the prompt",
+                f"suffix: got {num_behind} tokens; they exceed max_model_len {room} with {len(ids)} prompt tokens and "
+                f"max_new_tokens {settings.max_new_tokens}; shorten it, or the prompt",
                 setting="suffix",
             )
         if num_behind:

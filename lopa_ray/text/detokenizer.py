@@ -1,8 +1,5 @@
-"""From a canvas that fills in any order to text that can no longer change: that of the tokens before the first mask and
-EOS.
-
-Held back is a character whose bytes are not all there, and text that may begin a stop string.
-"""
+"""Incremental detokenization: emits the text of the decided prefix of a canvas. Incomplete UTF-8 and possible prefixes
+of stop strings are held back."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class TemplateProcess:
         self._lock, self._process = Lock(), None
 
     def start(self) -> None:
-        """Start it, so that it is there for the first chat. It takes a second, beside what goes on here."""
+        """Starts in the background (about 1 s), so that the first chat does not wait."""
         with self._lock:
             self._running()
 

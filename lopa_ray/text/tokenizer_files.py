@@ -15,10 +15,9 @@ from lopa_ray.model.checkpoint.json_file import check_file, read_json
 from lopa_ray.model.transformers_models.package import import_transformers
 from lopa_ray.text.tokenizer_limits import (
     check_added_tokens,
-    check_encoding,
-    check_tokenizer,
     check_vocabulary,
     panics_as_errors,
+    try_tokenizer,
 )
 from lopa_ray.text_input import BYTE_ORDER_MARK, read_text
 
@@ -50,7 +49,10 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     for file in _files(folder):
         check_file(file)
     if (folder / _WHOLE).exists():
-        check_tokenizer(folder / _WHOLE, read_json(folder / _WHOLE))
+        whole = read_json(folder / _WHOLE)
+        model = whole.get("model")
+        check_vocabulary(folder / _WHOLE, model.get("vocab") if isinstance(model, dict) else None)
+        try_tokenizer(folder / _WHOLE, json.dumps(whole))
     check_vocabulary(folder / _QWEN2_FILES[0], _read_optional(folder / _QWEN2_FILES[0]))
     config = _read_optional(folder / _CONFIG)
     layout = _find_layout(folder, config)
@@ -64,7 +66,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     pretrained = _load(folder, *layout)
     backend = pretrained.backend_tokenizer
     if not (folder / _WHOLE).exists():
-        check_tokenizer(layout[1][0], json.loads(backend.to_str()))
+        try_tokenizer(layout[1][0], backend.to_str())
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = False
@@ -73,7 +75,6 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     added = backend.get_added_tokens_decoder().values()
     special = [token.content for token in added if token.special]
     check_added_tokens(folder, [token.content for token in added], special)
-    check_encoding(folder, backend)
     return pretrained
 
 

@@ -207,7 +207,7 @@ def check_tensors(
     folder: Path, tensor_files: TensorFiles, model: Transformer, beside: Collection[str] = ()
 ) -> dict[str, tuple[int, ...]]:
     """The published tensors of `model` and their shapes. Raises `CheckpointError` unless `tensor_files` has exactly
-    these, bar what may be left aside or is `beside` them."""
+    these tensors; ignored buffers, and the tensors `beside` (scales), may also be present."""
     config, family = model.config, family_of(model.config)
     expected = _published_shapes(model, family)
     check_expected(folder, tensor_files, expected, config)

@@ -5,9 +5,8 @@ A checkpoint of a model type that transformers has itself needs no family: see `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -34,27 +33,17 @@ _THEIR_ATTRIBUTES = {"expert_bias": "e_score_correction_bias"}
 class TransformersFamily(PublishedFamily):
     """One family of published checkpoints that only transformers runs.
 
-    `runs_as` is the model type of transformers whose class computes it. `config_keys` maps published keys of
-    config.json to that class's own, where they differ.
-    `tensor_names` are regular expressions of published tensor names and what to replace them by, applied in order.
+    `runs_as` is the model type of transformers whose class computes it, under the published keys and names of tensors.
     With `denoises_canvases` the model has no mask token, and its configuration is a `CanvasConfig`.
     """
 
     runs_as: str
-    config_keys: Mapping[str, str] = field(default_factory=dict)
-    tensor_names: Mapping[str, str] = field(default_factory=dict)
     denoises_canvases: bool = False
 
     def translate(self, raw: Json) -> dict[str, Any]:
         """The published config.json `raw` as the class of transformers reads it."""
-        named = {self.config_keys.get(key, key): value for key, value in raw.items()}
-        given = {key: value for key, value in named.items() if value is not None}
-        return {**named, **self.config_defaults, **given, "model_type": self.runs_as}
-
-    def rename_tensor(self, name: str) -> str:
-        for pattern, replacement in self.tensor_names.items():
-            name = re.sub(pattern, replacement, name)
-        return name
+        given = {key: value for key, value in raw.items() if value is not None}
+        return {**raw, **self.config_defaults, **given, "model_type": self.runs_as}
 
 
 TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (
@@ -113,9 +102,6 @@ def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
 def tensor_names(config: TransformersConfig) -> RenameTensor:
     if config.native is not None:
         return _native_names(config.native)
-    for family in TRANSFORMERS_FAMILIES:
-        if family.name == config.family:
-            return lambda name: {family.rename_tensor(name): slice(None)}
     return lambda name: {name: slice(None)}
 
 

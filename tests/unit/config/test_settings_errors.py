@@ -41,22 +41,6 @@ def test_the_error_names_the_setting(values: dict[str, Any], setting: str | None
         new_session([1], parse_decoder_settings(values), VOCABULARY)
     received = pickle.loads(pickle.dumps(error.value))
     assert (received.setting, str(received)) == (setting, str(error.value))
-    other_names = {"temperature": "heat", "min_tokens": "no part of a message", "max_new_tokens": "limit"}
-    assert received.message(other_names) == error.value.message(other_names)
-    assert received.message({}) == str(received)
-
-
-def test_a_message_has_other_names_for_settings_and_for_nothing_else() -> None:
-    with pytest.raises(SettingsError) as error:
-        parse_decoder_settings({"max_new_tokens": "max_new_tokens {x}", "logit_bias": {"4": 999.0}})
-    said = error.value.message({"max_new_tokens": "max_tokens", "logit_bias": "bias"})
-    assert said.startswith("max_tokens: got 'max_new_tokens {x}'; allowed: ")
-    assert "; bias.4: got 999.0; allowed: " in said
-    with pytest.raises(SettingsError) as nested:
-        parse_decoder_settings({"min_tokens": 9, "max_new_tokens": 8})
-    assert nested.value.message({"max_new_tokens": "max_tokens"}) == (
-        "min_tokens (9) exceeds max_tokens (8); lower it"
-    )
 
 
 @pytest.mark.parametrize(

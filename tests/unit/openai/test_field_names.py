@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
+from cluster.openai.errors import api_error
 from lopa_ray.constraints.json_schema import schema_automaton
 from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
 from lopa_ray.errors import (
     LopaError,
     PromptError,
     PromptTooLongError,
-    SettingName,
     SettingsError,
     about_setting,
 )
@@ -29,10 +29,7 @@ def caught(call: Callable[[], object]) -> LopaError:
 
 
 TOO_LONG = PromptTooLongError(
-    "9 prompt tokens and ",
-    SettingName("max_new_tokens"),
-    " 8 exceed max_model_len 16; lower ",
-    SettingName("max_new_tokens"),
+    "9 prompt tokens and max_new_tokens 8 exceed max_model_len 16; lower max_new_tokens",
 )
 MIN_BEYOND_MAX = caught(lambda: parse_decoder_settings({"min_tokens": 9, "max_new_tokens": 8}))
 NO_SUCH_STEPS = caught(lambda: parse_decoder_settings({"decoder": "lopa", "steps": 8}))
@@ -49,9 +46,7 @@ NO_SUCH_TOKEN = caught(
     lambda: new_session([1], parse_decoder_settings({"logit_bias": {"4": 1, "50": 1}}), VOCABULARY)
 )
 TOO_SHORT = SettingsError(
-    "the shortest answer that matches the pattern or schema has 9 tokens; ",
-    SettingName("max_new_tokens"),
-    " is 8",
+    "the shortest answer that matches the pattern or schema has 9 tokens; max_new_tokens is 8",
     setting="guided_json",
 )
 
@@ -96,3 +91,13 @@ def test_a_refusal_names_the_clients_field(
         detail = error_of(httpx.post(server.url + path, json=body), 400)
         assert detail.param == param
         assert said in detail.message and "max_new_tokens" not in detail.message
+
+
+def test_values_and_other_words_keep_their_names() -> None:
+    error = SettingsError(
+        "max_new_tokens: got 'max_new_tokens \"x\"' with this model's max_new_tokens; my_max_new_tokens"
+    )
+    fields = {"max_new_tokens": "max_tokens", "prompt": "messages", "got": "lopa.got"}
+    said = "max_tokens: got 'max_new_tokens \"x\"' with this model's max_tokens; my_max_new_tokens"
+    assert api_error(error, fields).message == said
+    assert api_error(PromptError("the prompt is empty"), fields).message == "the prompt is empty"

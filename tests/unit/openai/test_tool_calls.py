@@ -11,7 +11,7 @@ import pytest
 
 from cluster.choices.messages import ChoicesRequest
 from cluster.openai.completion_objects import ChatChunk, ChatCompletion
-from lopa_ray.errors import SettingName, SettingsError
+from lopa_ray.errors import SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TOOL_PARTS, FakeBackend, Server, error_of
 
 ADD = {
@@ -236,8 +236,7 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, c
         (
             {"tools": TOOLS},
             SettingsError(
-                SettingName("guided_structural_tag"),
-                ": JSON schema at a: no",
+                "guided_structural_tag: JSON schema at a: no",
                 setting="guided_structural_tag",
             ),
             "tools",
@@ -255,8 +254,7 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, c
         (
             {"structured_outputs": {"structural_tag": {}}},
             SettingsError(
-                SettingName("guided_structural_tag"),
-                ": structures: Field required",
+                "guided_structural_tag: structures: Field required",
                 setting="guided_structural_tag",
             ),
             "structured_outputs.structural_tag",
