@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from lopa_ray.constraints.automaton_builder import build_automaton
@@ -28,16 +28,17 @@ _WIDE = {
 }  # fmt: skip
 _ANYTHING = "(?s:.)*"
 
-_TOKEN = re.compile(r"\\.|\[\^?+(?:\\.|[^\\])(?:\\.|[^\]\\])*+(?P<closed>\])?|.", re.DOTALL)
-"""An escape, a class in brackets, or a single character."""
+_TOKEN = re.compile(r"\\.|\[\^?+(?:\\.|[^\\])(?:\\.|[^\]\\])*+(?P<closed>\])?|\(\?[=!]|.", re.DOTALL)
+"""An escape, a class in brackets, the beginning of a lookahead, or a single character."""
 
 
 @dataclass(slots=True)
 class _Alternative:
-    """A part of the expression between bars."""
+    """A part of the expression between bars. `looks`: the lookaheads at its beginning, and which are positive."""
 
     from_start: bool = False
     to_end: bool = False
+    looks: list[tuple[bool, str]] = field(default_factory=list)
     body: str = ""
 
 
@@ -66,15 +67,26 @@ def pattern_automaton(pattern: str, *, wide: bool = False) -> ByteAutomaton:
     A narrow pattern without any anchor stands for the whole text, as it is mostly meant, if some text matches.
     """
     parts = list(_alternatives(pattern, wide))
-    if not wide and not any(part.from_start or part.to_end for part in parts):
-        whole = _found([replace(part, from_start=True, to_end=True) for part in parts])
+    free = not any(part.from_start or part.to_end or part.looks for part in parts)
+    if free and not wide:
+        whole = _found([replace(part, from_start=True, to_end=True) for part in parts], wide)
         if whole.accepting.any():
             return minimized(whole)
-    return minimized(_found(parts))
+    return minimized(_found(parts, wide))
 
 
-def _found(parts: list[_Alternative]) -> ByteAutomaton:
-    return intersection(plain_text(), ByteAutomaton.from_regex("|".join(map(_regex, parts)), trusted=True))
+def _found(parts: list[_Alternative], wide: bool) -> ByteAutomaton:
+    looking = [part for part in parts if part.looks]
+    if looking and len(parts) > 1:
+        raise SettingsError(
+            "lookaheads are supported in patterns without alternatives only; use several schemas"
+        )
+    found = intersection(plain_text(), ByteAutomaton.from_regex("|".join(map(_regex, parts)), trusted=True))
+    for positive, inner in (look for part in looking for look in part.looks):
+        anchored = [replace(part, from_start=True) for part in _alternatives(inner, wide == positive)]
+        seen = _found(anchored, wide == positive)
+        found = intersection(found, seen) if positive else difference(found, seen)
+    return found
 
 
 def _regex(part: _Alternative) -> str:
@@ -86,7 +98,8 @@ def _alternatives(pattern: str, wide: bool) -> Iterator[_Alternative]:
     """The alternatives of a pattern, with classes of characters written out."""
     classes = _WIDE if wide else _NARROW
     current, depth = _Alternative(), 0
-    for token in _tokens(pattern):
+    tokens = _tokens(_without_group(pattern))
+    for token in tokens:
         if depth == 0 and token == "|":
             yield current
             current = _Alternative()
@@ -100,6 +113,10 @@ def _alternatives(pattern: str, wide: bool) -> Iterator[_Alternative]:
             current.from_start = True
         elif token == "$":
             current.to_end = True
+        elif depth == 0 and token in ("(?=", "(?!"):
+            if current.body or not current.from_start:
+                raise SettingsError("a lookahead is supported behind a leading ^ only; leave it out")
+            current.looks.append((token == "(?=", _group(tokens)))
         elif token[0] == "\\":
             current.body += _escaped(token, classes)
         elif token[0] == "[":
@@ -136,3 +153,24 @@ def _class(token: str, wide: bool) -> str:
         token[1:],
         flags=re.DOTALL,
     )
+
+
+def _without_group(pattern: str) -> str:
+    """The pattern without a group around all of it."""
+    if not re.match(r"\((?!\?)|\(\?:", pattern):
+        return pattern
+    tokens = _tokens(pattern)
+    next(tokens)
+    inside = _group(tokens)
+    return pattern if next(tokens, None) is not None else _without_group(inside.removeprefix("?:"))
+
+
+def _group(tokens: Iterator[str]) -> str:
+    """The inside of a group, of which the beginning was read."""
+    inside, depth = "", 1
+    for token in tokens:
+        depth += (token[0] == "(") - (token == ")")
+        if depth == 0:
+            return inside
+        inside += token
+    raise SettingsError("its parentheses are not balanced; correct them")

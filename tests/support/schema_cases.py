@@ -68,9 +68,12 @@ CASES: dict[str, Case] = {
     "beginning": Case({"type": "string", "pattern": "^x-"}, ('"x-"', '"x-ab"'), ('"ax-"', '"x"')),
     "ending": Case({"type": "string", "pattern": "\\.json$"}, ('".json"', '"a.json"'), ('"a.json5"', '"ajson"')),
     "alternatives with anchors": Case(
-        {"type": "string", "pattern": "^a$|^b+$"}, ('"a"', '"bb"'), ('"ab"', '"c"', '""')
+        {"type": "string", "pattern": "(^a$|^b+$)"}, ('"a"', '"bb"'), ('"ab"', '"c"', '""')
     ),
     "anything": Case({"type": "string", "pattern": "^.*$"}, ('"é x"', '""'), ('"\n"', "1")),
+    "lookahead": Case(
+        {"type": "string", "pattern": "^(?!con$)(?=[a-z])[a-z0-9]{2,5}$"}, ('"conx"', '"a1"'), ('"con"', '"1a"')
+    ),
     "long text": Case({"type": "string", "maxLength": 4096}, ('"abc"',), ('"' + "a" * 4097 + '"',)),
     "format and length": Case(
         {"type": "string", "format": "email", "maxLength": 9}, ('"a@bc.de"',), ('"abc@def.gh"', '"abc"')
