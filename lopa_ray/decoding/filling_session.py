@@ -170,8 +170,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     def _end(self, plan: Plan, winner: int) -> None:
         branch = plan.branches[winner]
-        to_stage = branch.to_stage
-        self._commit = Commit(plan.step, winner, to_stage, plan.stage_shared) if to_stage else None
+        self._commit = plan.commit_of(winner) if branch.to_stage else None
         self._branches = []
         self.rule_steps += 1
         self._end_step(branch)

@@ -87,7 +87,7 @@ class LikelihoodSession(RequestSession):
         return Plan(
             step=self.steps + 1,
             start=0,
-            canvas=(*self.prompt, *self._masked_target),
+            canvas=(*self.prompt, *[self.vocabulary.mask_token_id] * len(self.target)),
             branches=tuple(
                 Branch(
                     segments=((stop, stop),),
@@ -100,10 +100,6 @@ class LikelihoodSession(RequestSession):
             targets=tuple(self.target),
         )
 
-    @property
-    def _masked_target(self) -> tuple[int, ...]:
-        return (self.vocabulary.mask_token_id,) * len(self.target)
-
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         weights = self._draws.weights[self._evaluated : self._evaluated + len(reports)]
         terms = zip(weights.tolist(), reports, strict=True)
@@ -114,10 +110,6 @@ class LikelihoodSession(RequestSession):
             confidences=tuple(
                 weight * float(report.logprobs.sum(dtype=np.float64)) for weight, report in terms
             ),
-            adopted=(),
-            rule_steps=(),
-            canvas=self._masked_target,
-            blocks=(),
         )
 
     def _finish_reason(self) -> FinishReason | None:
