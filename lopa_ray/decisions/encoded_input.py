@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from lopa_ray.decisions.questions import field_error
 from lopa_ray.decoding.question_tokens import QuestionTokens
-from lopa_ray.errors import PromptError
+from lopa_ray.errors import PromptError, PromptTooLongError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.chat_message import read_messages
 from lopa_ray.text.chat_template import GENERATION_PROMPT, Message
@@ -52,13 +52,21 @@ class EncodedInput:
             self.ids = tokenizer.encode(text)
             self._asked = RenderedChat(((f"\n\n{self._placeholder}\nAnswer:", None),))
 
-    def question(self, field: str, question: DecisionQuestion) -> QuestionTokens:
-        """The tokens of a question. Raises PromptError, which names the field, for the mask token."""
+    def question(self, field: str, question: DecisionQuestion, max_model_len: int) -> QuestionTokens:
+        """Raises PromptError, which names the field, for the mask token, and PromptTooLongError."""
         self._check_text(field, question.message)
         asked = self._encode(self._asked.replaced(self._placeholder, question.message))
         space = "" if self._tokenizer.has_chat_template else " "
         labels = [self._encode(RenderedChat(((space + label, None),))) for label in question.labels]
-        return QuestionTokens.of(asked, labels, self._eos)
+        tokens = QuestionTokens.of(asked, labels, self._eos)
+        if len(self.ids) + tokens.length > max_model_len:
+            too_long = PromptTooLongError(
+                f"{field}: an input of {len(self.ids)} tokens and a question with its answer of {tokens.length} "
+                f"exceed max_model_len {max_model_len}; shorten them or raise max_model_len"
+            )
+            too_long.setting = field if tokens.length > len(self.ids) else "input"
+            raise too_long
+        return tokens
 
     def _check_text(self, field: str, text: str) -> None:
         if self._mask in text:

@@ -9,7 +9,6 @@ own question alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.decoding.question_tokens import QuestionTokens
@@ -28,11 +27,6 @@ a step that is too large for its workers."""
 
 class DecisionSession(RequestSession):
     """One input's questions, as lanes. `StepOutcome.candidate_logprobs` of all steps are those of `lanes`, in order."""
-
-    immutable_attributes: ClassVar[tuple[str, ...]] = (
-        *RequestSession.immutable_attributes,
-        *("questions", "lanes", "attention", "stored_end", "longest_lane", "max_step_rows"),
-    )
 
     def __init__(
         self,

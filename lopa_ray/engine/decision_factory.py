@@ -11,9 +11,8 @@ from lopa_ray.decisions.encoded_input import DecisionInput, EncodedInput
 from lopa_ray.decisions.pending import PendingDecision
 from lopa_ray.decisions.questions import PredicateQuestion, Question, check_questions, orders_of, wording
 from lopa_ray.decoding.decision_session import DecisionSession
-from lopa_ray.decoding.question_tokens import QuestionTokens
 from lopa_ray.engine.session_factory import SessionFactory
-from lopa_ray.errors import PromptTooLongError, SettingsError
+from lopa_ray.errors import SettingsError
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.text.tokenizer import require_tokenizer
 
@@ -51,12 +50,11 @@ def new_decision(
         )
     encoded = EncodedInput(require_tokenizer(factory.tokenizer), task.input, factory.vocabulary)
     orders = [orders_of(question, own.rotations or 1) for question in questions]
-    asked = []
-    for index, question in enumerate(questions):
-        for order in orders[index]:
-            tokens = encoded.question(f"questions[{index}]", wording(question, order))
-            _check_room(factory.config.model.max_model_len, encoded, index, tokens)
-            asked.append(tokens)
+    asked = [
+        encoded.question(f"questions[{index}]", wording(question, order), factory.config.model.max_model_len)
+        for index, question in enumerate(questions)
+        for order in orders[index]
+    ]
     attention = factory.config.decode.prompt_attention
     session = DecisionSession(
         encoded.ids,
@@ -80,14 +78,3 @@ def _settings(
         changes, settings = {**settings, **changes}, None
     current = settings or factory.config.decisions
     return current.replace(**changes) if changes else current
-
-
-def _check_room(room: int, encoded: EncodedInput, index: int, question: QuestionTokens) -> None:
-    if len(encoded.ids) + question.length > room:
-        field = f"questions[{index}]"
-        too_long = PromptTooLongError(
-            f"{field}: an input of {len(encoded.ids)} tokens and a question with its answer of {question.length} "
-            f"exceed max_model_len {room}; shorten them or raise max_model_len"
-        )
-        too_long.setting = field if question.length > len(encoded.ids) else "input"
-        raise too_long

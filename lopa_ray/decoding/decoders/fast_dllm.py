@@ -15,7 +15,6 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
-from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession, MaskedAnswerSettings
 from lopa_ray.decoding.filling_rules import (
     rank_by_score,
@@ -23,6 +22,7 @@ from lopa_ray.decoding.filling_rules import (
     select_by_factor,
     select_near_anchors,
 )
+from lopa_ray.decoding.planned_branch import Window
 from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.protocol.plan import Spans
 

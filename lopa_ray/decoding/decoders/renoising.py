@@ -93,8 +93,6 @@ class RenoisingSession(DecodeSession):
 
     denoises_canvases = True
 
-    immutable_attributes: ClassVar[tuple[str, ...]] = (*DecodeSession.immutable_attributes, "noise")
-
     def _begin(self) -> None:
         self.noise = SeededNoise(self.settings.seed, self.vocabulary.size)
         self._answer: list[int] = []

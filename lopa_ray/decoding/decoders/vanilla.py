@@ -15,7 +15,7 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
-from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
 from lopa_ray.decoding.filling_rules import (
     dream_fill_counts,
     dream_fill_fractions,
@@ -25,6 +25,7 @@ from lopa_ray.decoding.filling_rules import (
     sample_independently,
 )
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.planned_branch import Window
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 MAX_STEPS = 2**16

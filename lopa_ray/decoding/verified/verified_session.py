@@ -183,8 +183,8 @@ class VerifiedSession(DecodeSession):
         return []
 
     def _next_state(self) -> tuple[EvaluatedState | None, bool]:
-        """The evaluated state that the rule is in now; None if the forward has none, or the request ends. True: it is
-        behind a step that only caches, which a branch has done that feeds the same rows and more."""
+        """The evaluated state that the rule is in now; None if the forward has none, or the request ends. True if a
+        caching-only step comes first and an evaluated branch has already computed its rows."""
         rule = self._rule
         if rule.finished or rule.steps >= rule.step_limit:
             return None, False

@@ -34,7 +34,7 @@ def encoded_input(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> Encod
 
 
 def question(encoded: EncodedInput, text: str = "why") -> QuestionTokens:
-    return encoded.question("questions[0]", DecisionQuestion(text, ("yes",)))
+    return encoded.question("questions[0]", DecisionQuestion(text, ("yes",)), max_model_len=512)
 
 
 @pytest.mark.parametrize(

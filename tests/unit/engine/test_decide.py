@@ -105,7 +105,7 @@ def test_a_question_stands_behind_the_input_as_in_training(engine: LocalEngine) 
     encoded = EncodedInput(tokenizer, INPUT, engine.vocabulary)
     assert tokenizer.decode(encoded.ids, False) == f"<|im_start|>user\n{INPUT}<|im_end|>\n"
     asked = tokenizer.decode(
-        encoded.question("questions[0]", DecisionQuestion("Why?", ("yes",))).asked, False
+        encoded.question("questions[0]", DecisionQuestion("Why?", ("yes",)), 512).asked, False
     )
     assert asked == "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 
