@@ -15,11 +15,11 @@ from lopa_ray.decoding.branching import (
     report_of_masks,
     scores_by_position,
 )
-from lopa_ray.decoding.filling_rules import RuleBlock
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.planned_branch import CanvasT, PlannedBranch, Window
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.settled import SettledChoices
+from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
 from lopa_ray.protocol.step_report import BranchReport
@@ -47,7 +47,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         store the same K/V."""
 
     @abstractmethod
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         """The positions to fill by the scores of the masked ones, of which there is one at least."""
 
     @abstractmethod
@@ -139,7 +139,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         masked = scores
         if self._scores_decided:
             masked = {p: score for p, score in scores.items() if self._canvas.is_masked(p)}
-        chosen = set(self._filling_rule(masked)) if masked else set()
+        chosen = set(self._unmasking_rule(masked)) if masked else set()
         if constraint_state is not None:
             chosen.update(filter(constraint_state.is_forced, masked))
         filled = allowed(sorted(chosen))

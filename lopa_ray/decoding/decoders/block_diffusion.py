@@ -19,14 +19,14 @@ from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
-from lopa_ray.decoding.filling_rules import (
+from lopa_ray.decoding.planned_branch import Window
+from lopa_ray.decoding.settled import SettledSettings
+from lopa_ray.decoding.unmasking_rules import (
     even_fill_count,
     rank_by_score,
     select_above_threshold_or_count,
     select_within_entropy,
 )
-from lopa_ray.decoding.planned_branch import Window
-from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -179,7 +179,7 @@ class BlockDiffusionSession(BlockCausalSession):
         if not self._canvas.masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:

@@ -14,9 +14,9 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.decoding.block_canvas import BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, Scores
-from lopa_ray.decoding.filling_rules import RuleBlock, select_by_block
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.planned_branch import Window
+from lopa_ray.decoding.unmasking_rules import RuleBlock, select_by_block
 from lopa_ray.protocol.outcome import BlockView
 from lopa_ray.protocol.plan import Branch, Fill, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -145,7 +145,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     # Deciding
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         return select_by_block(self._canvas, scores, self.settings.confidence_threshold)
 
     @property

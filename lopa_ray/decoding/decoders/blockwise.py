@@ -1,5 +1,5 @@
 """Decoders that finish one block before they begin the next: what they share. They differ in what a call feeds and
-reads (its `Window`) and in the positions it fills (`_filling_rule`)."""
+reads (its `Window`) and in the positions it fills (`_unmasking_rule`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
 from lopa_ray.decoding.canvas import Canvas
-from lopa_ray.decoding.filling_rules import RuleBlock
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.planned_branch import Window
+from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.protocol.outcome import BlockView
 from lopa_ray.protocol.plan import Branch, Fill
 

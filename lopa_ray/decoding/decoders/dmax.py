@@ -16,7 +16,7 @@ from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
-from lopa_ray.decoding.filling_rules import select_leading
+from lopa_ray.decoding.unmasking_rules import select_leading
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill, Plan
 
@@ -55,7 +55,7 @@ class DMaxSession(EditedBlocksSession):
     def _block_is_final(self) -> bool:
         return self._settles and not self._canvas.masked_positions(self._block)
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         return select_leading(scores, self.settings.confidence_threshold)
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:

@@ -12,7 +12,7 @@ from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.edits import EditSettings
-from lopa_ray.decoding.filling_rules import select_above_threshold_or_count
+from lopa_ray.decoding.unmasking_rules import select_above_threshold_or_count
 from lopa_ray.protocol.outcome import Decision
 
 
@@ -57,7 +57,7 @@ class EditingSession(EditedBlocksSession):
     def _editing_threshold(self) -> float:
         return self.settings.editing_threshold
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         settings = self.settings
         return select_above_threshold_or_count(
             scores, settings.confidence_threshold, settings.num_to_transfer

@@ -24,9 +24,9 @@ from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
 from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession, taken_views
 from lopa_ray.decoding.edits import PENALTIES
-from lopa_ray.decoding.filling_rules import select_above_threshold
 from lopa_ray.decoding.planned_branch import Window
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.unmasking_rules import select_above_threshold
 from lopa_ray.protocol.outcome import BlockView, Decision
 from lopa_ray.protocol.plan import Branch, Plan
 
@@ -148,7 +148,7 @@ class SelfSpeculationSession(BlockwiseSession):
         """Nothing by a call that drafts; else all tokens up to the first that differs from its draft, or ends the
         answer."""
         if self._drafts_more:
-            drafted = (scores[p].decision.fill for p in self._filling_rule(scores))
+            drafted = (scores[p].decision.fill for p in self._unmasking_rule(scores))
             self._drafts = {**self._drafts, **dict(drafted)}
             return []
         taken: list[Decision] = []
@@ -159,7 +159,7 @@ class SelfSpeculationSession(BlockwiseSession):
                 break
         return taken
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         return select_above_threshold(scores, self.settings.confidence_threshold)
 
     def _end_step(self, branch: Branch) -> None:
