@@ -58,7 +58,7 @@ def geometric(scores: Sequence[float]) -> float:
 def length_corrected(scores: Sequence[float], alpha: float) -> float:
     """(Σ ln c_i) ÷ n^α, α in [0, 1]. Raises ValueError for another one."""
     _check_share("alpha", alpha)
-    return math.fsum(math.log(max(c, LOG_FLOOR)) for c in scores) / len(scores) ** alpha
+    return math.fsum(math.log(max(c, LOG_FLOOR)) for c in scores) / float(len(scores) ** alpha)
 
 
 def _check_share(name: str, value: float) -> None:
