@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.choices.messages import OwnedId
+from lopa_ray.decisions.encoded_input import DecisionInput
 from lopa_ray.decisions.questions import Question
-from lopa_ray.engine.decision_factory import DecisionInput
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class PublishedDMaxSession(DMaxSession):
     @property
     def exhausted(self) -> bool:
         """The current block is final, and it is the last one, or has an EOS."""
-        block = self._ids[self._block.start : self._block.stop]
+        block = self._canvas.ids[self._block.start : self._block.stop]
         ended = self.settings.stop_at_eos and self.vocabulary.eos_token_id in block
         return self._block_is_final and (self._block.stop == self.max_len or ended)
 

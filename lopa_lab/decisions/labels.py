@@ -16,6 +16,7 @@ from typing import Any
 
 from cluster.openai.decisions.request import DecisionsRequest
 from cluster.openai.errors import ApiError, short_repr
+from lopa_ray.decisions.encoded_input import DecisionInput
 from lopa_ray.decisions.questions import (
     ChoiceQuestion,
     PredicateQuestion,
@@ -23,7 +24,7 @@ from lopa_ray.decisions.questions import (
     ScoreQuestion,
     options_of,
 )
-from lopa_ray.engine.decision_factory import DecisionInput, DecisionTask
+from lopa_ray.engine.decision_factory import DecisionTask
 from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import parse_json, read_text
 

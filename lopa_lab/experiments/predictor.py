@@ -16,9 +16,9 @@ from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import scores_by_position
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
-from lopa_ray.decoding.filling_rules import select_by_block
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.unmasking_rules import select_by_block
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.step_report import BranchReport

@@ -1,16 +1,26 @@
-"""EncodedInput: the tokens of an input, and of the questions behind it. Both are encoded apart."""
+"""EncodedInput: the tokens of an input, and of the questions after it. Both are encoded apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from lopa_ray.errors import PromptError
+from lopa_ray.decisions.questions import field_error
+from lopa_ray.decoding.question_tokens import QuestionTokens
+from lopa_ray.errors import PromptError, PromptTooLongError
+from lopa_ray.protocol.vocabulary import Vocabulary
+from lopa_ray.text.chat_message import read_messages
 from lopa_ray.text.chat_template import GENERATION_PROMPT, Message
+from lopa_ray.text.decision_prompt import DecisionQuestion
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 
+DecisionInput: TypeAlias = str | Sequence[Message]
+"""The subject of questions: a text, or the messages of a chat."""
+
 QUESTION = "THE-QUESTION"
-"""Stands for a question while the template is rendered, and gets zeros until the input does not have it."""
+"""Placeholder for the question while the template is rendered; zeros are appended until the input does not contain it.
+"""
 
 NO_REASONING = {"enable_thinking": False}
 """The answer begins at once, where a template can say so."""
@@ -23,35 +33,53 @@ class EncodedInput:
     template takes no two of these in a row. Without a template the messages are paragraphs.
     """
 
-    def __init__(self, tokenizer: Tokenizer, messages: Sequence[Message]) -> None:
-        """`messages`: from `read_messages`. Raises PromptError for messages that cannot be rendered or encoded."""
-        self._tokenizer = tokenizer
-        self._mark = QUESTION
-        while any(self._mark in message["content"] for message in messages):
-            self._mark += "0"
+    def __init__(self, tokenizer: Tokenizer, given: DecisionInput, vocabulary: Vocabulary) -> None:
+        """Raises PromptError for messages that cannot be rendered or encoded, or have the mask token in them."""
+        self._tokenizer, self._eos = tokenizer, vocabulary.eos_token_id
+        self._mask = tokenizer.token_text(vocabulary.mask_token_id)
+        messages = read_messages([{"role": "user", "content": given}] if isinstance(given, str) else given)
+        for index, message in enumerate(messages):
+            field = "input" if isinstance(given, str) else f"input[{index}].content"
+            self._check_text(field, message["content"])
+        self._placeholder = QUESTION
+        while any(self._placeholder in message["content"] for message in messages):
+            self._placeholder += "0"
         if tokenizer.has_chat_template:
-            given, self._asked = self._split(messages)
-            self.ids = tokenizer.encode_chat(given)
+            rendered, self._asked = self._split(messages)
+            self.ids = tokenizer.encode_chat(rendered)
         else:
             text = "\n\n".join(message["content"] for message in messages)
             self.ids = tokenizer.encode(text)
-            self._asked = RenderedChat(((f"\n\n{self._mark}\nAnswer:", None),))
+            self._asked = RenderedChat(((f"\n\n{self._placeholder}\nAnswer:", None),))
 
-    def question_ids(self, message: str) -> tuple[int, ...]:
-        """What stands between the input and the answer."""
-        return self._encode(self._asked.replaced(self._mark, message))
+    def question(self, field: str, question: DecisionQuestion, max_model_len: int) -> QuestionTokens:
+        """Raises PromptError, which names the field, for the mask token, and PromptTooLongError."""
+        self._check_text(field, question.message)
+        asked = self._encode(self._asked.replaced(self._placeholder, question.message))
+        space = "" if self._tokenizer.has_chat_template else " "
+        labels = [self._encode(RenderedChat(((space + label, None),))) for label in question.labels]
+        tokens = QuestionTokens.of(asked, labels, self._eos)
+        if len(self.ids) + tokens.length > max_model_len:
+            too_long = PromptTooLongError(
+                f"{field}: an input of {len(self.ids)} tokens and a question with its answer of {tokens.length} "
+                f"exceed max_model_len {max_model_len}; shorten them or raise max_model_len"
+            )
+            too_long.setting = field if tokens.length > len(self.ids) else "input"
+            raise too_long
+        return tokens
 
-    def label_ids(self, label: str) -> tuple[int, ...]:
-        text = label if self._tokenizer.has_chat_template else f" {label}"
-        return self._encode(RenderedChat(((text, None),)))
+    def _check_text(self, field: str, text: str) -> None:
+        if self._mask in text:
+            what = f"got text with the mask token {self._mask}, which stands for an empty position; remove it"
+            raise field_error(field, what)
 
-    def _encode(self, chat: RenderedChat) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode_chat(chat, continues=True))
+    def _encode(self, chat: RenderedChat) -> list[int]:
+        return self._tokenizer.encode_chat(chat, continues=True)
 
     def _split(self, messages: Sequence[Message]) -> tuple[RenderedChat, RenderedChat]:
-        """The input, and what follows it with the mark in it."""
+        """The input, and the question's message with the placeholder in it."""
         render: Callable[..., RenderedChat] = self._tokenizer.render_chat
-        asked = {"role": "user", "content": self._mark}
+        asked = {"role": "user", "content": self._placeholder}
         try:
             whole = render([*messages, asked], variables=NO_REASONING)
             given = render(messages, variables={**NO_REASONING, GENERATION_PROMPT: False})
@@ -60,6 +88,6 @@ class EncodedInput:
         except PromptError:
             if not messages or messages[-1].get("role") != "user":
                 raise
-            paragraphs = f"{messages[-1]['content']}\n\n{self._mark}"
+            paragraphs = f"{messages[-1]['content']}\n\n{self._placeholder}"
             whole = render([*messages[:-1], {"role": "user", "content": paragraphs}], variables=NO_REASONING)
-        return whole.cut_before(self._mark)
+        return whole.cut_before(self._placeholder)

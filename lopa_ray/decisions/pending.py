@@ -52,7 +52,7 @@ class PendingDecision:
             input_tokens=len(session.prompt) + sum(len(question.asked) for question in session.questions),
             cached_tokens=self._cached,
             saved_tokens=self._saved,
-            output_tokens=sum(question.slot.length for question in session.questions),
+            output_tokens=sum(question.slot_length for question in session.questions),
             steps=self._steps,
             forwards=self._forwards,
             seconds=time.perf_counter() - self._began,
@@ -62,8 +62,8 @@ class PendingDecision:
         asked, logprobs = iter(self.session.questions), iter(self._logprobs)
 
         def of_order(order: tuple[int, ...]) -> tuple[float, ...]:
-            slot = next(asked).slot
-            listed = slot.log_likelihoods(list(islice(logprobs, len(slot.candidates_by_prefix))))
+            question = next(asked)
+            listed = question.log_likelihoods(list(islice(logprobs, len(question.candidates_by_prefix))))
             by_value = dict(zip(order, listed, strict=True))
             return tuple(by_value[index] for index in range(len(order)))
 

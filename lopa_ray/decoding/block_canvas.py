@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
+from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.protocol.outcome import BlockView
 from lopa_ray.protocol.plan import Fill
 
@@ -33,45 +35,33 @@ class Block:
     complete: bool = False
 
     @property
+    def span(self) -> range:
+        return range(self.start, self.stop)
+
+    @property
     def decided_fraction(self) -> float:
         """Share of the block's positions that hold a token; of one without positions all do."""
         size = self.stop - self.start
         return (size - self.masks) / size if size else 1.0
 
 
-class BlockCanvas:
-    """The ids of prompt and blocks of one branch. Block 0 is the prompt, less what the first block has of it."""
+class BlockCanvas(Canvas):
+    """A canvas in blocks, which grows. Block 0 is the prompt, less what the first block has of it."""
 
     def __init__(
         self, prompt: list[int], mask_id: int, remainder: int = 0, beginning: Sequence[int] = ()
     ) -> None:
         """`beginning`: tokens of the answer that are decided as the prompt's are. `remainder`: so many tokens at the
         end of both are part of the block that is appended first."""
-        self.ids = [*prompt, *beginning]
-        self.mask_id = mask_id
-        self.prompt_len = len(prompt)
+        super().__init__([*prompt, *beginning], len(prompt), mask_id)
         stop = len(self.ids) - remainder
         state = BlockState.TO_CACHE if stop else BlockState.IN_CACHE
         self.blocks = [Block(0, stop, 0, state, complete=True)]
 
-    def copy(self) -> BlockCanvas:
-        copied = object.__new__(BlockCanvas)
-        copied.ids = self.ids.copy()
-        copied.mask_id = self.mask_id
-        copied.prompt_len = self.prompt_len
+    def copy(self) -> Self:
+        copied = super().copy()
         copied.blocks = [Block(b.start, b.stop, b.masks, b.state, b.complete) for b in self.blocks]
         return copied
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def generated(self) -> list[int]:
-        return self.ids[self.prompt_len :]
-
-    def masked_positions(self, block: Block) -> list[int]:
-        ids, mask = self.ids, self.mask_id  # looked up once: planning reads these more than anything else
-        return [position for position in range(block.start, block.stop) if ids[position] == mask]
 
     @property
     def masks(self) -> int:
@@ -90,30 +80,14 @@ class BlockCanvas:
                 return block.start
         return self.blocks[-1].stop
 
-    def fill(self, position: int, token: int) -> None:
-        """Decide a masked position. Raises ValueError if it is decided already."""
-        if self.ids[position] != self.mask_id:
-            raise ValueError(f"position {position} already holds token {self.ids[position]}")
-        self.ids[position] = token
-        for block in reversed(self.blocks):
-            if block.start <= position:
-                block.masks -= 1
-                return
-
-    def edit(self, position: int, token: int) -> None:
-        """Replace a decided token. Raises ValueError if the position is masked."""
-        if self.ids[position] == self.mask_id:
-            raise ValueError(f"position {position} is masked; there is no token to replace")
-        self.ids[position] = token
-
-    def with_fills(self, fills: tuple[Fill, ...]) -> BlockCanvas:
-        copied = self.copy()
+    def set_tokens(self, fills: Iterable[Fill]) -> None:
         for position, token in fills:
-            copied.fill(position, token)
-        return copied
+            if self.is_masked(position):
+                next(block for block in reversed(self.blocks) if block.start <= position).masks -= 1
+            self.ids[position] = token
 
     def grow(self, block_size: int, limit: int) -> None:
-        """Append a block of masks, behind what the prompt has in it, if there is room; the canvas ends at `limit`."""
+        """Append a block; positions that the prompt already occupies keep their tokens. No-op at `limit`."""
         start = self.blocks[-1].stop
         stop = min(start + block_size, limit)
         if stop > start:

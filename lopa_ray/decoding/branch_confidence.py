@@ -7,6 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -17,64 +18,52 @@ LOG_FLOOR = 1e-30
 """Replaces a score of 0 where logarithms are taken."""
 
 
-def mean() -> BranchConfidence:
+def mean(scores: Sequence[float]) -> float:
     """C(B) = (1/n) Σ c_i over the n masked positions (LoPA, section 3)."""
-    return lambda scores: math.fsum(scores) / len(scores)
+    return math.fsum(scores) / len(scores)
 
 
-def bottom(ratio: float) -> BranchConfidence:
+def bottom(scores: Sequence[float], ratio: float) -> float:
     """Mean of the max(1, ⌊n · ratio⌋) lowest scores; ratio in [0, 1]. Raises ValueError for another one."""
-    if not 0.0 <= ratio <= 1.0:
-        raise ValueError(f"ratio must be in [0, 1], got {ratio}")
-
-    def confidence(scores: Sequence[float]) -> float:
-        count = max(1, int(len(scores) * ratio))
-        return math.fsum(sorted(scores)[:count]) / count
-
-    return confidence
+    _check_share("ratio", ratio)
+    count = max(1, int(len(scores) * ratio))
+    return math.fsum(sorted(scores)[:count]) / count
 
 
-def window(size: float, ratio: float = 0.1) -> BranchConfidence:
+def window(scores: Sequence[float], size: float, ratio: float = 0.1) -> float:
     """Mean of the max(1, ⌊m · ratio⌋) lowest of the m = n - size + 1 means of `size` successive scores (DeepConf's
     group confidences). Fewer than `size` scores are one window."""
-    length = _whole_number("size", size)
-    mean_of_lowest = bottom(ratio)
-
-    def confidence(scores: Sequence[float]) -> float:
-        width = min(length, len(scores))
-        starts = range(len(scores) - width + 1)
-        return mean_of_lowest([math.fsum(scores[at : at + width]) / width for at in starts])
-
-    return confidence
+    width = min(_whole_number("size", size), len(scores))
+    starts = range(len(scores) - width + 1)
+    return bottom([mean(scores[at : at + width]) for at in starts], ratio)
 
 
-def segment(count: float) -> BranchConfidence:
+def segment(scores: Sequence[float], count: float) -> float:
     """min_j mean(S_j), where S_1 .. S_count cut the scores into runs of equal length (±1); at most n runs."""
-    num_segments = _whole_number("count", count)
-
-    def confidence(scores: Sequence[float]) -> float:
-        n, runs = len(scores), min(num_segments, len(scores))
-        bounds = [n * at // runs for at in range(runs + 1)]
-        return min(math.fsum(scores[a:b]) / (b - a) for a, b in pairwise(bounds))
-
-    return confidence
+    n, runs = len(scores), min(_whole_number("count", count), len(scores))
+    bounds = [n * at // runs for at in range(runs + 1)]
+    return min(mean(scores[a:b]) for a, b in pairwise(bounds))
 
 
-def product() -> BranchConfidence:
+def product(scores: Sequence[float]) -> float:
     """Π c_i: how likely all masked positions are right at once, were they independent."""
-    return lambda scores: math.prod(scores)
+    return math.prod(scores)
 
 
-def geometric() -> BranchConfidence:
+def geometric(scores: Sequence[float]) -> float:
     """(Π c_i)^(1/n)."""
-    return lambda scores: math.exp(length_corrected(1.0)(scores))
+    return math.exp(length_corrected(scores, 1.0))
 
 
-def length_corrected(alpha: float) -> BranchConfidence:
+def length_corrected(scores: Sequence[float], alpha: float) -> float:
     """(Σ ln c_i) ÷ n^α, α in [0, 1]. Raises ValueError for another one."""
-    if not 0.0 <= alpha <= 1.0:
-        raise ValueError(f"alpha must be in [0, 1], got {alpha}")
-    return lambda scores: math.fsum(math.log(max(c, LOG_FLOOR)) for c in scores) / len(scores) ** alpha
+    _check_share("alpha", alpha)
+    return math.fsum(math.log(max(c, LOG_FLOOR)) for c in scores) / float(len(scores) ** alpha)
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be in [0, 1], got {value}")
 
 
 def _whole_number(name: str, value: float) -> int:
@@ -83,7 +72,7 @@ def _whole_number(name: str, value: float) -> int:
     return int(value)
 
 
-METRICS: dict[str, Callable[..., BranchConfidence]] = {
+METRICS: dict[str, Callable[..., float]] = {
     metric.__name__: metric
     for metric in (mean, bottom, window, segment, product, geometric, length_corrected)
 }
@@ -109,9 +98,10 @@ def parse_metric(text: str) -> BranchConfidence:
         arguments = [float(part) for part in parts]
     except ValueError:
         raise ValueError(f"got {text!r}; allowed: numbers as arguments, as in bottom(0.3)") from None
+    _, *names = inspect.signature(metric).parameters
     try:
-        return metric(*arguments)
+        metric([1.0], *arguments)  # which checks them
     except TypeError:
-        parameters = ", ".join(inspect.signature(metric).parameters)
-        allowed = f"{match[1]}({parameters})" if parameters else match[1]
+        allowed = f"{match[1]}({', '.join(names)})" if names else match[1]
         raise ValueError(f"got {text!r}; allowed: {allowed}") from None
+    return partial(metric, **dict(zip(names, arguments, strict=False)))

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from itertools import combinations, count, islice, repeat
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from lopa_ray.constraints.constraint import ConstraintState
+from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill
 from lopa_ray.protocol.step_report import BranchReport
@@ -40,7 +43,7 @@ Scores: TypeAlias = dict[int, PositionScore]
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A branch to be: the tokens that it adds to the anchor, one in LoPA."""
+    """A candidate branch: the anchor plus these tokens (one in LoPA)."""
 
     decisions: tuple[Decision, ...]
     creation_confidence: float
@@ -60,6 +63,11 @@ def scores_by_position(report: BranchReport) -> Scores:
         PositionScore, report.probabilities.tolist(), report.scores.tolist(), repeat(report), count()
     )
     return dict(zip(report.positions.tolist(), scores, strict=True))
+
+
+def report_of_masks(report: BranchReport, canvas: Canvas) -> BranchReport:
+    """The rows of masked positions alone, by which branches are compared."""
+    return report.select(np.array([canvas.is_masked(p) for p in report.positions.tolist()], np.bool_))
 
 
 def lookahead_forks(

@@ -1,19 +1,17 @@
 """DecisionSession: the values of many questions about one input, as a request like any other.
 
-The first step computes the input alone, and stores its K/V. In the steps after it each lane is a question behind the
+The first step computes the input alone, and stores its K/V. In the steps after it each lane is a question after the
 input, with a prefix of a value in its slot, and reports the log-probabilities of the tokens that may follow there (see
-`AnswerSlot`). Lanes read the input's K/V and nothing of each other, so what they report depends on the input and their
+`QuestionTokens`). Lanes read the input's K/V and nothing of each other, so a lane's report depends on the input and its
 own question alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.decoding.answer_slot import AnswerSlot
+from lopa_ray.decoding.question_tokens import QuestionTokens
 from lopa_ray.decoding.request_checks import check_known
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import PromptError
@@ -27,36 +25,8 @@ MAX_STEP_ROWS = 2**15
 a step that is too large for its workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionTokens:
-    """A question in token ids."""
-
-    asked: tuple[int, ...]
-    """What stands between the input and the slot, at least one token."""
-    slot: AnswerSlot
-
-    @property
-    def length(self) -> int:
-        return len(self.asked) + self.slot.length
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionLane:
-    """One forward: a question with the first tokens of a value in its slot."""
-
-    question: QuestionTokens
-    prefix: tuple[int, ...]
-    candidates: tuple[int, ...]
-    """The tokens that follow the prefix in a value."""
-
-
 class DecisionSession(RequestSession):
     """One input's questions, as lanes. `StepOutcome.candidate_logprobs` of all steps are those of `lanes`, in order."""
-
-    immutable_attributes: ClassVar[tuple[str, ...]] = (
-        *RequestSession.immutable_attributes,
-        *("questions", "lanes", "attention", "stored_end", "longest_lane", "max_step_rows"),
-    )
 
     def __init__(
         self,
@@ -80,16 +50,17 @@ class DecisionSession(RequestSession):
             if not question.asked:
                 raise PromptError(f"question {index} is empty; give at least one token")
             check_known(question.asked, vocabulary, f"question {index}")
-            for value in question.slot.values:
+            for value in question.values:
                 check_known(value, vocabulary, f"question {index}")
         longest = max(question.length for question in questions)
         super().__init__(prompt, vocabulary, longest)
         self.questions = tuple(questions)
         self.lanes = tuple(
-            DecisionLane(question, prefix, candidates)
+            (question, prefix, candidates)
             for question in questions
-            for prefix, candidates in question.slot.candidates_by_prefix.items()
+            for prefix, candidates in question.candidates_by_prefix.items()
         )
+        """Forwards: a question with a prefix of a value in its slot, and the tokens that follow it in a value."""
         self.attention, self.max_step_rows = attention, max_step_rows
         self.stored_end = 0 if joint else attention.stored_end(len(prompt))
         """End of the part of the input whose K/V all lanes read."""
@@ -128,50 +99,46 @@ class DecisionSession(RequestSession):
         )
 
     def _lane_plan(self) -> Plan:
-        start, rows, lanes = self.stored_end, 0, list[DecisionLane]()
-        for lane in self.lanes[self._evaluated :]:
-            rows += len(self.prompt) - start + lane.question.length
-            if lanes and rows > self.max_step_rows:
+        start, rows, branches = self.stored_end, 0, list[Branch]()
+        for question, prefix, candidates in self.lanes[self._evaluated :]:
+            rows += len(self.prompt) - start + question.length
+            if branches and rows > self.max_step_rows:
                 break
-            lanes.append(lane)
-        masks = max(lane.question.length for lane in lanes)
+            branches.append(self._branch(question, prefix, candidates))
+        masks = max(branch.stop for branch in branches) - len(self.prompt)
         return Plan(
             step=self.steps + 1,
             start=start,
             canvas=(*self.prompt[start:], *[self.vocabulary.mask_token_id] * masks),
-            branches=tuple(map(self._branch, lanes)),
+            branches=tuple(branches),
             cached=(range(start),) if start else (),
             commit=self._commit,
         )
 
-    def _branch(self, lane: DecisionLane) -> Branch:
-        first, question = len(self.prompt), lane.question
-        given, slot = (*question.asked, *lane.prefix), first + len(question.asked)
-        scored = slot + len(lane.prefix)
+    def _branch(
+        self, question: QuestionTokens, prefix: tuple[int, ...], candidates: tuple[int, ...]
+    ) -> Branch:
+        first = len(self.prompt)
+        slot = first + len(question.asked)
+        scored = slot + len(prefix)
         return Branch(
-            segments=self.attention.segments(self.stored_end, slot, slot + question.slot.length),
+            segments=self.attention.segments(self.stored_end, slot, first + question.length),
             scored=range(scored, scored + 1),
-            fills=tuple(enumerate(given, first)),
-            candidates=lane.candidates,
+            fills=tuple(enumerate((*question.asked, *prefix), first)),
+            candidates=candidates,
         )
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        commit: Commit | None = None
         logprobs: tuple[tuple[float, ...], ...] = ()
         if self._is_stored:
             logprobs = tuple(tuple(report.top_logprobs[0].tolist()) for report in reports)
             self._evaluated += len(reports)
-        else:
-            commit = Commit(plan.step, 0, plan.branches[0].to_stage, shared=True)
-        self._is_stored, self._commit = True, commit
+        self._commit = None if self._is_stored else plan.commit_of(0)
+        self._is_stored = True
         return StepOutcome(
             step=plan.step,
             winner=0,
             confidences=tuple(map(max, logprobs)) or (0.0,),
-            adopted=(),
-            rule_steps=(),
-            canvas=(),
-            blocks=(),
             candidate_logprobs=logprobs,
-            commit=commit,
+            commit=self._commit,
         )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 from pydantic import Field
 
 from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.step_report import BranchReport
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 
@@ -29,15 +28,10 @@ class EditSettings(LookaheadSettings):
     """With edits: most forward passes that edit a block without masks."""
 
 
-def report_of_masks(report: BranchReport, ids: Sequence[int], mask: int) -> BranchReport:
-    """The rows of a report whose positions are masked in `ids`, the tokens of the branch from position 0 on."""
-    return report.select(np.array([ids[p] == mask for p in report.positions.tolist()], np.bool_))
-
-
-def edits(scores: Scores, ids: Sequence[int], mask: int) -> Iterator[Decision]:
-    """The most likely token of each decided position of `ids` that has another one."""
+def edits(scores: Scores, canvas: Canvas) -> Iterator[Decision]:
+    """The most likely token of each decided position that has another one."""
     for position, score in scores.items():
-        if ids[position] not in (mask, score.report.tokens.item(score.row)):
+        if canvas.ids[position] not in (canvas.mask_id, score.report.tokens.item(score.row)):
             yield score.decision
 
 

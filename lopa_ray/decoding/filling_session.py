@@ -4,41 +4,29 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Generic, Self
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import Fork, Scores, filter_by_constraint, scores_by_position
+from lopa_ray.constraints.token_bitmasks import TokenBitmasks
+from lopa_ray.decoding.branching import (
+    Fork,
+    Scores,
+    filter_by_constraint,
+    report_of_masks,
+    scores_by_position,
+)
 from lopa_ray.decoding.lookahead import Lookahead
+from lopa_ray.decoding.planned_branch import CanvasT, PlannedBranch, Window
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.settled import SettledChoices
+from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
 from lopa_ray.protocol.step_report import BranchReport
 
-CanvasT = TypeVar("CanvasT")
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBranch(Generic[CanvasT]):
-    """A branch of the coming step: its fork, its canvas, and the constraint laid over that."""
-
-    fork: Fork
-    canvas: CanvasT
-    constraint_state: ConstraintState | None
-
-
-class RuleBlock(NamedTuple):
-    """Masked positions among which a rule fills those that pass its threshold."""
-
-    positions: list[int]
-    """Ascending."""
-    complete: bool
-    """Whether it fills the best-ranked position where none passes."""
-
 
 class FillingSession(DecodeSession, Generic[CanvasT]):
-    """One request: a canvas, and a rule that fills it. A step of the rule is `choose`, then `fill`."""
+    """One request: a canvas, and an unmasking rule. A step of the rule is `choose`, then `Canvas.set_tokens`."""
 
     def _begin(self) -> None:
         self._lookahead = Lookahead(self.settings)
@@ -50,25 +38,17 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     # What a decoder provides
 
-    @abstractmethod
-    def _adopt(self, canvas: CanvasT) -> None:
-        """Go on from the canvas of a planned branch."""
+    _canvas: CanvasT
+    """The canvas of the last winner, which `_begin` makes."""
 
     @abstractmethod
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _windows(self, canvases: Sequence[CanvasT]) -> Sequence[Window]:
+        """The windows of the coming step's branches, by their canvases. All begin at the same position, and read and
+        store the same K/V."""
+
+    @abstractmethod
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         """The positions to fill by the scores of the masked ones, of which there is one at least."""
-
-    @abstractmethod
-    def _set_tokens(self, fills: Iterable[Fill]) -> None:
-        """Fill masked positions."""
-
-    @abstractmethod
-    def _copied(self, canvas: CanvasT) -> CanvasT:
-        """An independent copy of a canvas."""
-
-    @abstractmethod
-    def _is_masked(self, position: int) -> bool:
-        """Whether a position is still to be filled."""
 
     @abstractmethod
     def _end_step(self, branch: Branch) -> None:
@@ -82,12 +62,67 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     def _fills_last_mask(self) -> bool:
         return self._lookahead.fills_last_mask
 
-    def _report_of_masks(self, branch: PlannedBranch[CanvasT], report: BranchReport) -> BranchReport:
-        """The rows of a branch's masked positions, by which branches are compared: all, unless the plan
-        `scores_decided`."""
-        return report
+    @property
+    def _scores_decided(self) -> bool:
+        """Whether steps score decided tokens too, and may edit them. See `Plan.scores_decided`."""
+        return False
+
+    def _edits(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
+        """The decided tokens that a step replaces, after its fills."""
+        return []
+
+    def _answer(self, canvas: CanvasT) -> list[int]:
+        """The answer on a canvas, masks included, as far as it has begun."""
+        return canvas.generated
+
+    def _forked(self, fork: Fork) -> CanvasT:
+        """The canvas of a branch of the coming step."""
+        return self._canvas.with_fills(fork.fills)
 
     # What they share
+
+    @property
+    def generated(self) -> list[int]:
+        return self._answer(self._canvas)
+
+    def _plan(self, num_branches: int) -> Plan:
+        forks = self._lookahead.next_branches(num_branches)
+        self._branches = [self._planned_branch(fork) for fork in forks]
+        windows = self._windows([branch.canvas for branch in self._branches])
+        start, stop = windows[0].input_span.start, max(window.input_span.stop for window in windows)
+        ids, bitmasks = self._canvas.ids[start:stop], TokenBitmasks()
+        ids += [self.vocabulary.mask_token_id] * (stop - start - len(ids))
+        return Plan(
+            step=self.steps + 1,
+            start=start,
+            canvas=tuple(ids),
+            branches=tuple(
+                Branch(
+                    segments=window.segments,
+                    scored=window.scored,
+                    fills=branch.fork.fills,
+                    to_stage=window.to_stage,
+                    bitmask_ids=bitmasks.add(
+                        branch.constraint_state, window.scored, scores_decided=self._scores_decided
+                    ),
+                    causal_stop=window.causal_stop,
+                    draw_key=self.draw_key,
+                )
+                for branch, window in zip(self._branches, windows, strict=True)
+            ),
+            cached=windows[0].cached,
+            draft_adapter=windows[0].draft_adapter,
+            stage_shared=windows[0].stage_shared,
+            logit_changes=self.step_logit_changes,
+            commit=self._commit,
+            sampling_params=self.sampling_params,
+            token_bitmasks=bitmasks.unique,
+            scores_decided=self._scores_decided,
+        )
+
+    def _planned_branch(self, fork: Fork) -> PlannedBranch[CanvasT]:
+        canvas = self._forked(fork)
+        return PlannedBranch(fork, canvas, self._constraint_state(self._answer(canvas)))
 
     @property
     def draw_key(self) -> int:
@@ -95,23 +130,27 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return self.rule_steps + 1 if self.settings.temperature > 0 else 0
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        """What a step of the rule fills, by the scores of all masked positions: what the rule chooses, what the
-        constraint leaves no choice about, then what has settled, and what an end in a hole implies."""
+        """The decisions of a step of the rule: what it chooses of the masked positions, what the constraint leaves no
+        choice about, then what has settled, what an end in a hole implies, and edits."""
 
         def allowed(positions: Iterable[int]) -> list[Decision]:
             return filter_by_constraint(constraint_state, [scores[p].decision for p in positions], scores)
 
-        chosen = set(self._filling_rule(scores)) if scores else set()
+        masked = scores
+        if self._scores_decided:
+            masked = {p: score for p, score in scores.items() if self._canvas.is_masked(p)}
+        chosen = set(self._unmasking_rule(masked)) if masked else set()
         if constraint_state is not None:
-            chosen.update(filter(constraint_state.is_forced, scores))
+            chosen.update(filter(constraint_state.is_forced, masked))
         filled = allowed(sorted(chosen))
         positions = {decision.position for decision in filled}
-        filled += allowed(self._settled.positions((p for p in scores if p not in positions), scores))
-        self._settled.record(scores, filled=bool(filled))
-        return filled + self._ended(filled, constraint_state)
+        filled += allowed(self._settled.positions((p for p in masked if p not in positions), scores))
+        self._settled.record(masked, filled=bool(filled))
+        filled += self._ended(filled, constraint_state)
+        return filled + self._edits(scores, constraint_state)
 
     def _ended(self, filled: Sequence[Decision], constraint_state: ConstraintState | None) -> list[Decision]:
-        """EOS at all masked positions behind an end in a hole, as it will be with what is `filled`."""
+        """EOS at all masked positions after an end in a hole, once `filled` are set."""
         ends = self.with_ends([decision.fill for decision in filled])[len(filled) :]
         if constraint_state is not None:
             for position, token in ends:
@@ -134,7 +173,10 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         forks = [branch.fork for branch in self._branches]
-        of_masks = list(map(self._report_of_masks, self._branches, reports))
+        of_masks = reports
+        if self._scores_decided:
+            pairs = zip(self._branches, reports, strict=True)
+            of_masks = [report_of_masks(report, branch.canvas) for branch, report in pairs]
         confidences = self._lookahead.confidences(forks, of_masks)
         winner = self._lookahead.select_winner(confidences)
         won = self._branches[winner]
@@ -144,16 +186,16 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             # What is given is like the prompt: no step edits it.
             given = self.given.tokens
             scores = {p: score for p, score in scores.items() if p - len(self.prompt) not in given}
-        self._adopt(won.canvas)
+        self._canvas = won.canvas
         filled = self.choose(scores, constraint_state)
-        self._set_tokens(decision.fill for decision in filled)
-        masked = [p for p in scores if self._is_masked(p)]
+        self._canvas.set_tokens(decision.fill for decision in filled)
+        masked = [p for p in scores if self._canvas.is_masked(p)]
         if self._fills_last_mask and len(masked) == 1:
             last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)
             last += self._ended(last, constraint_state)
-            self._set_tokens(decision.fill for decision in last)
+            self._canvas.set_tokens(decision.fill for decision in last)
             filled += last
-            masked = [p for p in masked if self._is_masked(p)]
+            masked = [p for p in masked if self._canvas.is_masked(p)]
         self._lookahead.update_forks(masked, scores, constraint_state)
         self._end(plan, winner)
         return StepOutcome(
@@ -170,8 +212,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     def _end(self, plan: Plan, winner: int) -> None:
         branch = plan.branches[winner]
-        to_stage = branch.to_stage
-        self._commit = Commit(plan.step, winner, to_stage, plan.stage_shared) if to_stage else None
+        self._commit = plan.commit_of(winner) if branch.to_stage else None
         self._branches = []
         self.rule_steps += 1
         self._end_step(branch)
@@ -218,13 +259,13 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     def peek(self, scores: Scores) -> list[Decision]:
         """What `choose` would fill on the planned canvas of one branch. Nothing changes."""
         peeking = self._copy()
-        peeking._adopt(self._branches[0].canvas)
+        peeking._canvas = self._branches[0].canvas
         return peeking.choose(scores, self._constraint_state(peeking.generated))
 
     def after(self, fills: Iterable[Fill]) -> Self:
         """A copy in the state after the planned step of one branch, if it fills these. The step must be planned."""
         copied, branch = self._copy(), self._branches[0]
-        copied._branches = [PlannedBranch(branch.fork, self._copied(branch.canvas), branch.constraint_state)]
+        copied._branches = [PlannedBranch(branch.fork, branch.canvas.copy(), branch.constraint_state)]
         copied.finish_rule_step(fills)
         return copied
 
@@ -237,7 +278,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     def choose_planned(self, scores: Scores) -> list[Decision]:
         """`choose` for the planned step of one branch. `finish_rule_step` must follow."""
         branch = self._branches[0]
-        self._adopt(branch.canvas)
+        self._canvas = branch.canvas
         return self.choose(scores, branch.constraint_state)
 
     def allows(self, fills: Sequence[Fill]) -> bool:
@@ -248,8 +289,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     def finish_rule_step(self, fills: Iterable[Fill]) -> None:
         """Take the planned step of one branch as done: it has filled these."""
         plan, self._pending_plan = self.plan(), None
-        self._adopt(self._branches[0].canvas)
-        self._set_tokens(fills)
+        self._canvas = self._branches[0].canvas
+        self._canvas.set_tokens(fills)
         self.steps += 1
         self._end(plan, 0)
         self.finish_reason = self._finish_reason()

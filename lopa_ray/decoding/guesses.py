@@ -39,7 +39,7 @@ DRAFT_LOGIT = 0.5
 those are."""
 
 STALE_LOGIT = 2.5
-"""Taken, in part, from the logits of drafts that have aged, most from the first: one in front of it was wrong."""
+"""Subtracted from logits of stale drafts, most from the first: the token before it was wrong."""
 
 
 def reweigh(drafts: Sequence[Alternatives], last: int, age: int) -> list[Alternatives]:

@@ -3,21 +3,25 @@
     log p(target | prefix) ≥ E over masks [ L ÷ masked positions × Σ over masked positions log p(token | the rest) ]
 
 This is equation 6 of LLaDA (arXiv 2502.09992); a forward with full attention over prefix and target gives all terms of
-a draw. L is the target's length.
+a draw. L is the target's length. As in its evaluation code, the draws' numbers of masks lie evenly apart, from a random
+first one on, and wrap around.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from hashlib import blake2b
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
-from lopa_ray.decoding.mask_draws import MaskDraws, draw_key
 from lopa_ray.decoding.request_checks import check_known
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.keyed_random import keyed_uniform, keyed_uniforms
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.step_report import BranchReport
@@ -27,6 +31,43 @@ DEFAULT_MC_NUM = 128
 """Draws of an estimate; LLaDA's number."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskDraws:
+    """The distinct masks of all draws, which matter by how often they were drawn. L: positions of the target."""
+
+    masks: npt.NDArray[np.bool_]
+    """[distinct masks, L], in lexicographic order; True: masked."""
+    weights: npt.NDArray[np.float64]
+    """[distinct masks]: the factor of the summed log-probabilities of a mask's positions. It is L ÷ masked positions
+    × the share of the draws that had this mask."""
+
+    @classmethod
+    def of(cls, length: int, mc_num: int, key: int) -> Self:
+        """`mc_num` draws for a target of `length` tokens, 1 or more each, by a key of 64 bits."""
+        position = np.arange(length)
+        masks = np.zeros((mc_num, length), np.bool_)
+        for draw, num_masked in enumerate(num_masked_of_draws(length, mc_num, key)):
+            seeds, steps = np.full(length, key, np.uint64), np.full(length, draw + 1)
+            order = np.argsort(keyed_uniforms(seeds, steps, position), kind="stable")
+            masks[draw, order[:num_masked]] = True
+        distinct, counts = np.unique(masks, axis=0, return_counts=True)
+        return cls(distinct, counts / mc_num * length / distinct.sum(1))
+
+
+def num_masked_of_draws(length: int, mc_num: int, key: int) -> list[int]:
+    """How many of `length` positions each draw masks. Halves are rounded up, so that every number is as likely as any
+    other; LLaDA's code rounds them to even numbers, by which 3 of 4 draws from 2 positions mask both."""
+    first = 1 + int(keyed_uniform(key, 0, 0) * length)
+    apart = ((2 * draw * length + mc_num) // (2 * mc_num) for draw in range(mc_num))
+    return [(first + steps - 1) % length + 1 for steps in apart]
+
+
+def draw_key(seed: int, prefix: list[int], target: list[int]) -> int:
+    """64 bits that depend on the seed and the tokens alone, so that a request has the same draws wherever it runs."""
+    numbers = np.array([seed, len(prefix), *prefix, *target], "<i8")
+    return int.from_bytes(blake2b(numbers.tobytes(), digest_size=8).digest(), "little")
+
+
 class LikelihoodSession(RequestSession):
     """One target's bound: each branch is a distinct mask of the target, and no position is ever filled.
 
@@ -34,11 +75,6 @@ class LikelihoodSession(RequestSession):
     It depends on `mc_num`, `seed` and the tokens alone. It has no variance for a target of one token, which takes one
     forward; longer ones take as many as there are distinct masks among the draws.
     """
-
-    immutable_attributes: ClassVar[tuple[str, ...]] = (
-        *RequestSession.immutable_attributes,
-        *("target", "mc_num", "seed", "masks_per_step", "_draws"),
-    )
 
     def __init__(
         self,
@@ -69,25 +105,25 @@ class LikelihoodSession(RequestSession):
         """Masks that steps have evaluated."""
 
     @cached_property
-    def _draws(self) -> MaskDraws:
+    def draws(self) -> MaskDraws:
         key = draw_key(self.seed, self.prompt, self.target)
         return MaskDraws.of(len(self.target), self.mc_num, key)
 
     @property
     def step_limit(self) -> int:
         """Each step evaluates a mask at least."""
-        return len(self._draws.masks)
+        return len(self.draws.masks)
 
     def branches_in_step(self, in_flight: int | None = None) -> int:
         return self.masks_per_step
 
     def _plan(self, num_branches: int) -> Plan:
         first, stop = len(self.prompt), self.max_len
-        masks = self._draws.masks[self._evaluated : self._evaluated + num_branches]
+        masks = self.draws.masks[self._evaluated : self._evaluated + num_branches]
         return Plan(
             step=self.steps + 1,
             start=0,
-            canvas=(*self.prompt, *self._masked_target),
+            canvas=(*self.prompt, *[self.vocabulary.mask_token_id] * len(self.target)),
             branches=tuple(
                 Branch(
                     segments=((stop, stop),),
@@ -100,12 +136,8 @@ class LikelihoodSession(RequestSession):
             targets=tuple(self.target),
         )
 
-    @property
-    def _masked_target(self) -> tuple[int, ...]:
-        return (self.vocabulary.mask_token_id,) * len(self.target)
-
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        weights = self._draws.weights[self._evaluated : self._evaluated + len(reports)]
+        weights = self.draws.weights[self._evaluated : self._evaluated + len(reports)]
         terms = zip(weights.tolist(), reports, strict=True)
         self._evaluated += len(reports)
         return StepOutcome(
@@ -114,11 +146,7 @@ class LikelihoodSession(RequestSession):
             confidences=tuple(
                 weight * float(report.logprobs.sum(dtype=np.float64)) for weight, report in terms
             ),
-            adopted=(),
-            rule_steps=(),
-            canvas=self._masked_target,
-            blocks=(),
         )
 
     def _finish_reason(self) -> FinishReason | None:
-        return "length" if self._evaluated == len(self._draws.masks) else None
+        return "length" if self._evaluated == len(self.draws.masks) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
@@ -28,10 +27,6 @@ class Lookahead:
         self._metric = parse_metric(self._settings.branch_confidence)
         self._auto_budget = AutoBudget(settings.branch_limit) if settings.num_branches == "auto" else None
         self._forks: list[Fork] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A metric is a closure, which pickle does not take; it is made anew."""
-        return Lookahead, (self._settings,), {"_auto_budget": self._auto_budget, "_forks": self._forks}
 
     @property
     def fills_last_mask(self) -> bool:

@@ -16,7 +16,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
@@ -27,17 +27,15 @@ from lopa_ray.protocol.plan import Plan, ScheduledRequest
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
+COUNTED = ("steps", "forwards", "finish_reason", "rule_steps")
+"""Public attributes that steps change."""
+
+PLANNED = ("_pending_plan", "_branches")
+"""All that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
+
 
 class RequestSession(ABC):
-    """One request, step by step."""
-
-    immutable_attributes: ClassVar[tuple[str, ...]] = (
-        *("prompt", "vocabulary", "max_len", "replay", "client", "priority"),
-    )
-    """Attributes that no step of a session changes."""
-
-    planned_attributes: ClassVar[tuple[str, ...]] = ("_pending_plan", "_branches")
-    """All that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
+    """One request, step by step. Steps change attributes with an underscore and those of `COUNTED`, and no others."""
 
     def __init__(self, prompt: Sequence[int], vocabulary: Vocabulary, max_new_tokens: int) -> None:
         """Without `max_new_tokens` the request is finished before its first step.
@@ -139,8 +137,8 @@ class RequestSession(ABC):
 
     def export_state(self) -> bytes:
         """All that steps have changed, for `with_state`; the same before and after the next step is planned."""
-        left_out = {*self.immutable_attributes, *self.planned_attributes}
-        return pickle.dumps({name: value for name, value in vars(self).items() if name not in left_out})
+        changed = (name for name in vars(self) if name.startswith("_") or name in COUNTED)
+        return pickle.dumps({name: getattr(self, name) for name in changed if name not in PLANNED})
 
     def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
         """This request in a state that it had later, or elsewhere; `replay` brings an empty cache there."""

@@ -22,7 +22,7 @@ class TraceBranch:
 
 @dataclass(frozen=True, slots=True)
 class TraceRuleStep:
-    """One step of the rule of filling. A step has one; with verified lookahead it may have several."""
+    """One application of the unmasking rule; a step of verified lookahead may have several."""
 
     branch: int | None
     """Index of the branch whose report the rule took; None: a report that an earlier step brought, or none."""
@@ -88,7 +88,7 @@ class GenerationResult:
     forwards: int
     """Branch evaluations, over all steps."""
     rule_steps: int
-    """Steps of the rule of filling: as many as `steps`, or more with verified lookahead."""
+    """Steps of the unmasking rule: as many as `steps`, or more with verified lookahead."""
     seconds: float
     """Wall-clock time from submission to the last step."""
     prompt_tokens: int

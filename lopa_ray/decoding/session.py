@@ -8,11 +8,12 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
+
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import branches_in_step
 from lopa_ray.decoding.given_tokens import GivenTokens, final_part, length_through_end
-from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.request_checks import (
     check_constraint,
     check_decoder,
@@ -21,7 +22,7 @@ from lopa_ray.decoding.request_checks import (
     check_holes_see,
 )
 from lopa_ray.decoding.request_session import RequestSession
-from lopa_ray.protocol.logit_changes import LogitChanges
+from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.outcome import FinishReason
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
@@ -34,11 +35,6 @@ SAMPLING_SETTINGS = [
 
 class DecodeSession(RequestSession):
     """One request's decoding. Subclasses hold the canvas and the rule that fills it."""
-
-    immutable_attributes: ClassVar[tuple[str, ...]] = (
-        *RequestSession.immutable_attributes,
-        *("settings", "constraint", "given", "logit_changes", "sampling_params", "end_token_ids"),
-    )
 
     denoises_canvases: ClassVar[bool] = False
     """Whether the decoder is for models whose canvases begin as random tokens, and not for models that fill masks."""
@@ -71,13 +67,35 @@ class DecodeSession(RequestSession):
         self.given = GivenTokens.of(settings, None) if given is None else given
         """The tokens of the answer that are decided before the first step."""
         check_given(self.given, settings, vocabulary, self.end_token_ids)
-        self.logit_changes = initial_logit_changes(settings, prompt, vocabulary)
+        self.logit_changes = self._initial_logit_changes()
         beginning = self.given.canvas(self.given.end, vocabulary.mask_token_id)
         check_constraint(constraint, self._constraint_state(beginning), settings, self.given)
         self._begin()
         if self.given.holes:
             first_hole = len(self.prompt) + self.given.holes[0].start
             check_holes_see(self.given, self._view_stop(first_hole) - len(self.prompt), settings)
+
+    def _initial_logit_changes(self) -> LogitChanges | None:
+        """The changes before anything is decided; None if the settings ask for none.
+
+        No penalty counts the tokens that end an answer: they fill the canvas after its end, and close the turns of a
+        chat in the prompt.
+        """
+        settings, vocabulary = self.settings, self.vocabulary
+        check_generated(settings.logit_bias, vocabulary, "logit_bias", "token ")
+        ending_ids = (vocabulary.eos_token_id, *vocabulary.stop_token_ids, *settings.stop_token_ids)
+        changes = LogitChanges(
+            settings.repetition_penalty,
+            settings.frequency_penalty,
+            settings.presence_penalty,
+            biased=pack_ids(settings.logit_bias),
+            biases=np.fromiter(settings.logit_bias.values(), np.float64).tobytes(),
+            uncounted_ids=(vocabulary.mask_token_id, *ending_ids),
+            prompt=b""
+            if settings.repetition_penalty == 1
+            else pack_ids(sorted({*self.prompt} - {*ending_ids})),
+        )
+        return changes if changes.has_penalties or changes.biased else None
 
     # What a decoder provides
 

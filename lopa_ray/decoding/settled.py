@@ -56,8 +56,7 @@ class SettledChoices:
         return settled
 
     def record(self, scores: Scores, *, filled: bool) -> None:
-        """Remember a report, and whether tokens were filled after it: if not, a next report that is alike shows
-        nothing."""
+        """Remember a report. If nothing was filled, an unchanged next report is no evidence."""
         if self._tolerance is None:
             return
         self._choices = {

@@ -8,13 +8,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, cast, overload
 
 from lopa_ray.decisions.answers import DecisionResult
+from lopa_ray.decisions.encoded_input import DecisionInput
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.decision_factory import (
     AnyQuestion,
     ChangedDecisions,
-    DecisionInput,
     DecisionTask,
     new_decision,
 )

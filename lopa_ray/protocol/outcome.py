@@ -61,12 +61,12 @@ class StepOutcome:
     """The branch from whose canvas the request goes on; with verified lookahead the last accepted one."""
     confidences: tuple[float, ...]
     """Branch confidence per evaluated branch; for a `LikelihoodSession` what each branch adds to the bound."""
-    adopted: tuple[Decision, ...]
+    adopted: tuple[Decision, ...] = ()
     """The winner's fill set beyond the anchor's, chosen by the pass before."""
-    rule_steps: tuple[RuleStep, ...]
-    canvas: tuple[int, ...]
+    rule_steps: tuple[RuleStep, ...] = ()
+    canvas: tuple[int, ...] = ()
     """Ids after the prompt, masks included, as they now stand."""
-    blocks: tuple[BlockView, ...]
+    blocks: tuple[BlockView, ...] = ()
     candidate_logprobs: tuple[tuple[float, ...], ...] = ()
     """Of a `DecisionSession`: for each branch the log-probabilities of its candidates, in nats; empty for others."""
     commit: Commit | None = None

@@ -125,6 +125,10 @@ class Plan:
     def max_branch_rows(self) -> int:
         return max(branch.stop for branch in self.branches) - self.start
 
+    def commit_of(self, branch: int) -> Commit:
+        """The commit of all that a branch has staged."""
+        return Commit(self.step, branch, self.branches[branch].to_stage, self.stage_shared)
+
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
         """The tokens that a scored position may get; None: any."""
         if not branch.bitmask_ids:

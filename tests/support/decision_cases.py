@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.decoding.answer_slot import AnswerSlot
-from lopa_ray.decoding.decision_session import DecisionSession, QuestionTokens
+from lopa_ray.decoding.decision_session import DecisionSession
+from lopa_ray.decoding.question_tokens import QuestionTokens
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.mask_predictor import MaskPredictor
@@ -32,7 +32,7 @@ def random_question(draw: random.Random, end_token_id: int) -> QuestionTokens:
     while len(values) < draw.randint(2, 5):
         values[tuple(draw.choices(range(8), k=draw.randint(1, 3)))] = None
     asked = tuple(draw.choices(range(100), k=draw.randint(1, 9)))
-    return QuestionTokens(asked, AnswerSlot.of([*values], end_token_id))
+    return QuestionTokens.of(asked, [*values], end_token_id)
 
 
 def decision(
@@ -62,7 +62,7 @@ def by_question(session: DecisionSession, logprobs: Logprobs) -> list[list[float
     """The log-likelihoods of each question's values."""
     at, values = 0, []
     for question in session.questions:
-        count = len(question.slot.candidates_by_prefix)
-        values.append(question.slot.log_likelihoods(logprobs[at : at + count]))
+        count = len(question.candidates_by_prefix)
+        values.append(question.log_likelihoods(logprobs[at : at + count]))
         at += count
     return values

@@ -46,7 +46,7 @@ class GroupMetrics:
             "kind",
         )
         self._rule_steps = metrics.counter(
-            "lopa_rule_steps", "Steps of the rule of filling in steps of requests."
+            "lopa_rule_steps", "Steps of the unmasking rule in steps of requests."
         )
         self._workers = metrics.gauge("lopa_workers", "Live branch workers.")
         self._client_waiting = metrics.gauge(

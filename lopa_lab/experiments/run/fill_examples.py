@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.filling_session import RuleBlock
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.decoding.verified.draft_tree import Draft, DraftTree
 from lopa_ray.decoding.verified.fill_model import FillModel, Floats, features, report_features
 from lopa_ray.decoding.verified.verified_session import VerifiedSession

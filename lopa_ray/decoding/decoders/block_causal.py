@@ -6,8 +6,10 @@ from __future__ import annotations
 from pydantic import Field
 
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.canvas import Canvas
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.planned_branch import Window
 from lopa_ray.protocol.plan import Branch, Segment
 
 
@@ -37,9 +39,8 @@ class BlockCausalSession(BlockwiseSession):
         self._cached_end = 0
         """End of what is in the cache, or staged for it."""
 
-    @property
-    def generated(self) -> list[int]:
-        return self._ids[len(self.prompt) : self._block.stop]
+    def _answer(self, canvas: Canvas) -> list[int]:
+        return canvas.ids[canvas.prompt_len : self._block.stop]
 
     @property
     def exhausted(self) -> bool:
@@ -60,9 +61,8 @@ class BlockCausalSession(BlockwiseSession):
         return self._block_at(position).stop
 
     def _segments(self, span: range) -> tuple[Segment, ...]:
-        stops: list[int] = []
-        while not stops or stops[-1] < span.stop:
-            stops.append(min(span.stop, self._block_at(stops[-1] if stops else span.start).stop))
+        first = self._block_at(span.start).stop
+        stops = (*range(first, span.stop, self.settings.block_size), span.stop)
         return tuple((stop, stop) for stop in stops)
 
     def lane_segments(self, start: int) -> tuple[Segment, ...]:

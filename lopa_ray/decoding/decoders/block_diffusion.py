@@ -19,14 +19,14 @@ from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
-from lopa_ray.decoding.decoders.blockwise import Window
-from lopa_ray.decoding.filling_rules import (
+from lopa_ray.decoding.planned_branch import Window
+from lopa_ray.decoding.settled import SettledSettings
+from lopa_ray.decoding.unmasking_rules import (
     even_fill_count,
     rank_by_score,
     select_above_threshold_or_count,
     select_within_entropy,
 )
-from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -126,7 +126,7 @@ class BlockDiffusionSession(BlockCausalSession):
     def _sub_block(self) -> range:
         """The part of the current block that calls fill: all of it, or the first sub-block that has masks."""
         block, size = self._block, self.settings.sub_block_size
-        masked = self._masked_positions(block)
+        masked = self._canvas.masked_positions(block)
         if size is None or not masked:
             return block
         start = masked[0] - (masked[0] - block.start) % size
@@ -137,7 +137,7 @@ class BlockDiffusionSession(BlockCausalSession):
         """Whether the coming call leaves K/V of all of the current block for others on its sub-block."""
         if not self.settings.sub_block_cache or self._cached_end < self._block.start:
             return False
-        return self._calls == 0 or self._ids[self._sub_block.start] == self.vocabulary.mask_token_id
+        return self._calls == 0 or self._canvas.is_masked(self._sub_block.start)
 
     def _window(self) -> Window:
         block, sub_block = self._block, self._sub_block
@@ -176,10 +176,10 @@ class BlockDiffusionSession(BlockCausalSession):
 
     def _end_step(self, branch: Branch) -> None:
         super()._end_step(branch)
-        if not self._masked_positions(branch.scored):
+        if not self._canvas.masked_positions(branch.scored):
             self._calls = 0  # the next call begins a sub-block
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:

@@ -4,7 +4,7 @@ canvas grows (`_may_grow`), in what a position sees and in where blocks begin.""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,13 +12,13 @@ from pydantic import Field
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.constraints.token_bitmasks import TokenBitmasks
 from lopa_ray.decoding.block_canvas import BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, Scores
-from lopa_ray.decoding.filling_rules import select_by_block
-from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch, RuleBlock
+from lopa_ray.decoding.filling_session import FillingSession
+from lopa_ray.decoding.planned_branch import Window
+from lopa_ray.decoding.unmasking_rules import RuleBlock, select_by_block
 from lopa_ray.protocol.outcome import BlockView
-from lopa_ray.protocol.plan import Branch, Fill, Plan, Segment
+from lopa_ray.protocol.plan import Branch, Fill, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
@@ -67,22 +67,18 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
     def _shares_staged(self) -> bool:
         return True
 
-    @property
-    def _scores_decided(self) -> bool:
-        return False
-
     def _begin(self) -> None:
         super()._begin()
         first, size, beginning = len(self.prompt), self.settings.block_size, self.given.beginning
         remainder = (len(beginning) + (first if self._tiled else 0)) % size
-        self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder, beginning)
-        while len(self._anchor) < first + self.given.end:
-            self._anchor.grow(size, self.max_len)
+        self._canvas = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder, beginning)
+        while len(self._canvas) < first + self.given.end:
+            self._canvas.grow(size, self.max_len)
         given = self.given.tokens.items()
-        self._set_tokens((first + at, token) for at, token in given if at >= len(beginning))
+        self._canvas.set_tokens((first + at, token) for at, token in given if at >= len(beginning))
 
     def _view_stop(self, position: int) -> int:
-        return next(block.stop for block in self._anchor.blocks if position < block.stop)
+        return next(block.stop for block in self._canvas.blocks if position < block.stop)
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
@@ -90,13 +86,9 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         return replace(super().sampling_params, top_k_first=self._tiled)
 
     @property
-    def generated(self) -> list[int]:
-        return self._anchor.generated
-
-    @property
     def exhausted(self) -> bool:
-        anchor = self._anchor
-        return not anchor.masks and not anchor.active and not self._has_room(anchor)
+        canvas = self._canvas
+        return not canvas.masks and not canvas.active and not self._has_room(canvas)
 
     def _has_room(self, canvas: BlockCanvas) -> bool:
         """Whether there is a next block, at some step: there are positions for it, and the answer has no end."""
@@ -112,54 +104,35 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     # Planning
 
-    def _planned_branch(self, fork: Fork) -> PlannedBranch[BlockCanvas]:
+    def _forked(self, fork: Fork) -> BlockCanvas:
         """A branch grows on its own: a fork may earn its next block a step before the anchor. Where blocks tile, a fork
         that decides all there is does not: it has nothing left to be unsure of, as in other decoders of these models.
         """
-        canvas = self._anchor.with_fills(fork.fills)
+        canvas = super()._forked(fork)
         is_decided = self._tiled and bool(fork.decisions) and not canvas.masks
         if not is_decided and self._has_room(canvas) and self._may_grow(canvas):
             canvas.grow(self.settings.block_size, self.max_len)
         canvas.mark_complete(self._complete_threshold)
-        return PlannedBranch(fork, canvas, self._constraint_state(canvas.generated))
+        return canvas
 
-    def _plan(self, num_branches: int) -> Plan:
-        forks = self._lookahead.next_branches(num_branches)
-        branches = self._branches = [self._planned_branch(fork) for fork in forks]
+    def _windows(self, canvases: Sequence[BlockCanvas]) -> Sequence[Window]:
         # The anchor alone decides which blocks are cached, so these are the same on every branch.
-        to_cache = [block for block in self._anchor.blocks if block.state is BlockState.TO_CACHE]
-        cacheable_end = self._anchor.cacheable_end
+        to_cache = [block for block in self._canvas.blocks if block.state is BlockState.TO_CACHE]
+        cacheable_end = self._canvas.cacheable_end
         start = to_cache[0].start if to_cache else cacheable_end
         # Tokens of the prompt in the answer's first block are not scored, and so not edited.
         first_scored = max(cacheable_end, len(self.prompt)) if self._scores_decided else cacheable_end
-        longest = max((branch.canvas for branch in branches), key=len)
-        bitmasks = TokenBitmasks()
-        return Plan(
-            step=self.steps + 1,
-            start=start,
-            canvas=tuple(self._anchor.ids[start:])
-            + (self.vocabulary.mask_token_id,) * (len(longest) - len(self._anchor)),
-            branches=tuple(
-                Branch(
-                    segments=self._segments(branch.canvas, start),
-                    scored=(scored := range(first_scored, len(branch.canvas))),
-                    fills=branch.fork.fills,
-                    to_stage=(range(start, cacheable_end),) if to_cache else (),
-                    bitmask_ids=bitmasks.add(
-                        branch.constraint_state, scored, scores_decided=self._scores_decided
-                    ),
-                    draw_key=self.draw_key,
-                )
-                for branch in branches
-            ),
-            cached=(range(start),) if start else (),
-            stage_shared=self._shares_staged,
-            logit_changes=self.step_logit_changes,
-            commit=self._commit,
-            sampling_params=self.sampling_params,
-            token_bitmasks=bitmasks.unique,
-            scores_decided=self._scores_decided,
-        )
+        return [
+            Window(
+                range(start, len(canvas)),
+                self._segments(canvas, start),
+                scored=range(first_scored, len(canvas)),
+                cached=(range(start),) if start else (),
+                to_stage=(range(start, cacheable_end),) if to_cache else (),
+                stage_shared=self._shares_staged,
+            )
+            for canvas in canvases
+        ]
 
     def _segments(self, canvas: BlockCanvas, start: int) -> tuple[Segment, ...]:
         """What the rows from `start` on see: their own block and those before it."""
@@ -172,21 +145,8 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     # Deciding
 
-    def _adopt(self, canvas: BlockCanvas) -> None:
-        self._anchor = canvas
-
-    def _filling_rule(self, scores: Scores) -> list[int]:
-        return select_by_block(self._anchor, scores, self.settings.confidence_threshold)
-
-    def _set_tokens(self, fills: Iterable[Fill]) -> None:
-        for position, token in fills:
-            self._anchor.fill(position, token)
-
-    def _copied(self, canvas: BlockCanvas) -> BlockCanvas:
-        return canvas.copy()
-
-    def _is_masked(self, position: int) -> bool:
-        return self._anchor.ids[position] == self.vocabulary.mask_token_id
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
+        return select_by_block(self._canvas, scores, self.settings.confidence_threshold)
 
     @property
     def _fills_last_mask(self) -> bool:
@@ -194,8 +154,8 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         return self._tiled and super()._fills_last_mask
 
     def _end_step(self, branch: Branch) -> None:
-        self._anchor.mark_cached()
-        self._anchor.mark_to_cache()
+        self._canvas.mark_cached()
+        self._canvas.mark_to_cache()
 
     # Drafts
 
@@ -203,18 +163,18 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         canvas = self._branches[0].canvas
         first = canvas.active[0]
         # A block that the planned step appends is part of the answer from the next step on.
-        is_new = len(canvas) > len(self._anchor)
+        is_new = len(canvas) > len(self._canvas)
         if is_new or first.masks <= sum(position < first.stop for position, _ in fills):
             return False
-        return not (self._has_room(canvas) and self._may_grow(canvas.with_fills(tuple(fills))))
+        return not (self._has_room(canvas) and self._may_grow(canvas.with_fills(fills)))
 
     def threshold_blocks(self, beyond: Collection[Fill] = ()) -> list[RuleBlock]:
         canvas = self._branches[0].canvas
         if beyond:
-            canvas = canvas.with_fills(tuple(beyond))
+            canvas = canvas.with_fills(beyond)
             canvas.mark_complete(self._complete_threshold)
         return [
-            RuleBlock(canvas.masked_positions(block), block.complete)
+            RuleBlock(canvas.masked_positions(block.span), block.complete)
             for block in canvas.active
             if block.masks
         ]
@@ -224,4 +184,4 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         return self._segments(self._branches[0].canvas, start)
 
     def block_views(self) -> tuple[BlockView, ...]:
-        return self._anchor.block_views()
+        return self._canvas.block_views()

@@ -16,9 +16,9 @@ from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
-from lopa_ray.decoding.filling_rules import select_leading
+from lopa_ray.decoding.unmasking_rules import select_leading
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.plan import Branch, Fill, Plan
+from lopa_ray.protocol.plan import Fill, Plan
 
 SURE = 0.9
 """A block ends with a call in which no position's most likely token is less probable. The published code fixes it."""
@@ -38,11 +38,8 @@ class DMaxSettings(EditedBlocksSettings):
 class DMaxSession(EditedBlocksSession):
     settings: DMaxSettings
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._begin_block()
-
-    def _begin_block(self) -> None:
+    def _begin_block_at(self, position: int) -> None:
+        super()._begin_block_at(position)
         self._probabilities: dict[Fill, float] = {}
         """The probabilities of tokens that calls on the current block have chosen, in the last call that did."""
         self._settles = False
@@ -56,9 +53,9 @@ class DMaxSession(EditedBlocksSession):
 
     @property
     def _block_is_final(self) -> bool:
-        return self._settles and not self._masked_positions(self._block)
+        return self._settles and not self._canvas.masked_positions(self._block)
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         return select_leading(scores, self.settings.confidence_threshold)
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
@@ -71,12 +68,6 @@ class DMaxSession(EditedBlocksSession):
             for position, score in scores.items()
         }
         return decisions
-
-    def _end_step(self, branch: Branch) -> None:
-        block = self._block
-        super()._end_step(branch)
-        if self._block != block:
-            self._begin_block()
 
     def _plan(self, num_branches: int) -> Plan:
         plan, weights = super()._plan(num_branches), self._probabilities

@@ -7,18 +7,16 @@ along.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import Scores, filter_by_constraint
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
-from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, edits, report_of_masks
-from lopa_ray.decoding.filling_session import PlannedBranch
+from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, edits
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.sampling_params import SamplingParams
-from lopa_ray.protocol.step_report import BranchReport
 
 
 class EditedBlocksSettings(BlockCausalSettings):
@@ -34,7 +32,12 @@ class EditedBlocksSession(BlockCausalSession):
 
     settings: EditedBlocksSettings
 
-    scores_decided = True
+    _scores_decided = True
+
+    @property
+    def _editing_threshold(self) -> float:
+        """A token is replaced by the most likely one if that has a probability above this: all, unless overridden."""
+        return -1.0
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
@@ -50,15 +53,6 @@ class EditedBlocksSession(BlockCausalSession):
     def editable(self) -> range:
         return range(0) if self._block_is_final else self._block_answer_span
 
-    def _report_of_masks(self, branch: PlannedBranch[list[int]], report: BranchReport) -> BranchReport:
-        return report_of_masks(report, branch.canvas, self.vocabulary.mask_token_id)
-
-    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        """What a call fills, then what it edits, as far as a constraint allows it."""
-        masked = {p: score for p, score in scores.items() if self._is_masked(p)}
-        filled = super().choose(masked, constraint_state)
-        return filled + filter_by_constraint(constraint_state, list(self._edits(scores)), scores)
-
-    def _edits(self, scores: Scores) -> Iterator[Decision]:
-        """What a call replaces by its scores: all that is not the most likely token."""
-        return edits(scores, self._ids, self.vocabulary.mask_token_id)
+    def _edits(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
+        replaced = [d for d in edits(scores, self._canvas) if d.probability > self._editing_threshold]
+        return filter_by_constraint(constraint_state, replaced, scores)

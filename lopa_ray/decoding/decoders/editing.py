@@ -3,7 +3,6 @@ enough, until a call without masks changes nothing or there were `max_post_steps
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -13,7 +12,7 @@ from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, EditedBlocksSettings
 from lopa_ray.decoding.edits import EditSettings
-from lopa_ray.decoding.filling_rules import select_above_threshold_or_count
+from lopa_ray.decoding.unmasking_rules import select_above_threshold_or_count
 from lopa_ray.protocol.outcome import Decision
 
 
@@ -52,9 +51,13 @@ class EditingSession(EditedBlocksSession):
     @property
     def _block_is_final(self) -> bool:
         ends = not self._changed or self._post_steps >= self.settings.max_post_steps
-        return ends and not self._masked_positions(self._block)
+        return ends and not self._canvas.masked_positions(self._block)
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    @property
+    def _editing_threshold(self) -> float:
+        return self.settings.editing_threshold
+
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         settings = self.settings
         return select_above_threshold_or_count(
             scores, settings.confidence_threshold, settings.num_to_transfer
@@ -62,13 +65,9 @@ class EditingSession(EditedBlocksSession):
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)
-        self._post_steps = 0 if any(self._is_masked(p) for p in scores) else self._post_steps + 1
+        self._post_steps = 0 if any(self._canvas.is_masked(p) for p in scores) else self._post_steps + 1
         self._changed = bool(decisions)
         return decisions
-
-    def _edits(self, scores: Scores) -> Iterator[Decision]:
-        threshold = self.settings.editing_threshold
-        return (decision for decision in super()._edits(scores) if decision.probability > threshold)
 
 
 EDITING = Decoder(

@@ -15,15 +15,15 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
-from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession, MaskedAnswerSettings
-from lopa_ray.decoding.filling_rules import (
+from lopa_ray.decoding.planned_branch import Window
+from lopa_ray.decoding.settled import SettledSettings
+from lopa_ray.decoding.unmasking_rules import (
     rank_by_score,
     select_above_threshold,
     select_by_factor,
     select_near_anchors,
 )
-from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.protocol.plan import Spans
 
 
@@ -94,7 +94,7 @@ class FastDllmSession(MaskedAnswerSession):
         input_span = self._block if self.settings.cache == "dual" else range(self._block.start, total)
         return Window(input_span, ((input_span.stop, total),), self._block, cached=self._cached_spans)
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         settings = self.settings
         first_only = self._decides_first_alone
         if first_only and self._calls == 0:

@@ -125,7 +125,7 @@ class JointSpeculationSession(DecodeSession):
             self._base = end + accepted[newest]
             self._drafts = self._drafted(reports[newest], accepted[newest] + 1)
         self._ids += [decision.token for decision in taken]
-        self._commit = Commit(plan.step, winner, plan.branches[winner].to_stage, plan.stage_shared)
+        self._commit = plan.commit_of(winner)
         return StepOutcome(
             step=plan.step,
             winner=winner,

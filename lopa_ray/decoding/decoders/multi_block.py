@@ -11,7 +11,7 @@ and the prompt has no step of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -22,11 +22,9 @@ from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Scores, filter_by_constraint
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
-from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, BlockEdits, EditSettings, edits, report_of_masks
-from lopa_ray.decoding.filling_session import PlannedBranch
+from lopa_ray.decoding.edits import REFUSED_WITH_EDITS, BlockEdits, EditSettings, edits
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.plan import Branch, Fill
-from lopa_ray.protocol.step_report import BranchReport
+from lopa_ray.protocol.plan import Branch
 
 
 class MultiBlockSettings(BlockParallelSettings, EditSettings):
@@ -73,10 +71,10 @@ class MultiBlockSession(BlockParallelSession):
 
     def _begin(self) -> None:
         super()._begin()
-        if len(self._anchor) > self._anchor.blocks[-1].stop:
+        if len(self._canvas) > self._canvas.blocks[-1].stop:
             # What is left of the prompt counts for the decision about the next block from the first step on.
-            self._anchor.grow(self.settings.block_size, self.max_len)
-        self._edits: dict[int, BlockEdits] = {}
+            self._canvas.grow(self.settings.block_size, self.max_len)
+        self._edited: dict[int, BlockEdits] = {}
         """Of the active blocks, by their starts; empty without edits."""
         self._last_start = -1
         """Start of the block that was the last one when the answer had an end: no block is appended behind it as long
@@ -94,8 +92,8 @@ class MultiBlockSession(BlockParallelSession):
 
     @property
     def editable(self) -> range:
-        active = self._anchor.active if self._scores_decided else []
-        return range(max(active[0].start, len(self.prompt)), len(self._anchor)) if active else range(0)
+        active = self._canvas.active if self._scores_decided else []
+        return range(max(active[0].start, len(self.prompt)), len(self._canvas)) if active else range(0)
 
     @property
     def step_limit(self) -> int:
@@ -118,32 +116,25 @@ class MultiBlockSession(BlockParallelSession):
         return has_place and self._is_stable(in_flight[-1]) and super()._may_grow(canvas)
 
     def _is_stable(self, block: Block) -> bool:
-        return self._edits.get(block.start, BlockEdits()).stability >= self.settings.stability_threshold
+        return self._edited.get(block.start, BlockEdits()).stability >= self.settings.stability_threshold
 
     # Edits
 
-    def _report_of_masks(self, branch: PlannedBranch[BlockCanvas], report: BranchReport) -> BranchReport:
-        if not self._scores_decided:
-            return report
-        return report_of_masks(report, branch.canvas.ids, self.vocabulary.mask_token_id)
-
-    def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        """What a step fills, then what it edits block by block, as far as a constraint allows it."""
-        masked = {p: score for p, score in scores.items() if self._is_masked(p)}
-        decisions = super().choose(masked, constraint_state)
+    def _edits(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
+        """The edits of each block in flight, as far as a constraint allows them."""
+        decisions: list[Decision] = []
         threshold, most = self.settings.editing_threshold, self.settings.max_post_steps
         if threshold is None:
             return decisions
-        ids, mask = self._anchor.ids, self.vocabulary.mask_token_id
-        before, self._edits = self._edits, {}
-        for block in self._anchor.active:
+        before, self._edited = self._edited, {}
+        for block in self._canvas.active:
             in_block = {p: score for p, score in scores.items() if block.start <= p < block.stop}
-            others, size = list(edits(in_block, ids, mask)), len(in_block) - block.masks
+            others, size = list(edits(in_block, self._canvas)), len(in_block) - block.masks
             last = before.get(block.start, BlockEdits())
             post_steps = last.post_steps + (not block.masks)
             replaced = [decision for decision in others if decision.probability > threshold]
             made = filter_by_constraint(constraint_state, replaced, scores) if post_steps <= most else []
-            self._edits[block.start] = BlockEdits(
+            self._edited[block.start] = BlockEdits(
                 steps=last.steps + 1,
                 post_steps=post_steps,
                 changed=bool(block.masks or made),
@@ -158,15 +149,10 @@ class MultiBlockSession(BlockParallelSession):
         is_early = left.post_steps <= most and left.steps < self.settings.block_size + most
         return left.changed and is_early
 
-    def _set_tokens(self, fills: Iterable[Fill]) -> None:
-        for position, token in fills:
-            set_token = self._anchor.fill if self._is_masked(position) else self._anchor.edit
-            set_token(position, token)
-
     def _end_step(self, branch: Branch) -> None:
-        self._anchor.mark_cached()
-        self._anchor.mark_to_cache({at for at, left in self._edits.items() if self._may_be_edited(left)})
-        in_flight = _in_flight(self._anchor)
+        self._canvas.mark_cached()
+        self._canvas.mark_to_cache({at for at, left in self._edited.items() if self._may_be_edited(left)})
+        in_flight = _in_flight(self._canvas)
         if self._marks_last and in_flight and self.has_ended(self.generated):
             self._last_start = in_flight[-1].start
             self._marks_last = len(in_flight) < self.settings.max_blocks

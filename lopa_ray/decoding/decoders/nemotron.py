@@ -21,10 +21,10 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_causal import BlockCausalSession, BlockCausalSettings
-from lopa_ray.decoding.decoders.blockwise import Window
-from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold
 from lopa_ray.decoding.given_tokens import GivenTokens
+from lopa_ray.decoding.planned_branch import Window
 from lopa_ray.decoding.request_checks import check_generated
+from lopa_ray.decoding.unmasking_rules import rank_by_score, select_above_threshold
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -137,7 +137,7 @@ class NemotronSession(BlockCausalSession):
         start, block, causal = self._cached_end, self._block, self.settings.causal_context
         if not self._stores:
             return super()._window()
-        has_seed = causal and self._end_of_thinking != block.start and self._is_masked(block.start)
+        has_seed = causal and self._end_of_thinking != block.start and self._canvas.is_masked(block.start)
         # The seed's own row is fed for its score alone: the row in front of it decides.
         span = range(start, block.start + has_seed)
         return Window(
@@ -156,7 +156,7 @@ class NemotronSession(BlockCausalSession):
         first, block, most = len(self.prompt), self._block, self.settings.max_thinking_tokens
         if most is None or block.stop - first <= most:
             return None
-        if self.settings.end_think_token_id in self._ids[first : block.start]:
+        if self.settings.end_think_token_id in self._canvas.ids[first : block.start]:
             return None
         return max(block.start, first + most)
 
@@ -167,7 +167,7 @@ class NemotronSession(BlockCausalSession):
             decisions.append(Decision(position, token, probability=1.0, logprob=0.0, top_logprobs=()))
         return decisions
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         threshold = self.settings.confidence_threshold
         if threshold is None:
             return rank_by_score(scores)[:1]

@@ -93,8 +93,6 @@ class RenoisingSession(DecodeSession):
 
     denoises_canvases = True
 
-    immutable_attributes: ClassVar[tuple[str, ...]] = (*DecodeSession.immutable_attributes, "noise")
-
     def _begin(self) -> None:
         self.noise = SeededNoise(self.settings.seed, self.vocabulary.size)
         self._answer: list[int] = []
@@ -192,7 +190,7 @@ class RenoisingSession(DecodeSession):
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         (report,) = reports
-        self._commit = Commit(plan.step, 0, plan.branches[0].to_stage, plan.stage_shared)
+        self._commit = plan.commit_of(0)
         rule_steps: tuple[RuleStep, ...] = ()
         confidence = 0.0
         if plan.encodes:

@@ -19,12 +19,14 @@ from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import BranchSettings
 from lopa_ray.decoding.branching import Scores
+from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.decoding.decoder import Decoder
-from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
 from lopa_ray.decoding.decoders.joint_speculation import JointSpeculationSession, taken_views
 from lopa_ray.decoding.edits import PENALTIES
-from lopa_ray.decoding.filling_rules import select_above_threshold
+from lopa_ray.decoding.planned_branch import Window
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.unmasking_rules import select_above_threshold
 from lopa_ray.protocol.outcome import BlockView, Decision
 from lopa_ray.protocol.plan import Branch, Plan
 
@@ -107,10 +109,9 @@ class SelfSpeculationSession(BlockwiseSession):
         """The same for all calls, so that drawn tokens depend on what is in front of them alone."""
         return 1 if self.settings.temperature > 0 else 0
 
-    @property
-    def generated(self) -> list[int]:
-        """Ids after the prompt that were taken. Masks behind them are no part of the canvas, as drafts are none."""
-        return self._ids[len(self.prompt) : self._block.start]
+    def _answer(self, canvas: Canvas) -> list[int]:
+        """The tokens that were taken. Masks and drafts are no part of the answer."""
+        return canvas.ids[canvas.prompt_len : self._block.start]
 
     @property
     def exhausted(self) -> bool:
@@ -147,7 +148,7 @@ class SelfSpeculationSession(BlockwiseSession):
         """Nothing by a call that drafts; else all tokens up to the first that differs from its draft, or ends the
         answer."""
         if self._drafts_more:
-            drafted = (scores[p].decision.fill for p in self._filling_rule(scores))
+            drafted = (scores[p].decision.fill for p in self._unmasking_rule(scores))
             self._drafts = {**self._drafts, **dict(drafted)}
             return []
         taken: list[Decision] = []
@@ -158,16 +159,16 @@ class SelfSpeculationSession(BlockwiseSession):
                 break
         return taken
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         return select_above_threshold(scores, self.settings.confidence_threshold)
 
     def _end_step(self, branch: Branch) -> None:
         """Behind a verifying call the next block begins; its first input is the last token that was taken."""
         if branch.to_stage:
-            masked = self._masked_positions(self._block)
+            masked = self._canvas.masked_positions(self._block)
             end = masked[0] if masked else self._block.stop
             self._cached_end, self._drafts = end - 1, {}
-            has_ended = self._ids[end - 1] in self.end_token_ids
+            has_ended = self._canvas.ids[end - 1] in self.end_token_ids
             self._block = range(end, end) if has_ended else self._block_at(end)
 
     def block_views(self) -> tuple[BlockView, ...]:

@@ -15,8 +15,10 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.decoding.decoder import Decoder
-from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.decoding.filling_rules import (
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.planned_branch import Window
+from lopa_ray.decoding.unmasking_rules import (
     dream_fill_counts,
     dream_fill_fractions,
     even_fill_count,
@@ -24,7 +26,6 @@ from lopa_ray.decoding.filling_rules import (
     sample_by_score,
     sample_independently,
 )
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 MAX_STEPS = 2**16
@@ -136,7 +137,7 @@ class VanillaSession(MaskedAnswerSession):
         sampling_params = super().sampling_params
         return replace(sampling_params, precision="float16") if self._uses_dream_sampler else sampling_params
 
-    def _filling_rule(self, scores: Scores) -> list[int]:
+    def _unmasking_rule(self, scores: Scores) -> list[int]:
         settings, step = self.settings, self.rule_steps + 1
         if settings.remasking == "origin":
             fractions = dream_fill_fractions(self._block_steps, settings.eps)

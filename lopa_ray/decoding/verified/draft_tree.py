@@ -67,7 +67,7 @@ class Draft:
     def after(self, fills: Sequence[Fill], all_fills: frozenset[Fill], probability: float) -> Draft | None:
         """The next state that scores positions, if the rule fills these here; None if there is none.
 
-        Where the window stays, it is described without a session. Should that be wrong, its branch is of no use.
+        If the window does not change, no session is copied. A wrong guess only wastes the branch.
         """
         base, beyond = self.base, (*self.beyond, *fills)
         answer = base.answer_in_window(beyond)

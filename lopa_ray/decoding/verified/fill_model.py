@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.decoding.filling_session import RuleBlock
+from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState
 from lopa_ray.protocol.plan import Fill
 

@@ -127,7 +127,8 @@ class VerifiedSession(DecodeSession):
             rule_steps.append(RuleStep(state.branch, tuple(filled)))
             winner = winner if state.branch is None else state.branch
             if self._rule.plan().branches[0].to_stage:
-                commit = _commit_of(plan, state)
+                assert state.branch is not None
+                commit = plan.commit_of(state.branch)
             fills = [decision.fill for decision in filled]
             self._rule.finish_rule_step(fills)
             self._states.move(fills)
@@ -136,8 +137,9 @@ class VerifiedSession(DecodeSession):
                 break
             state = following
             if is_behind_caching:
+                assert state.branch is not None
                 rule_steps.append(RuleStep(None, ()))
-                commit = _commit_of(plan, state)
+                commit = plan.commit_of(state.branch)
         self._commit = commit
         positions = {decision.position for rule_step in rule_steps for decision in rule_step.filled}
         committed = commit is not None and not self._rule.exact_cache
@@ -181,8 +183,8 @@ class VerifiedSession(DecodeSession):
         return []
 
     def _next_state(self) -> tuple[EvaluatedState | None, bool]:
-        """The evaluated state that the rule is in now; None if the forward has none, or the request ends. True: it is
-        behind a step that only caches, which a branch has done that feeds the same rows and more."""
+        """The evaluated state that the rule is in now; None if the forward has none, or the request ends. True if a
+        caching-only step comes first and an evaluated branch has already computed its rows."""
         rule = self._rule
         if rule.finished or rule.steps >= rule.step_limit:
             return None, False
@@ -223,11 +225,6 @@ class VerifiedSession(DecodeSession):
         session._rule = self._rule.with_state(of_rule, ())
         session._drafts = []
         return session
-
-
-def _commit_of(plan: Plan, state: EvaluatedState) -> Commit:
-    assert state.branch is not None
-    return Commit(plan.step, state.branch, plan.branches[state.branch].to_stage, plan.stage_shared)
 
 
 def _is_sure(score: PositionScore | None, token: int, acceptance: float) -> bool:

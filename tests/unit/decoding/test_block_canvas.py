@@ -17,7 +17,7 @@ def canvas(blocks: list[list[int]], prompt: int = 2) -> BlockCanvas:
         filled.grow(len(ids), 1000)
         for offset, token in enumerate(ids):
             if token != MASK:
-                filled.fill(start + offset, token)
+                filled.set_tokens([(start + offset, token)])
     return filled
 
 
@@ -32,31 +32,18 @@ def test_the_prompt_is_a_block_that_waits_to_be_cached():
     assert states(filled) == "c"
 
 
-def test_a_decided_position_is_never_filled_again():
-    filled = canvas([[MASK, 5]])
-    filled.fill(2, 4)
-    assert filled.generated == [4, 5]
-    for position in (0, 2, 3):
-        with pytest.raises(ValueError, match=f"position {position} already"):
-            filled.fill(position, 6)
-    assert filled.ids == [1, 1, 4, 5]
-    assert filled.masks == 0
-
-
 def test_masks_are_counted_per_block():
     filled = canvas([[MASK, 5, MASK], [MASK, MASK]])
     assert [block.masks for block in filled.blocks] == [0, 2, 2]
-    assert [filled.masked_positions(block) for block in filled.blocks] == [[], [2, 4], [5, 6]]
+    assert [filled.masked_positions(block.span) for block in filled.blocks] == [[], [2, 4], [5, 6]]
     assert filled.blocks[1].decided_fraction == pytest.approx(1 / 3)
 
 
-def test_only_a_decided_token_is_edited_and_its_block_waits_where_it_may_be_edited_again():
+def test_an_edit_leaves_masks_as_they_are_and_its_block_waits_where_it_may_be_edited_again():
     edited = canvas([[3, 4], [5, MASK]])
-    edited.edit(2, 7)
+    edited.set_tokens([(2, 7)])
     assert edited.generated == [7, 4, 5, MASK]
     assert edited.masks == 1
-    with pytest.raises(ValueError, match="position 5 is masked"):
-        edited.edit(5, 7)
     edited.mark_to_cache({2})
     assert states(edited) == "taa"
     edited.mark_to_cache()
@@ -86,7 +73,7 @@ def test_a_block_settles_only_behind_settled_ones():
     filled.mark_to_cache()
     assert (states(filled), filled.cacheable_end) == ("taaa", 2)
     filled.mark_cached()
-    filled.fill(3, 3)
+    filled.set_tokens([(3, 3)])
     assert states(filled) == "caaa"
     filled.mark_to_cache()
     assert (states(filled), filled.cacheable_end) == ("cttt", 8)
@@ -99,7 +86,7 @@ def test_a_block_settles_only_behind_settled_ones():
 def test_a_fork_is_independent():
     filled = canvas([[MASK, MASK]])
     copied = filled.with_fills(((3, 7),))
-    copied.fill(2, 6)
+    copied.set_tokens([(2, 6)])
     copied.mark_to_cache()
     copied.grow(2, 1000)
     assert (filled.generated, filled.masks, states(filled)) == ([MASK, MASK], 2, "ta")
@@ -110,7 +97,7 @@ def test_a_fork_is_independent():
 def test_views_are_frozen_copies():
     filled = canvas([[MASK, 3]])
     view = filled.block_views()[1]
-    filled.fill(2, 3)
+    filled.set_tokens([(2, 3)])
     filled.mark_to_cache()
     assert (view.start, view.stop, view.state, view.masks, view.complete) == (2, 4, "active", 1, False)
     assert filled.blocks[1].state is BlockState.TO_CACHE

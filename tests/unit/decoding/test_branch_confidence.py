@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 from hypothesis import given, strategies as st
@@ -26,39 +27,44 @@ SCORES = st.lists(st.floats(-5, 1), min_size=1, max_size=20)
 
 def test_metrics_by_hand():
     scores = [0.5, 0.1, 0.9, 0.3]
-    assert mean()(scores) == pytest.approx(0.45)
-    assert bottom(0.5)(scores) == pytest.approx(0.2)
-    assert bottom(0.74)(scores) == pytest.approx(0.2)  # floor(2.96)
-    assert bottom(0.75)(scores) == pytest.approx(0.3)
-    assert bottom(0.0)(scores) == 0.1  # at least one
-    assert bottom(1.0)(scores) == mean()(scores)
+    assert mean(scores) == pytest.approx(0.45)
+    assert bottom(scores, 0.5) == pytest.approx(0.2)
+    assert bottom(scores, 0.74) == pytest.approx(0.2)  # floor(2.96)
+    assert bottom(scores, 0.75) == pytest.approx(0.3)
+    assert bottom(scores, 0.0) == 0.1  # at least one
+    assert bottom(scores, 1.0) == mean(scores)
 
 
 def test_metrics_that_see_order_by_hand():
     scores = [0.5, 0.1, 0.9, 0.3]
-    assert window(2, 0)(scores) == pytest.approx(0.3)  # 0.3, 0.5, 0.6
-    assert window(2, 0.67)(scores) == pytest.approx(0.4)  # the lowest two
-    assert window(9)(scores) == pytest.approx(0.45)  # fewer scores than the window
-    assert segment(2)(scores) == pytest.approx(0.3)  # 0.3 and 0.6
-    assert segment(3)(scores) == pytest.approx(0.1)  # 0.5, 0.1 and 0.6
-    assert segment(9)(scores) == 0.1
+    assert window(scores, 2, 0) == pytest.approx(0.3)  # 0.3, 0.5, 0.6
+    assert window(scores, 2, 0.67) == pytest.approx(0.4)  # the lowest two
+    assert window(scores, 9) == pytest.approx(0.45)  # fewer scores than the window
+    assert segment(scores, 2) == pytest.approx(0.3)  # 0.3 and 0.6
+    assert segment(scores, 3) == pytest.approx(0.1)  # 0.5, 0.1 and 0.6
+    assert segment(scores, 9) == 0.1
 
 
 def test_metrics_that_multiply_by_hand():
     scores = [0.5, 0.1, 0.9, 0.3]
-    assert product()(scores) == pytest.approx(0.0135)
-    assert geometric()(scores) == pytest.approx(0.0135**0.25)
-    assert length_corrected(0)(scores) == pytest.approx(math.log(0.0135))
-    assert length_corrected(1)(scores) == pytest.approx(math.log(0.0135) / 4)
-    assert length_corrected(0.5)(scores) == pytest.approx(math.log(0.0135) / 2)
-    for metric in (product(), geometric(), length_corrected(0.5)):
+    assert product(scores) == pytest.approx(0.0135)
+    assert geometric(scores) == pytest.approx(0.0135**0.25)
+    assert length_corrected(scores, 0) == pytest.approx(math.log(0.0135))
+    assert length_corrected(scores, 1) == pytest.approx(math.log(0.0135) / 4)
+    assert length_corrected(scores, 0.5) == pytest.approx(math.log(0.0135) / 2)
+    for metric in (product, geometric, partial(length_corrected, alpha=0.5)):
         assert metric([1.0, 0.0]) < metric([1.0, 1e-9]) < metric([1.0, 1.0]) <= NO_MASKS_CONFIDENCE
 
 
 @given(SCORES, st.integers(1, 30), st.floats(0, 1))
 def test_every_metric_rises_with_every_score(scores, size, ratio):
     better = [score + 0.01 for score in scores]
-    for metric in (mean(), bottom(ratio), window(size, ratio), segment(size)):
+    for metric in (
+        mean,
+        partial(bottom, ratio=ratio),
+        partial(window, size=size, ratio=ratio),
+        partial(segment, count=size),
+    ):
         assert metric(better) > metric(scores)
         assert min(scores) - 1e-9 <= metric(scores) <= max(scores) + 1e-9
 
@@ -66,9 +72,9 @@ def test_every_metric_rises_with_every_score(scores, size, ratio):
 @given(SCORES, st.floats(0, 1), st.randoms(use_true_random=False))
 def test_metrics_do_not_depend_on_the_order(scores, ratio, random):
     mixed = random.sample(scores, len(scores))
-    for metric in (mean(), bottom(ratio)):
+    for metric in (mean, partial(bottom, ratio=ratio)):
         assert metric(mixed) == metric(scores)
-    assert min(scores) - 1e-9 <= bottom(ratio)(scores) <= mean()(scores) + 1e-9
+    assert min(scores) - 1e-9 <= bottom(scores, ratio) <= mean(scores) + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_wrong_metrics(text):
 
 
 def test_another_metric_is_one_function(monkeypatch):
-    monkeypatch.setitem(METRICS, "lowest", lambda: min)
+    monkeypatch.setitem(METRICS, "lowest", lambda scores: min(scores))
     assert parse_metric("lowest")([0.4, 0.2]) == 0.2
     assert LopaSettings(branch_confidence="lowest").branch_confidence == "lowest"
 

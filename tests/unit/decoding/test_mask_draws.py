@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from lopa_ray.decoding.mask_draws import MaskDraws, draw_key, num_masked_of_draws
+from lopa_ray.decoding.likelihood_session import MaskDraws, draw_key, num_masked_of_draws
 
 KEYS = range(4000)
 

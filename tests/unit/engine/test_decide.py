@@ -35,6 +35,7 @@ from lopa_ray.decisions.encoded_input import EncodedInput
 from lopa_ray.decisions.questions import Question
 from lopa_ray.engine.decision_factory import new_decision
 from lopa_ray.errors import CheckpointError
+from lopa_ray.text.decision_prompt import DecisionQuestion
 from support.thread_tensor_parallel import engine_in_two_shards
 from support.tiny_model import CANVAS_MODEL, tiny_engine
 
@@ -101,9 +102,11 @@ def test_messages_and_a_text_are_inputs(engine: LocalEngine) -> None:
 def test_a_question_stands_behind_the_input_as_in_training(engine: LocalEngine) -> None:
     tokenizer = engine.tokenizer
     assert tokenizer is not None
-    encoded = EncodedInput(tokenizer, [{"role": "user", "content": INPUT}])
+    encoded = EncodedInput(tokenizer, INPUT, engine.vocabulary)
     assert tokenizer.decode(encoded.ids, False) == f"<|im_start|>user\n{INPUT}<|im_end|>\n"
-    asked = tokenizer.decode(encoded.question_ids("Why?"), False)
+    asked = tokenizer.decode(
+        encoded.question("questions[0]", DecisionQuestion("Why?", ("yes",)), 512).asked, False
+    )
     assert asked == "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 
 

@@ -14,8 +14,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.likelihood_session import LikelihoodSession
-from lopa_ray.decoding.mask_draws import MaskDraws, draw_key
+from lopa_ray.decoding.likelihood_session import LikelihoodSession, MaskDraws, draw_key
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods

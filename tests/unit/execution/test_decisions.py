@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.decoding.answer_slot import AnswerSlot
-from lopa_ray.decoding.decision_session import DecisionSession, QuestionTokens
+from lopa_ray.decoding.decision_session import DecisionSession
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.decoding.question_tokens import QuestionTokens
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.scheduling.journal import Journal
@@ -51,14 +51,14 @@ def direct(
     """The chain of each value, by one forward per token of each value over all logits."""
     values = []
     begin = 0 if joint else attention.stored_end(len(prompt))
-    for value in question.slot.values:
+    for value in question.values:
         total = 0.0
         for at, token in enumerate(value):
             if begin:
                 causal = attention.kind == "causal"
                 segments = None if causal else attention.segments(0, begin, begin)
                 runner.logits(prompt[:begin], segments=segments, to_stage=(range(begin),), causal=causal)
-            slot = [*value[:at], *[runner.vocabulary.mask_token_id] * (question.slot.length - at)]
+            slot = [*value[:at], *[runner.vocabulary.mask_token_id] * (question.slot_length - at)]
             ids = [*prompt[begin:], *question.asked, *slot]
             asked_stop = len(prompt) + len(question.asked)
             segments = attention.segments(begin, asked_stop, begin + len(ids))
@@ -82,7 +82,7 @@ def test_values_are_chains_of_full_logits(name: str, joint: bool) -> None:
 
 def test_one_token_is_the_models_marginal() -> None:
     model = load_tiny_model("llada-tiny-3l")
-    question = QuestionTokens((4, 9), AnswerSlot.of([[token] for token in range(127)], EOS))
+    question = QuestionTokens.of((4, 9), [[token] for token in range(127)], EOS)
     session = decision(model, PROMPT, [question], PromptAttention(), joint=True)
     ((values,),) = [alone(session, "llada-tiny-3l")]
     assert torch.tensor(values).exp().sum().item() == pytest.approx(1, abs=1e-5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.decoding.answer_slot import AnswerSlot
-from lopa_ray.decoding.decision_session import DecisionSession, QuestionTokens
+from lopa_ray.decoding.decision_session import DecisionSession
+from lopa_ray.decoding.question_tokens import QuestionTokens
 from lopa_ray.errors import PromptError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
@@ -14,8 +14,8 @@ from support.fake_model import VOCABULARY
 from support.step_tables import EOS, M, Step, check_steps
 
 FULL = PromptAttention()
-YES_NO = QuestionTokens((5, 6), AnswerSlot.of([[20], [21]], EOS))
-TWO_LONG = QuestionTokens((7,), AnswerSlot.of([[30], [30, 31]], EOS))
+YES_NO = QuestionTokens.of((5, 6), [[20], [21]], EOS)
+TWO_LONG = QuestionTokens.of((7,), [[30], [30, 31]], EOS)
 
 
 def outcome(step: int, logprobs: tuple[tuple[float, ...], ...], *, last: bool = False) -> StepOutcome:
@@ -23,10 +23,6 @@ def outcome(step: int, logprobs: tuple[tuple[float, ...], ...], *, last: bool = 
         step=step,
         winner=0,
         confidences=tuple(map(max, logprobs)) or (0.0,),
-        adopted=(),
-        rule_steps=(),
-        canvas=(),
-        blocks=(),
         candidate_logprobs=logprobs,
         finish_reason="stop" if last else None,
     )
@@ -135,7 +131,7 @@ def test_a_causal_input_is_followed_by_a_causal_question() -> None:
 
 @pytest.mark.parametrize("token", [M, 50, -1])
 def test_wrong_tokens_are_refused(token: int) -> None:
-    wrong = (QuestionTokens((5, token), YES_NO.slot), QuestionTokens((5,), AnswerSlot(((token,),))))
+    wrong = (QuestionTokens((5, token), YES_NO.values), QuestionTokens((5,), ((token,),)))
     for question in wrong:
         with pytest.raises(PromptError, match="question 1"):
             DecisionSession([1], [YES_NO, question], VOCABULARY, attention=FULL)
@@ -147,4 +143,4 @@ def test_nothing_to_ask_is_refused() -> None:
     with pytest.raises(PromptError, match="questions"):
         DecisionSession([1], [], VOCABULARY, attention=FULL)
     with pytest.raises(PromptError, match="empty"):
-        DecisionSession([1], [QuestionTokens((), YES_NO.slot)], VOCABULARY, attention=FULL)
+        DecisionSession([1], [QuestionTokens((), YES_NO.values)], VOCABULARY, attention=FULL)

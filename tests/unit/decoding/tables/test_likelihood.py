@@ -21,10 +21,6 @@ def test_a_target_of_one_token_takes_one_forward() -> None:
                 step=1,
                 winner=0,
                 confidences=(-0.5,),  # the token's log-probability
-                adopted=(),
-                rule_steps=(),
-                canvas=(M,),
-                blocks=(),
                 finish_reason="length",
             ),
         )
@@ -52,10 +48,6 @@ def test_two_draws_of_two_tokens_mask_one_of_them_and_both() -> None:
                 step=1,
                 winner=0,
                 confidences=(-0.5, -0.625),
-                adopted=(),
-                rule_steps=(),
-                canvas=(M, M),
-                blocks=(),
                 finish_reason="length",
             ),
         )

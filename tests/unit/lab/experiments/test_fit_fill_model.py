@@ -27,7 +27,7 @@ from lopa_lab.experiments.run.fit_fill_model import (
 from lopa_lab.experiments.run.setup import FIT_SEED
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.decoding.decoders.lopa import LopaSettings
-from lopa_ray.decoding.filling_session import RuleBlock
+from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState
 from lopa_ray.decoding.verified.fill_model import FillModel, features, report_features
 from lopa_ray.engine.config import Config

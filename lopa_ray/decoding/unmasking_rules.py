@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,15 @@ from lopa_ray.protocol.keyed_random import keyed_uniform
 
 POSITION_SEED = 0x5EED
 """Keeps draws of positions apart from draws of tokens, which share a request's seed."""
+
+
+class RuleBlock(NamedTuple):
+    """Masked positions among which a rule fills those that pass its threshold."""
+
+    positions: list[int]
+    """Ascending."""
+    complete: bool
+    """Whether it fills the best-ranked position where none passes."""
 
 
 def rank_by_score(scores: Scores) -> list[int]:
@@ -60,7 +70,7 @@ def select_by_block(canvas: BlockCanvas, scores: Scores, threshold: float) -> li
     ranked (LoPA, section 3; D2F, section 4.3)."""
     positions: list[int] = []
     for block in canvas.active:
-        masked = canvas.masked_positions(block)
+        masked = canvas.masked_positions(block.span)
         chosen = [p for p in masked if scores[p].probability > threshold]
         if not chosen and masked and block.complete:
             chosen = [max(masked, key=lambda p: scores[p].score)]

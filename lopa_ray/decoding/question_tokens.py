@@ -1,4 +1,4 @@
-"""AnswerSlot: the masked positions that answer a question, and the log-likelihood of each value that may stand there.
+"""QuestionTokens: a question, and the masked positions behind it that answer it, its slot.
 
 The slot is as long as the longest value; a token that ends answers closes shorter ones. A value's log-likelihood is Σ
 over its tokens log p(token | the value's earlier tokens filled in, the rest of the slot masked). All prefixes are known
@@ -14,14 +14,17 @@ from lopa_ray.errors import PromptError
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerSlot:
-    """The tokens of a question's values, each as it stands in the slot."""
+class QuestionTokens:
+    """A question in token ids."""
 
+    asked: tuple[int, ...]
+    """The tokens between the input and the slot, at least one."""
     values: tuple[tuple[int, ...], ...]
+    """Each value as it stands in the slot."""
 
     @classmethod
-    def of(cls, values: Sequence[Sequence[int]], end_token_id: int) -> AnswerSlot:
-        """The slot of values, given by their token ids. Raises PromptError for no value, an empty one, or two alike."""
+    def of(cls, asked: Sequence[int], values: Sequence[Sequence[int]], end_token_id: int) -> QuestionTokens:
+        """Raises PromptError for no value, an empty one, or two alike."""
         if not values or not all(values):
             raise PromptError(
                 "a question needs values, and each of them at least one token; add what is missing"
@@ -30,11 +33,15 @@ class AnswerSlot:
         closed = tuple((*value, end_token_id)[:length] for value in values)
         if len(set(closed)) < len(closed):
             raise PromptError("two values of a question have the same tokens; change one of them")
-        return cls(closed)
+        return cls(tuple(asked), closed)
+
+    @property
+    def slot_length(self) -> int:
+        return max(map(len, self.values))
 
     @property
     def length(self) -> int:
-        return max(map(len, self.values))
+        return len(self.asked) + self.slot_length
 
     @property
     def candidates_by_prefix(self) -> dict[tuple[int, ...], tuple[int, ...]]:
@@ -47,10 +54,8 @@ class AnswerSlot:
 
     def log_likelihoods(self, logprobs: Sequence[Sequence[float]]) -> list[float]:
         """The log-likelihood of each value in nats, by the log-probabilities of each prefix' candidates, in order."""
+        pairs = zip(self.candidates_by_prefix.items(), logprobs, strict=True)
         by_prefix = {
-            prefix: dict(zip(candidates, of_prefix, strict=True))
-            for (prefix, candidates), of_prefix in zip(
-                self.candidates_by_prefix.items(), logprobs, strict=True
-            )
+            prefix: dict(zip(candidates, of_prefix, strict=True)) for (prefix, candidates), of_prefix in pairs
         }
         return [sum(by_prefix[value[:at]][token] for at, token in enumerate(value)) for value in self.values]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from lopa_ray.decoding.answer_slot import AnswerSlot
+from lopa_ray.decoding.question_tokens import QuestionTokens
 from lopa_ray.errors import PromptError
 
 END = 48
 
 
 def test_an_end_token_closes_values_shorter_than_the_longest() -> None:
-    slot = AnswerSlot.of([[1], [1, 2, 3], [4, 5]], END)
-    assert slot.values == ((1, END), (1, 2, 3), (4, 5, END)) and slot.length == 3
+    slot = QuestionTokens.of((9,), [[1], [1, 2, 3], [4, 5]], END)
+    assert slot.values == ((1, END), (1, 2, 3), (4, 5, END)) and slot.slot_length == 3
 
 
 def test_each_distinct_prefix_has_the_tokens_that_follow_it() -> None:
-    slot = AnswerSlot.of([[1], [1, 2, 3], [4, 5], [1, 2, 6]], END)
+    slot = QuestionTokens.of((9,), [[1], [1, 2, 3], [4, 5], [1, 2, 6]], END)
     assert slot.candidates_by_prefix == {
         (): (1, 4),
         (1,): (END, 2),
@@ -27,15 +27,15 @@ def test_each_distinct_prefix_has_the_tokens_that_follow_it() -> None:
 
 
 def test_values_of_one_token_have_one_prefix() -> None:
-    assert AnswerSlot.of([[7], [3], [5]], END).candidates_by_prefix == {(): (7, 3, 5)}
+    assert QuestionTokens.of((9,), [[7], [3], [5]], END).candidates_by_prefix == {(): (7, 3, 5)}
 
 
 def test_a_log_likelihood_is_the_sum_along_the_value() -> None:
-    slot = AnswerSlot.of([[1], [1, 2]], END)
+    slot = QuestionTokens.of((9,), [[1], [1, 2]], END)
     assert slot.log_likelihoods([[-0.5], [-2.0, -0.25]]) == [-2.5, -0.75]
 
 
 @pytest.mark.parametrize("values", [[], [[]], [[1], []], [[1], [1]], [[1, END], [1], [1, 2]]])
 def test_missing_and_equal_values_are_refused(values: list[list[int]]) -> None:
     with pytest.raises(PromptError):
-        AnswerSlot.of(values, END)
+        QuestionTokens.of((9,), values, END)

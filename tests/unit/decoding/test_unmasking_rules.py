@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from lopa_ray.decoding.branching import PositionScore, scores_by_position
-from lopa_ray.decoding.filling_rules import (
+from lopa_ray.decoding.unmasking_rules import (
     dream_fill_counts,
     even_fill_count,
     rank_by_score,
