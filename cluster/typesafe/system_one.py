@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.choices.decision_message import DecisionMessage
@@ -33,7 +33,7 @@ from lopa_ray.decisions.questions import (
     check_questions,
 )
 from lopa_ray.errors import PromptError
-from lopa_ray.text.client_object import TAG_MARK, first_error, type_tag
+from lopa_ray.text.client_object import TAG_MARK, ByType, first_error
 from lopa_ray.text.json_content import check_json, json_text
 
 HEADER = "x-typesafe-sdk"
@@ -169,15 +169,8 @@ class BoxParam(AnyQuestion):
 
 
 QuestionParam: TypeAlias = Annotated[
-    Annotated[NoulParam, Tag(f"{TAG_MARK}noul")]
-    | Annotated[ChoiceCriteriaParam, Tag(f"{TAG_MARK}choice")]
-    | Annotated[ScoreCriteriaParam, Tag(f"{TAG_MARK}score")]
-    | Annotated[BoxParam, Tag(f"{TAG_MARK}box")],
-    Discriminator(
-        type_tag,
-        custom_error_type="unknown_question",
-        custom_error_message="questions of the types noul, choice and score",
-    ),
+    NoulParam | ChoiceCriteriaParam | ScoreCriteriaParam | BoxParam,
+    ByType(allowed="questions of the types noul, choice and score"),
 ]
 
 

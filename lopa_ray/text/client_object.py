@@ -8,22 +8,24 @@ import re
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import tagged_union_schema
 
 from lopa_ray.errors import short_repr
 from lopa_ray.text.json_content import levels
 
 TAG_MARK = "|"
 """The tags of unions begin with it, which distinguishes them from the fields of a value."""
-
-
-def type_tag(value: Any, default: str | None = None) -> str:
-    """The tag of a value whose member `type` names it; `default` stands for a member that is missing or no text."""
-    given = value.get("type") if isinstance(value, dict) else None
-    return TAG_MARK + (given if isinstance(given, str) else str(default))
 
 
 MAX_DEPTH = 64
@@ -82,6 +84,33 @@ class ClientObject(BaseModel):
                 "description": "Not supported: accepted where it asks for nothing.",
             }
         return reference
+
+
+class ByType:
+    """Annotation of a union: a value's `type` selects the class, each of which declares its types as a Literal."""
+
+    def __init__(self, default: str | None = None, *, allowed: str | None = None) -> None:
+        """`default` stands for a missing type, and for unknown types too unless `allowed` has the words for them."""
+        self._default, self._allowed = default, allowed
+
+    def __get_pydantic_core_schema__(self, union: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schemas = {
+            f"{TAG_MARK}{name}": handler.generate_schema(model)
+            for model in get_args(union)
+            for name in get_args(model.model_fields["type"].annotation)
+        }
+
+        def tag(value: Any) -> str:
+            given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+            known = isinstance(given, str) and (self._allowed or f"{TAG_MARK}{given}" in schemas)
+            return f"{TAG_MARK}{given if known else self._default}"
+
+        return tagged_union_schema(
+            schemas,
+            tag,
+            custom_error_type="unknown_type" if self._allowed else None,
+            custom_error_message=self._allowed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
