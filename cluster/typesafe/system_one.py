@@ -33,7 +33,7 @@ from lopa_ray.decisions.questions import (
     check_questions,
 )
 from lopa_ray.errors import PromptError
-from lopa_ray.text.client_object import TAG_MARK, ByType, first_error
+from lopa_ray.text.client_object import ByType, first_error
 from lopa_ray.text.json_content import check_json, json_text
 
 HEADER = "x-typesafe-sdk"
@@ -194,10 +194,8 @@ class SystemOneRequest(DecisionRequest):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            wrong, detail = first_error(error, cls), error.errors(include_url=False)[0]
-            location = [part for part in detail["loc"] if not str(part).startswith(TAG_MARK)]
-            location += [field] if (field := detail.get("ctx", {}).get("field")) is not None else []
-            raise UnprocessableError(location, wrong.message, wrong.code) from None
+            wrong = first_error(error, cls)
+            raise UnprocessableError(wrong.location, wrong.message, wrong.code) from None
 
     def as_message(self, request_id: str, client: str) -> DecisionMessage:
         options = self.lopa or DecisionOptions()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -123,6 +123,8 @@ class FieldError:
     """It names the field."""
     param: str | None = None
     """The path of the field: `messages[0].content`."""
+    location: Sequence[str | int] = ()
+    """The same as names and indices."""
 
 
 def unknown_field_message(name: str, known: list[str]) -> str:
@@ -150,20 +152,23 @@ def first_error(error: ValidationError, model: type[ClientObject]) -> FieldError
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:100]
     error_type, message = detail["type"], detail["msg"]
     if error_type == "missing":
-        return FieldError("missing_parameter", f"{param} is missing; add it", param)
-    if error_type == "extra_forbidden":
+        code, message = "missing_parameter", f"{param} is missing; add it"
+    elif error_type == "extra_forbidden":
         at_top = len(location) == 1
         hint = (
             unknown_field_message(param, list(model.model_fields))
             if at_top
             else "is no known field; leave it out"
         )
-        return FieldError("unknown_parameter", f"{param} {hint}", param)
-    if error_type in ("unsupported", "unknown"):
-        return FieldError(f"{error_type}_parameter", f"{param} {message}", param)
-    if error_type == "value_error":
-        return _invalid_value(param, message.removeprefix("Value error, "))
-    return _invalid_value(param, f"got {short_repr(detail['input'])}; allowed: {_allowed(message)}")
+        code, message = "unknown_parameter", f"{param} {hint}"
+    elif error_type in ("unsupported", "unknown"):
+        code, message = f"{error_type}_parameter", f"{param} {message}"
+    elif error_type == "value_error":
+        code, message = "invalid_value", f"{param}: {message.removeprefix('Value error, ')}"
+    else:
+        problem = f"got {short_repr(detail['input'])}; allowed: {_allowed(message)}"
+        code, message = "invalid_value", f"{param}: {problem}"
+    return FieldError(code, message, param, location)
 
 
 def _allowed(message: str) -> str:
@@ -171,7 +176,3 @@ def _allowed(message: str) -> str:
     message = re.sub(r"^\w+ should (be|have) ", "", message)
     message = re.sub(r" after validation, not .*$", "", message)
     return re.sub(r"a valid dictionary( or instance of \w+)?$", "an object", message)
-
-
-def _invalid_value(param: str, message: str) -> FieldError:
-    return FieldError("invalid_value", f"{param}: {message}", param)
