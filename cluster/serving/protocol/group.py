@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from cluster.choices.decision_message import DecisionMessage
-from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
+from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizeResponse
 from cluster.serving.protocol.messages import ModelDefaults, WorkersOfGroup
 from lopa_ray.decisions.answers import DecisionResult
 
@@ -24,7 +24,7 @@ class Group(Protocol):
     def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
         """Answer questions: one result. Raises what `generate` raises; the `setting` of a PromptError is the field."""
 
-    async def tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
+    async def tokenize(self, given: PromptToTokenize) -> TokenizeResponse:
         """What `generate` makes of a text without chat template, or of messages, before it decodes.
 
         Raises PromptError for what cannot be encoded.

@@ -25,7 +25,7 @@ from cluster.choices.messages import (
     ChoicesRequest,
     PromptToTokenize,
     RequestAccepted,
-    TokenizedPrompt,
+    TokenizeResponse,
 )
 from cluster.serving.protocol.group import Group
 from cluster.serving.protocol.messages import ModelDefaults, RequestRejected, WorkersOfGroup
@@ -222,11 +222,11 @@ class GroupServer(Group):
 
     # Text and tokens
 
-    async def tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
+    async def tokenize(self, given: PromptToTokenize) -> TokenizeResponse:
         # A long text takes a while; steps do not wait for it.
         return await asyncio.to_thread(self._tokenize, given)
 
-    def _tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
+    def _tokenize(self, given: PromptToTokenize) -> TokenizeResponse:
         engine = self._started_engine
         tokenizer = require_tokenizer(engine.tokenizer)
         if isinstance(given.prompt, str):
@@ -235,8 +235,12 @@ class GroupServer(Group):
             )
         else:
             tokens = engine.encode(given.prompt, tools=given.tools, variables=given.template_variables)
-        strings = tuple(map(tokenizer.token_string, tokens))
-        return TokenizedPrompt(tuple(tokens), strings, self._config.model.max_model_len)
+        return TokenizeResponse(
+            count=len(tokens),
+            max_model_len=self._config.model.max_model_len,
+            tokens=tokens,
+            token_strs=list(map(tokenizer.token_string, tokens)),
+        )
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         engine = self._started_engine
