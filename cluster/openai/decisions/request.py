@@ -120,7 +120,7 @@ class DecisionRequest(RequestModel, ABC):
 
     @abstractmethod
     def as_message(self, request_id: str, client: str) -> DecisionMessage:
-        """The request to a group. Raises ApiError for what is wrong in it."""
+        """The request to a group. Raises ApiError if it is wrong."""
 
     @abstractmethod
     def respond(self, model: str, result: DecisionResult) -> ResponseModel:

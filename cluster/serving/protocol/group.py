@@ -25,7 +25,7 @@ class Group(Protocol):
         """Answer questions: one result. Raises what `generate` raises; the `setting` of a PromptError is the field."""
 
     async def tokenize(self, given: PromptToTokenize) -> TokenizeResponse:
-        """What `generate` makes of a text without chat template, or of messages, before it decodes.
+        """The tokens that `generate` decodes for a text without chat template, or for messages.
 
         Raises PromptError for what cannot be encoded.
         """
@@ -34,7 +34,7 @@ class Group(Protocol):
         """The text of tokens, special ones too. Raises PromptError for ids outside of the vocabulary."""
 
     async def defaults(self) -> ModelDefaults:
-        """What requests get where they set nothing."""
+        """The settings of requests that set nothing."""
 
     async def workers(self) -> WorkersOfGroup:
         """The workers as they are now."""

@@ -77,7 +77,7 @@ class GroupServer(Group):
     # Calls, as the ingress makes them
 
     async def call(self, name: str, *arguments: Any) -> Any:
-        """What a method of `Group` returns; RequestRejected in place of errors about the request."""
+        """The answer of a method of `Group`, or RequestRejected for an error about the request."""
         try:
             return await getattr(self, name)(*arguments)
         except (RequestError, OverloadedError) as error:
@@ -86,7 +86,7 @@ class GroupServer(Group):
     async def stream(
         self, name: str, request: ChoicesRequest | DecisionMessage
     ) -> AsyncGenerator[ChoicesOutput | DecisionResult | RequestRejected, None]:
-        """What a method of `Group` yields; RequestRejected in place of errors about the request."""
+        """The outputs of a method of `Group`, or RequestRejected for an error about the request."""
         try:
             async with aclosing(getattr(self, name)(request)) as outputs:
                 async for output in outputs:
@@ -154,7 +154,7 @@ class GroupServer(Group):
             self._metrics.on_request_finished(outcome, time.monotonic() - record.arrival_time)
 
     def _check_room(self, client: str) -> None:
-        """Raises OverloadedError if the client has too many requests here. Those of others are no reason."""
+        """Raises OverloadedError if the client has too many requests here; those of other clients do not count."""
         limit = (
             self._config.group.max_requests_per_client or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
         )

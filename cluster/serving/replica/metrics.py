@@ -1,4 +1,4 @@
-"""What Prometheus sees of a decode group."""
+"""The metrics of a decode group."""
 
 from __future__ import annotations
 
