@@ -60,21 +60,12 @@ Content: TypeAlias = Annotated[
 ]
 """Text, or JSON, which the model reads as text: at most 32 levels, 10,000 values, and 256 KiB."""
 
-OptionalContent: TypeAlias = Annotated[
-    Any,
-    BeforeValidator(
-        lambda value: None if value is None else _check_content(value),
-        json_schema_input_type=str | dict[str, Any] | list[Any] | None,
-    ),
-]
-"""The same, or nothing."""
-
 
 class NoulCriteria(RequestModel):
     """Descriptions of yes and of no."""
 
-    true: OptionalContent = None
-    false: OptionalContent = None
+    true: Content | None = None
+    false: Content | None = None
 
 
 class AnyQuestion(RequestModel):
@@ -93,7 +84,7 @@ class NoulParam(AnyQuestion):
     """A question that is answered by yes or no."""
 
     type: Literal["noul"]
-    instructions: OptionalContent = None
+    instructions: Content | None = None
     """May be left out where `criteria` has a description."""
 
     criteria: NoulCriteria | None = None
@@ -117,9 +108,9 @@ class ChoiceCriteriaParam(AnyQuestion):
     """Which one of some choices fits."""
 
     type: Literal["choice"]
-    instructions: OptionalContent = None
+    instructions: Content | None = None
 
-    criteria: dict[str, OptionalContent] = Field(min_length=1, max_length=MAX_VALUES)
+    criteria: dict[str, Content | None] = Field(min_length=1, max_length=MAX_VALUES)
     """Name of each choice → when it applies."""
 
     def as_question(self, name: str) -> Question:
@@ -139,7 +130,7 @@ class ScoreCriteriaParam(AnyQuestion):
     """Which one of some ordered levels fits."""
 
     type: Literal["score"]
-    instructions: OptionalContent = None
+    instructions: Content | None = None
 
     criteria: list[Content] = Field(min_length=1, max_length=MAX_VALUES)
     """Descriptions of the levels, from number 0 on."""
