@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.batch.lines import CompletedLine, DecisionLine, LineResult, OpenAILine, identity, response_row
+from cluster.batch.lines import DecisionLine, LineResult, OpenAILine, identity, response_row
 from cluster.openai.decisions.objects import DecisionObject
 from cluster.openai.decisions.request import DecisionRequest, DecisionsRequest
 from cluster.openai.errors import decision_error, invalid_value
@@ -56,7 +56,7 @@ class DecisionWork:
         else:
             assert isinstance(response, DecisionObject)
             row = {**identity(line.line, line.id), **decision_row(response)}
-        return CompletedLine(line.line, row, result.output_tokens, result.steps)
+        return LineResult(line.line, row, tokens=result.output_tokens, steps=result.steps)
 
 
 def decision_row(response: DecisionObject) -> dict[str, Any]:

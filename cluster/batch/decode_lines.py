@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from cluster.batch.decision_work import DECISION_URLS, DecisionWork
 from cluster.batch.lines import (
-    CompletedLine,
     DecisionLine,
-    FailedLine,
     LineResult,
     OpenAILine,
     ParsedLine,
     PromptLine,
     RequestLine,
+    failed_line,
     identity,
     response_row,
 )
@@ -50,7 +49,7 @@ class PromptWork:
         """The line's result, when its session has ended. `began`: when all lines were submitted, by `perf_counter`."""
         result = self._engine.result_of(self._builder, began)
         row = {**identity(self.line.line, self.line.id), **result_as_dict(result, self._settings)}
-        return CompletedLine(self.line.line, row, result.tokens, result.steps)
+        return LineResult(self.line.line, row, tokens=result.tokens, steps=result.steps)
 
 
 def decode_lines(
@@ -63,7 +62,7 @@ def decode_lines(
     finished: dict[int, LineResult] = {}
     work: dict[int, PromptWork | OpenAIWork | DecisionWork] = {}
     for index, line in enumerate(lines):
-        if isinstance(line, FailedLine):
+        if isinstance(line, LineResult):
             finished[index] = line
             continue
         try:
@@ -74,7 +73,7 @@ def decode_lines(
             else:
                 work[index] = PromptWork(line, engine, raw=raw)
         except (ApiError, LopaError) as error:
-            finished[index] = _failed_line(line, error)
+            finished[index] = _result_of_error(line, error)
     of_session = [(index, at) for index, request in work.items() for at in range(len(request.sessions))]
     sessions: list[RequestSession] = [s for request in work.values() for s in request.sessions]
     unfinished = Counter(index for index, _ in of_session)
@@ -102,7 +101,7 @@ def decode_lines(
         number = waiting[event.request_key]
         index, at = of_session[number]
         if isinstance(event, RequestFailure):
-            finished.setdefault(index, _failed_line(work[index].line, event.error))
+            finished.setdefault(index, _result_of_error(work[index].line, event.error))
         else:
             work[index].add_step(at, event)
             if on_step is not None:
@@ -112,10 +111,10 @@ def decode_lines(
         yield from pop_in_order()
 
 
-def _failed_line(line: RequestLine, error: Exception) -> FailedLine:
+def _result_of_error(line: RequestLine, error: Exception) -> LineResult:
     worker_lost = isinstance(error, WorkerLostError)
     if not isinstance(line, OpenAILine):
-        return FailedLine(line.line, str(error), line.id, worker_lost)
+        return failed_line(line.line, str(error), line.id, worker_lost=worker_lost)
     response = api_error(error)
     row = response_row(line, response.status, response.body)
-    return FailedLine(line.line, response.message, line.custom_id, worker_lost, row)
+    return LineResult(line.line, row, response.message, worker_lost)

@@ -65,45 +65,33 @@ class DecisionLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedLine:
-    """A line without a result, and why."""
-
-    line: int
-    error: str
-    id: object = None
-    worker_lost: bool = False
-    """Its group was lost: nothing is wrong with the line itself."""
-    row: Mapping[str, Any] | None = None
-    """Its row of the output, if that is not the usual one."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Its row of the output."""
-        return dict(self.row or {**identity(self.line, self.id), "error": self.error})
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedLine:
-    """A line with its result."""
+class LineResult:
+    """A line with its result, or with an error in its place."""
 
     line: int
     row: Mapping[str, Any]
     """Its row of the output."""
-    tokens: int
-    steps: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Its row of the output."""
-        return dict(self.row)
+    error: str = ""
+    """Why there is no result; empty if there is one."""
+    worker_lost: bool = False
+    """Its group was lost: nothing is wrong with the line itself."""
+    tokens: int = 0
+    steps: int = 0
 
 
 RequestLine: TypeAlias = PromptLine | OpenAILine | DecisionLine
-ParsedLine: TypeAlias = RequestLine | FailedLine
-LineResult: TypeAlias = CompletedLine | FailedLine
+ParsedLine: TypeAlias = RequestLine | LineResult
+"""A line that is no request has its result already."""
 
 
 def identity(line: int, request_id: object) -> dict[str, Any]:
     """The beginning of the row of a line in this project's format."""
     return {"line": line} if request_id is None else {"line": line, "id": request_id}
+
+
+def failed_line(line: int, error: str, request_id: object = None, *, worker_lost: bool = False) -> LineResult:
+    """The result of a line in this project's format that cannot be decoded."""
+    return LineResult(line, {**identity(line, request_id), "error": error}, error, worker_lost)
 
 
 def response_row(line: OpenAILine, status: int, body: Any) -> dict[str, Any]:
@@ -129,7 +117,7 @@ def line_of(row: Mapping[str, Any]) -> int | None:
 
 
 def is_failed(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the output belongs to a `FailedLine`."""
+    """Whether a row of the output has an error."""
     if row.get("error") is not None:
         return True
     response = row.get("response")
@@ -144,7 +132,7 @@ def parse_line(number: int, line: bytes) -> ParsedLine:
     try:
         value = parse_json(line)
     except ValueError as error:
-        return FailedLine(number, f"not JSON: {error}")
+        return failed_line(number, f"not JSON: {error}")
     return parse_record(number, value)
 
 
@@ -162,7 +150,7 @@ def parse_record(number: int, record: object) -> ParsedLine:
         parse_special = _require(record, "parse_special", bool | None, "true, false") is not False
         return PromptLine(number, prompt, request_id, _parse_settings(record), parse_special)
     except PromptError as error:
-        return FailedLine(number, str(error), request_id)
+        return failed_line(number, str(error), request_id)
 
 
 def _parse_openai_line(number: int, record: dict[str, Any]) -> ParsedLine:
@@ -177,7 +165,7 @@ def _parse_openai_line(number: int, record: dict[str, Any]) -> ParsedLine:
         problem = f"{wrong}: got {short_repr(record.get(wrong))}; give a batch line's custom_id, method, url and body"
     error = {"code": "invalid_line", "message": problem}
     row = {**_openai_identity(number, custom_id), "response": None, "error": error}
-    return FailedLine(number, problem, custom_id, row=row)
+    return LineResult(number, row, problem)
 
 
 def _parse_decision(number: int, record: dict[str, Any]) -> DecisionLine:

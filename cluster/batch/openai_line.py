@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.batch.decision_work import DECISION_URLS
-from cluster.batch.lines import CompletedLine, LineResult, OpenAILine, response_row
+from cluster.batch.lines import LineResult, OpenAILine, response_row
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoicesRequest, RequestAccepted
 from cluster.openai.answer_builder import AnswerBuilder
@@ -80,4 +80,4 @@ class OpenAIWork:
     def result(self, began: float) -> LineResult:
         """The line's result, when all its sessions have ended."""
         row = response_row(self.line, 200, self._builder.completion())
-        return CompletedLine(self.line.line, row, self._builder.completion_tokens, self._steps)
+        return LineResult(self.line.line, row, tokens=self._builder.completion_tokens, steps=self._steps)

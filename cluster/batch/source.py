@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cluster.batch.lines import DECISION_KEYS, OPTION_KEYS, PROMPT_KEYS, FailedLine, ParsedLine, parse_line
+from cluster.batch.lines import DECISION_KEYS, OPTION_KEYS, PROMPT_KEYS, ParsedLine, failed_line, parse_line
 from cluster.batch.storage import compression_of, open_compressed, resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
@@ -67,7 +67,7 @@ class Source:
         return InputSummary(digest.hexdigest(), kind, numbers)
 
     def lines(self) -> Iterator[ParsedLine]:
-        """All prompts in order. A bad line is a `FailedLine` in its place. Raises SettingsError."""
+        """All prompts in order. A bad line is a `LineResult` with its error. Raises SettingsError."""
         with storage_errors("--input", self._url):
             if self._is_parquet:
                 yield from self._read_parquet()
@@ -150,7 +150,7 @@ def _parse_row(number: int, row: dict[str, Any]) -> ParsedLine:
     try:
         return parse_line(number, json.dumps(row).encode())
     except TypeError as error:
-        return FailedLine(number, f"not JSON: {error}")
+        return failed_line(number, f"not JSON: {error}")
 
 
 def without_nulls(value: Any) -> Any:

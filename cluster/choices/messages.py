@@ -257,12 +257,14 @@ class PromptToTokenize:
     """See `ChoicesRequest`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedPrompt:
-    """A prompt as a model gets it."""
+class TokenizeResponse(BaseModel):
+    """The tokens of a prompt."""
 
-    tokens: tuple[int, ...]
-    token_strings: tuple[str, ...]
-    """Each token as the vocabulary writes it."""
+    model_config = _SENT
+
+    count: int
     max_model_len: int
     """How many tokens a prompt and its answer may have together."""
+    tokens: list[int]
+    token_strs: list[str] | None
+    """Each token as the vocabulary writes it, if that was asked for."""

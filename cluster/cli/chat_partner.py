@@ -1,4 +1,4 @@
-"""What answers in `lopa chat`: the interface, and the engine that this process has opened."""
+"""The answering side of `lopa chat`: its interface, and the engine that this process has opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Message: TypeAlias = dict[str, str]  # role and content
 
 class ChatPartner(Protocol):
     note: str
-    """What the last answer took, and that it was cut; empty if neither is known."""
+    """The cost of the last answer, and whether it was cut; empty if neither is known."""
 
     def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
         """The answer to the last message, in parts, as they become final. Raises LopaError."""

@@ -57,7 +57,7 @@ def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
 
 
 def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> dict[str, Any]:
-    """What a worker needs of memory with the model in one number format."""
+    """The memory of a worker with the model in one number format."""
     settings = spec.config.model.replace(dtype=dtype)
     model = spec.model.unfolded() if quantization == "none" else spec.model.with_quantization(quantization)
     formatted = replace(spec, config=spec.config.replace(model=settings), model=model)

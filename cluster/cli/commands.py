@@ -1,4 +1,4 @@
-"""What can be typed after `lopa`: the commands, their arguments and help.
+"""The commands of `lopa`, their arguments and help.
 
 Heavy imports (torch, ray) wait until a command needs them, so that help and errors are quick.
 """

@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from rich.console import Console
 
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import FailedLine, LineResult, ParsedLine, require_unicode
+from cluster.batch.lines import LineResult, ParsedLine, require_unicode
 from cluster.batch.open_engine import open_engine
 from cluster.batch.result_format import StepRecorder, result_as_dict, stats_table
 from cluster.batch.storage import compression_of
@@ -127,10 +127,10 @@ def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
         if file.isatty():
             task.close()  # the lines themselves show how far it is, and a bar would stand before each of them
         for output in outputs:
-            if isinstance(output, FailedLine):
+            if output.error:
                 failures += 1
                 task.say(f"line {output.line}: {output.error}")
-            file.write(json.dumps(output.as_dict()) + "\n")
+            file.write(json.dumps(output.row) + "\n")
             file.flush()
             task.advance()
     return failures

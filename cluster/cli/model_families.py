@@ -82,7 +82,7 @@ def checkpoints_table(families: Sequence[Mapping[str, Any]], columns: int) -> Ta
 
 
 def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
-    """What runs each family, and what its results were compared with."""
+    """The implementations of each family, and the references of its results."""
     table = Table("family", "model.implementation", "checked against", box=SIMPLE_HEAD, pad_edge=False)
     for family in families:
         row = (family["family"], ", ".join(family["implementations"]), family["checked_against"])

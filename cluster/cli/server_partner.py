@@ -23,7 +23,7 @@ class ServerPartner:
     def __init__(
         self, url: str, api_key: str | None, model: str | None, parameters: Mapping[str, Any]
     ) -> None:
-        """`url`: its address, or that of its API (`http://host:port/v1`). `model`: None for the first one that it
+        """`url`: the server's address, or its API's (`http://host:port/v1`). `model`: None for the first one that it
         lists. `parameters`: further ones of each request, such as `temperature`. Raises SettingsError for what is no
         address."""
         check_url(url, with_path=True)

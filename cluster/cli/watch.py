@@ -139,7 +139,7 @@ class CanvasRenderer:
         return f"{self._head(frame.step)}{self.canvas(frame).plain}"
 
     def step_line(self, frame: CanvasFrame) -> Text:
-        """What stays of a step on a terminal: its branch, and the tokens that it decided, in order of position."""
+        """The line that a step leaves on a terminal: its branch, and the decided tokens in order of position."""
         step = frame.step
         line = Text(self._head(step))
         number = len(step.decided)

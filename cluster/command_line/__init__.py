@@ -1,2 +1,1 @@
-"""What all commands share: the options of a configuration, exit statuses, progress on a terminal, and commands of other
-packages."""
+"""Common code of all commands: options of a configuration, exit statuses, progress, commands of other packages."""

@@ -16,7 +16,7 @@ from cluster.command_line.exit_status import exit_on_error
 ENTRY_POINT_GROUP = "lopa.commands"
 
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
-"""What stands in the help for a value, by its type as typer writes it: short, so that 80 columns fit long options."""
+"""Typer's name of a type → its shorter name in the help, so that 80 columns fit long options."""
 
 
 class _ShortTypes:

@@ -1,4 +1,4 @@
-"""What the classes for `Dataset.map_batches` share: their engine, and batches of Ray Data."""
+"""Common code of the classes for `Dataset.map_batches`: their engine, and batches of Ray Data."""
 
 from __future__ import annotations
 

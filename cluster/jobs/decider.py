@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import CompletedLine, DecisionLine, LineResult
+from cluster.batch.lines import DecisionLine, LineResult
 from cluster.batch.source import without_nulls
 from cluster.jobs.data_batches import as_table, check_new_columns, plain, start_engine, with_columns
 from cluster.openai.decisions.request import DecisionsRequest
@@ -96,7 +96,7 @@ def _columns_of(name: str, question_type: str) -> dict[str, str]:
 
 def _row(output: LineResult) -> dict[str, Any]:
     """Column → value of a row."""
-    if not isinstance(output, CompletedLine):
+    if output.error:
         return {ERROR: output.error}
     answers = output.row["answers"]
     row: dict[str, Any] = {ANSWERS: json.dumps(answers, ensure_ascii=False)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from actors.engine import RayEngine
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import FailedLine, ParsedLine
+from cluster.batch.lines import LineResult, ParsedLine
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import WorkerLostError
 
@@ -18,7 +18,7 @@ from lopa_ray.errors import WorkerLostError
 class ChunkResult:
     rows: tuple[str, ...]
     """A line of the output per prompt, in order."""
-    failures: tuple[FailedLine, ...]
+    failures: tuple[LineResult, ...]
     tokens: int
     steps: int
 
@@ -40,15 +40,14 @@ class JobGroup:
         Raises WorkerLostError if the group is lost; then nothing of the chunk counts.
         """
         rows: list[str] = []
-        failures: list[FailedLine] = []
+        failures: list[LineResult] = []
         tokens = steps = 0
         for output in decode_lines(self._engine, lines, raw=self._raw):
-            if isinstance(output, FailedLine):
-                if output.worker_lost:
-                    raise WorkerLostError(output.error)
+            if output.worker_lost:
+                raise WorkerLostError(output.error)
+            if output.error:
                 failures.append(output)
-            else:
-                tokens += output.tokens
-                steps += output.steps
-            rows.append(json.dumps(output.as_dict()))
+            tokens += output.tokens
+            steps += output.steps
+            rows.append(json.dumps(output.row))
         return ChunkResult(tuple(rows), tuple(failures), tokens, steps)

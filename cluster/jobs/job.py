@@ -85,8 +85,8 @@ def _run_locked(
 
 
 def job_spec(config: Config, summary: InputSummary, *, raw: bool) -> JobSpec:
-    """What determines the results of a job: its input, all settings but those that are known not to, and the files of
-    a local checkpoint, which others may replace. `config` has pinned names. Raises CheckpointError."""
+    """The key of a job's results: its input, all settings but `SPEED_SETTINGS`, and the files of a local checkpoint,
+    which others may replace. `config` has pinned names. Raises CheckpointError."""
     sections = {
         section: {
             name: value for name, value in values.items() if name not in SPEED_SETTINGS.get(section, ())

@@ -7,7 +7,6 @@ file that stays as it is was left behind.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -17,8 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
+from filelock import FileLock, Timeout
 from fsspec.implementations.local import LocalFileSystem
 
 from cluster.batch.storage import resolve_url, storage_errors
@@ -70,35 +70,19 @@ def _in_use(url: str, content: bytes) -> SettingsError:
 @contextmanager
 def _locked_file(url: str, path: Path) -> Iterator[None]:
     """Hold the operating system's lock of a file, which exists meanwhile."""
-    while True:
-        with storage_errors("--output", url):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+b")
-        with file:
-            with storage_errors("--output", url):
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    file.seek(0)
-                    raise _in_use(url, file.read()) from None
-            # The holder may have removed the file after it was opened here. A lock on a removed file excludes nothing.
-            if not _is_at(file, path):
-                continue
-            file.truncate(0)
-            file.write(json.dumps(_holder()).encode())
-            file.flush()
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-
-
-def _is_at(file: BinaryIO, path: Path) -> bool:
+    lock = FileLock(path, timeout=0.5)  # a holder may be about to remove it
+    with storage_errors("--output", url):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise _in_use(url, path.read_bytes()) from None
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+        path.write_text(json.dumps(_holder()))
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 class Lease:

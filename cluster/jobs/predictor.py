@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, CompletedLine, parse_record
+from cluster.batch.lines import OPTION_KEYS, PROMPT_KEYS, parse_record
 from cluster.batch.source import without_nulls
 from cluster.jobs.data_batches import as_table, check_new_columns, plain, start_engine, with_columns
 from lopa_ray.engine.config import Config
@@ -83,8 +83,8 @@ class LopaPredictor:
         lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
         rows: list[dict[str, Any]] = []
         for output in decode_lines(self._engine, lines, raw=self._raw):
-            if isinstance(output, CompletedLine):
-                rows.append({**output.row, "num_branches": str(output.row["num_branches"])})
-            else:
+            if output.error:
                 rows.append({"error": output.error})
+            else:
+                rows.append({**output.row, "num_branches": str(output.row["num_branches"])})
         return with_columns(table, self._prefix, RESULT_TYPES, rows)

@@ -74,7 +74,7 @@ class AnswerBuilder(ABC):
 
     @abstractmethod
     def _completion(self) -> dict[str, Any]:
-        """The response of what was decided."""
+        """The response, with what was decided so far."""
 
     @property
     def _num_choices(self) -> int:

@@ -9,7 +9,6 @@ from pydantic import model_validator
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import UNUSED
 from lopa_ray.text.chat_message import EarlierCall, EarlierFunction, check_content
-from lopa_ray.text.client_object import type_tag
 from lopa_ray.text.tolerant_object import TolerantObject
 
 
@@ -61,11 +60,6 @@ class FunctionCall(Call):
 
     arguments: str
     """JSON text."""
-
-
-def item_type(value: Any) -> str:
-    """The tag of an item."""
-    return type_tag(value, "message")
 
 
 def as_parts(value: Any) -> Any:

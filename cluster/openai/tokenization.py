@@ -91,17 +91,6 @@ class DetokenizeRequest(ModelRequest):
     """Ids of the model's vocabulary."""
 
 
-class TokenizeResponse(ResponseModel):
-    """The tokens of a prompt."""
-
-    count: int
-    max_model_len: int
-    """How many tokens a prompt and its answer may have together."""
-    tokens: list[int]
-    token_strs: list[str] | None
-    """Each token as the vocabulary writes it, if that was asked for."""
-
-
 class DetokenizeResponse(ResponseModel):
     """The text of tokens."""
 

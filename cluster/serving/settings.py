@@ -56,22 +56,15 @@ class ServeSettings(StrictModel):
     """File with one API key per line, on the node of the ingress. The environment variable LOPA_API_KEYS
     (with commas between keys) adds to it. Without both no key is needed."""
 
-    @field_validator("models", mode="before")
-    @classmethod
-    def _parse_models(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        return [ModelEntry(**entry) if isinstance(entry, dict) else entry for entry in value]
-
     @field_validator("http", mode="before")
     @classmethod
-    def _parse_http(cls, value: Any) -> Any:
+    def _check_no_keys(cls, value: Any) -> Any:
         if isinstance(value, dict) and "api_keys" in value:
             raise ValueError(
                 "api_keys are not allowed in a Serve config, which every user of the cluster can read; use "
                 "api_keys_file or the environment variable LOPA_API_KEYS"
             )
-        return HttpSettings(**value) if isinstance(value, dict) else value
+        return value
 
     @model_validator(mode="after")
     def _check_distinct_names(self) -> Self:

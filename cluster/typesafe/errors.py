@@ -9,8 +9,6 @@ from typing import Any
 from cluster.openai.errors import ApiError
 from cluster.openai.response_model import ResponseModel
 
-Location = tuple[str | int, ...]
-
 
 class WrongField(ResponseModel):
     """One thing that is wrong."""
@@ -34,12 +32,12 @@ class UnprocessableError(ApiError):
     def __init__(self, location: Sequence[str | int], message: str, code: str) -> None:
         """`location` is the path of the field in the body."""
         super().__init__(422, message, code, param=".".join(map(str, location)) or None)
-        self.location: Location = ("body", *location)
+        self._location = ["body", *location]
 
     @property
     def body(self) -> dict[str, Any]:
         """The response's body."""
-        return {"detail": [{"loc": list(self.location), "msg": self.message, "type": self.code}]}
+        return {"detail": [{"loc": self._location, "msg": self.message, "type": self.code}]}
 
 
 def unprocessable(
@@ -47,16 +45,12 @@ def unprocessable(
 ) -> ApiError:
     """An error as clients of this protocol expect it: 422 in place of 400; others stay as they are.
 
-    `names`: of the questions, which paths have in place of numbers. `fields`: other names of fields.
+    `names`: the questions' names, which replace their numbers. `fields`: field → its name in this protocol.
     """
     if error.status != 400 or isinstance(error, UnprocessableError):
         return error
-    steps: list[str | int] = []
-    for name, number in re.findall(
-        r"([^.\[\]]+)|\[(\d+)\]", re.sub(r"\[(\d+)\]", r".[\1]", error.param or "")
-    ):
-        if number and steps == ["questions"] and int(number) < len(names):
-            steps.append(names[int(number)])
-        else:
-            steps.append(int(number) if number else (fields or {}).get(name, name))
-    return UnprocessableError(steps, error.message, error.code)
+    steps = re.findall(r"[^.\[\]]+", error.param or "")
+    location = [int(step) if step.isdecimal() else (fields or {}).get(step, step) for step in steps]
+    if len(location) > 1 and location[0] == "questions":
+        location[1] = names[int(steps[1])]
+    return UnprocessableError(location, error.message, error.code)

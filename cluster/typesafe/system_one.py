@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.choices.decision_message import DecisionMessage
@@ -33,7 +33,7 @@ from lopa_ray.decisions.questions import (
     check_questions,
 )
 from lopa_ray.errors import PromptError
-from lopa_ray.text.client_object import TAG_MARK, first_error, type_tag
+from lopa_ray.text.client_object import ByType, first_error
 from lopa_ray.text.json_content import check_json, json_text
 
 HEADER = "x-typesafe-sdk"
@@ -60,21 +60,12 @@ Content: TypeAlias = Annotated[
 ]
 """Text, or JSON, which the model reads as text: at most 32 levels, 10,000 values, and 256 KiB."""
 
-OptionalContent: TypeAlias = Annotated[
-    Any,
-    BeforeValidator(
-        lambda value: None if value is None else _check_content(value),
-        json_schema_input_type=str | dict[str, Any] | list[Any] | None,
-    ),
-]
-"""The same, or nothing."""
-
 
 class NoulCriteria(RequestModel):
     """Descriptions of yes and of no."""
 
-    true: OptionalContent = None
-    false: OptionalContent = None
+    true: Content | None = None
+    false: Content | None = None
 
 
 class AnyQuestion(RequestModel):
@@ -93,7 +84,7 @@ class NoulParam(AnyQuestion):
     """A question that is answered by yes or no."""
 
     type: Literal["noul"]
-    instructions: OptionalContent = None
+    instructions: Content | None = None
     """May be left out where `criteria` has a description."""
 
     criteria: NoulCriteria | None = None
@@ -117,9 +108,9 @@ class ChoiceCriteriaParam(AnyQuestion):
     """Which one of some choices fits."""
 
     type: Literal["choice"]
-    instructions: OptionalContent = None
+    instructions: Content | None = None
 
-    criteria: dict[str, OptionalContent] = Field(min_length=1, max_length=MAX_VALUES)
+    criteria: dict[str, Content | None] = Field(min_length=1, max_length=MAX_VALUES)
     """Name of each choice → when it applies."""
 
     def as_question(self, name: str) -> Question:
@@ -139,7 +130,7 @@ class ScoreCriteriaParam(AnyQuestion):
     """Which one of some ordered levels fits."""
 
     type: Literal["score"]
-    instructions: OptionalContent = None
+    instructions: Content | None = None
 
     criteria: list[Content] = Field(min_length=1, max_length=MAX_VALUES)
     """Descriptions of the levels, from number 0 on."""
@@ -169,15 +160,8 @@ class BoxParam(AnyQuestion):
 
 
 QuestionParam: TypeAlias = Annotated[
-    Annotated[NoulParam, Tag(f"{TAG_MARK}noul")]
-    | Annotated[ChoiceCriteriaParam, Tag(f"{TAG_MARK}choice")]
-    | Annotated[ScoreCriteriaParam, Tag(f"{TAG_MARK}score")]
-    | Annotated[BoxParam, Tag(f"{TAG_MARK}box")],
-    Discriminator(
-        type_tag,
-        custom_error_type="unknown_question",
-        custom_error_message="questions of the types noul, choice and score",
-    ),
+    NoulParam | ChoiceCriteriaParam | ScoreCriteriaParam | BoxParam,
+    ByType(allowed="questions of the types noul, choice and score"),
 ]
 
 
@@ -201,10 +185,8 @@ class SystemOneRequest(DecisionRequest):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            wrong, detail = first_error(error, cls), error.errors(include_url=False)[0]
-            location = [part for part in detail["loc"] if not str(part).startswith(TAG_MARK)]
-            location += [field] if (field := detail.get("ctx", {}).get("field")) is not None else []
-            raise UnprocessableError(location, wrong.message, wrong.code) from None
+            wrong = first_error(error, cls)
+            raise UnprocessableError(wrong.location, wrong.message, wrong.code) from None
 
     def as_message(self, request_id: str, client: str) -> DecisionMessage:
         options = self.lopa or DecisionOptions()

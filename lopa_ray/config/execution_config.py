@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, get_args
+from typing import Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from lopa_ray.config.group_settings import NEED_AN_ACCELERATOR, AutoSwitch, GroupSettings, TransferName
 from lopa_ray.config.model_settings import ModelSettings
@@ -37,12 +37,6 @@ class ExecutionConfig(StrictModel):
     @property
     def _shares_accelerators(self) -> bool:
         return self.model.device != "cpu" and self.group.num_accelerators < 1
-
-    @field_validator("model", "group", mode="before")
-    @classmethod
-    def _build_section(cls, value: Any, info: Any) -> Any:
-        section = {"model": ModelSettings, "group": GroupSettings}[info.field_name]
-        return section(**value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _collectives_need_an_accelerator_each(self) -> Self:

@@ -109,11 +109,6 @@ class GroupSettings(StrictModel):
                 f"got {num_workers} workers; allowed: {self.num_workers} to {self.max_workers} (group.scaling)"
             )
 
-    @field_validator("scaling", mode="before")
-    @classmethod
-    def _scaling(cls, value: Any) -> Any:
-        return ScalingSettings(**value) if isinstance(value, dict) else value
-
     @model_validator(mode="after")
     def _num_workers_fits(self) -> Self:
         if self.num_workers > self.max_workers:

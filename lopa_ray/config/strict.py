@@ -20,7 +20,8 @@ FIELDS = "Fields:"
 
 class StrictModel(BaseModel):
     """Validated when made. Anything wrong is one `SettingsError` that names each setting, what was got, what is allowed
-    and what the setting means. The docstring of each class lists its fields."""
+    and what the setting means. The docstring of each class lists its fields. A mapping in the place of a section makes
+    the section."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True

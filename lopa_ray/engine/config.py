@@ -26,11 +26,6 @@ class Config(ExecutionConfig):
     decisions: DecisionSettings = Field(default_factory=DecisionSettings)
     """Settings of decisions that do not set them."""
 
-    @field_validator("decisions", mode="before")
-    @classmethod
-    def _build_decisions(cls, value: Any) -> Any:
-        return DecisionSettings(**value) if isinstance(value, dict) else value
-
     @field_validator("decode", mode="before")
     @classmethod
     def _choose_decoder(cls, value: Any) -> Any:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from lopa_ray.errors import PromptError, short_repr
 from lopa_ray.text.chat_template import Message
-from lopa_ray.text.client_object import MAX_DEPTH, TAG_MARK, ClientObject, first_error, is_too_deep
+from lopa_ray.text.client_object import MAX_DEPTH, ByType, ClientObject, first_error, is_too_deep
 from lopa_ray.text.tolerant_object import TolerantObject
 
 
@@ -54,18 +54,8 @@ class RefusalPart(TolerantObject):
         return self.refusal
 
 
-TEXT_TAG, REFUSAL_TAG = f"{TAG_MARK}text", f"{TAG_MARK}refusal"
-
-
-def part_tag(value: Any) -> str:
-    """The tag of a part of a message: of a refusal, or of text, whose class refuses all other types."""
-    given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return REFUSAL_TAG if given == "refusal" else TEXT_TAG
-
-
-MessagePart: TypeAlias = Annotated[
-    Annotated[TextPart, Tag(TEXT_TAG)] | Annotated[RefusalPart, Tag(REFUSAL_TAG)], Discriminator(part_tag)
-]
+MessagePart: TypeAlias = Annotated[TextPart | RefusalPart, ByType("text")]
+"""The class of text refuses unknown types."""
 
 
 class EarlierFunction(TolerantObject):

@@ -6,24 +6,26 @@ from __future__ import annotations
 import difflib
 import re
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import tagged_union_schema
 
 from lopa_ray.errors import short_repr
 from lopa_ray.text.json_content import levels
 
 TAG_MARK = "|"
 """The tags of unions begin with it, which distinguishes them from the fields of a value."""
-
-
-def type_tag(value: Any, default: str | None = None) -> str:
-    """The tag of a value whose member `type` names it; `default` stands for a member that is missing or no text."""
-    given = value.get("type") if isinstance(value, dict) else None
-    return TAG_MARK + (given if isinstance(given, str) else str(default))
 
 
 MAX_DEPTH = 64
@@ -84,6 +86,33 @@ class ClientObject(BaseModel):
         return reference
 
 
+class ByType:
+    """Annotation of a union: a value's `type` selects the class, each of which declares its types as a Literal."""
+
+    def __init__(self, default: str | None = None, *, allowed: str | None = None) -> None:
+        """`default` stands for a missing type, and for unknown types too unless `allowed` has the words for them."""
+        self._default, self._allowed = default, allowed
+
+    def __get_pydantic_core_schema__(self, union: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schemas = {
+            f"{TAG_MARK}{name}": handler.generate_schema(model)
+            for model in get_args(union)
+            for name in get_args(model.model_fields["type"].annotation)
+        }
+
+        def tag(value: Any) -> str:
+            given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+            known = isinstance(given, str) and (self._allowed or f"{TAG_MARK}{given}" in schemas)
+            return f"{TAG_MARK}{given if known else self._default}"
+
+        return tagged_union_schema(
+            schemas,
+            tag,
+            custom_error_type="unknown_type" if self._allowed else None,
+            custom_error_message=self._allowed,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class FieldError:
     """What is wrong with an object."""
@@ -94,6 +123,8 @@ class FieldError:
     """It names the field."""
     param: str | None = None
     """The path of the field: `messages[0].content`."""
+    location: Sequence[str | int] = ()
+    """The same as names and indices."""
 
 
 def unknown_field_message(name: str, known: list[str]) -> str:
@@ -121,20 +152,23 @@ def first_error(error: ValidationError, model: type[ClientObject]) -> FieldError
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:100]
     error_type, message = detail["type"], detail["msg"]
     if error_type == "missing":
-        return FieldError("missing_parameter", f"{param} is missing; add it", param)
-    if error_type == "extra_forbidden":
+        code, message = "missing_parameter", f"{param} is missing; add it"
+    elif error_type == "extra_forbidden":
         at_top = len(location) == 1
         hint = (
             unknown_field_message(param, list(model.model_fields))
             if at_top
             else "is no known field; leave it out"
         )
-        return FieldError("unknown_parameter", f"{param} {hint}", param)
-    if error_type in ("unsupported", "unknown"):
-        return FieldError(f"{error_type}_parameter", f"{param} {message}", param)
-    if error_type == "value_error":
-        return _invalid_value(param, message.removeprefix("Value error, "))
-    return _invalid_value(param, f"got {short_repr(detail['input'])}; allowed: {_allowed(message)}")
+        code, message = "unknown_parameter", f"{param} {hint}"
+    elif error_type in ("unsupported", "unknown"):
+        code, message = f"{error_type}_parameter", f"{param} {message}"
+    elif error_type == "value_error":
+        code, message = "invalid_value", f"{param}: {message.removeprefix('Value error, ')}"
+    else:
+        problem = f"got {short_repr(detail['input'])}; allowed: {_allowed(message)}"
+        code, message = "invalid_value", f"{param}: {problem}"
+    return FieldError(code, message, param, location)
 
 
 def _allowed(message: str) -> str:
@@ -142,7 +176,3 @@ def _allowed(message: str) -> str:
     message = re.sub(r"^\w+ should (be|have) ", "", message)
     message = re.sub(r" after validation, not .*$", "", message)
     return re.sub(r"a valid dictionary( or instance of \w+)?$", "an object", message)
-
-
-def _invalid_value(param: str, message: str) -> FieldError:
-    return FieldError("invalid_value", f"{param}: {message}", param)

@@ -31,7 +31,7 @@ from cluster.choices.messages import (
     PromptToTokenize,
     RequestAccepted,
     TextDelta,
-    TokenizedPrompt,
+    TokenizeResponse,
     TokenLogprob,
     ToolCallDelta,
 )
@@ -153,7 +153,7 @@ class FakeBackend:
             self.cancelled.add(owned_id)
         return found
 
-    async def tokenize(self, model: str, given: PromptToTokenize) -> TokenizedPrompt:
+    async def tokenize(self, model: str, given: PromptToTokenize) -> TokenizeResponse:
         """A text's tokens are its characters, behind token 1; a chat's those of its contents."""
         prompt = given.prompt
         self.tokenized.append((model, given))
@@ -163,7 +163,12 @@ class FakeBackend:
             tokens = [1] * given.add_special_tokens + list(map(ord, prompt))
         else:
             tokens = [ord(char) for message in prompt for char in message["content"]]
-        return TokenizedPrompt(tuple(tokens), tuple(map(chr, tokens)), MAX_MODEL_LEN)
+        return TokenizeResponse(
+            count=len(tokens),
+            max_model_len=MAX_MODEL_LEN,
+            tokens=tokens,
+            token_strs=list(map(chr, tokens)),
+        )
 
     async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
         if self.rejection is not None:

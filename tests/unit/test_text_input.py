@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.batch.lines import FailedLine
+from cluster.batch.lines import LineResult
 from cluster.batch.source import read_lines
 from cluster.cli.decide import read_questions
 from cluster.serving.http.api_keys import load_api_keys
@@ -86,7 +86,7 @@ def reason(read: Reader, path: Path) -> str:
         (result,) = read(path)
     except SettingsError as error:
         return str(error)
-    assert isinstance(result, FailedLine)
+    assert isinstance(result, LineResult)
     return result.error
 
 

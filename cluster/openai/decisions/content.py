@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.openai.conversation_items import Call, FunctionCall, Item, Message, as_parts, item_type
+from cluster.openai.conversation_items import Call, FunctionCall, Item, Message, as_parts
 from cluster.openai.errors import invalid_value, short_repr
 from cluster.openai.request_model import UNUSED
-from lopa_ray.text.chat_message import REFUSAL_TAG, RefusalPart, or_refusal
-from lopa_ray.text.client_object import TAG_MARK, type_tag
+from lopa_ray.text.chat_message import RefusalPart, or_refusal
+from lopa_ray.text.client_object import TAG_MARK, ByType
 from lopa_ray.text.json_content import check_json, json_text
 from lopa_ray.text.tolerant_object import TolerantObject
 
@@ -60,16 +60,8 @@ class DecisionImage(TolerantObject):
 
 
 DecisionPart: TypeAlias = Annotated[
-    Annotated[DecisionText, Tag(f"{TAG_MARK}input_text")]
-    | Annotated[DecisionText, Tag(f"{TAG_MARK}output_text")]
-    | Annotated[RefusalPart, Tag(REFUSAL_TAG)]
-    | Annotated[DecisionJson, Tag(f"{TAG_MARK}input_json")]
-    | Annotated[DecisionImage, Tag(f"{TAG_MARK}input_image")],
-    Discriminator(
-        type_tag,
-        custom_error_type="unknown_part",
-        custom_error_message="parts of the types input_text and input_json",
-    ),
+    DecisionText | RefusalPart | DecisionJson | DecisionImage,
+    ByType(allowed="parts of the types input_text and input_json"),
 ]
 
 
@@ -110,15 +102,10 @@ class DecisionOutput(DecisionItem):
 
 
 AnyDecisionItem: TypeAlias = Annotated[
-    Annotated[DecisionMessageItem, Tag(f"{TAG_MARK}message")]
-    | Annotated[DecisionCall, Tag(f"{TAG_MARK}function_call")]
-    | Annotated[DecisionCustomCall, Tag(f"{TAG_MARK}custom_tool_call")]
-    | Annotated[DecisionOutput, Tag(f"{TAG_MARK}function_call_output")]
-    | Annotated[DecisionOutput, Tag(f"{TAG_MARK}custom_tool_call_output")],
-    Discriminator(
-        item_type,
-        custom_error_type="unknown_item",
-        custom_error_message="items of the types message, function_call, function_call_output, custom_tool_call and "
+    DecisionMessageItem | DecisionCall | DecisionCustomCall | DecisionOutput,
+    ByType(
+        "message",
+        allowed="items of the types message, function_call, function_call_output, custom_tool_call and "
         "custom_tool_call_output",
     ),
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Literal
 
 from cluster.openai.response_model import ResponseModel
+from cluster.openai.responses.objects import ResponseUsage
 from lopa_ray.decisions.answers import Answer, ChoiceAnswer, DecisionResult, PredicateAnswer
 
 
@@ -49,27 +51,6 @@ class ScoreObject(ResponseModel):
     """In the order of the levels; their sum is 1."""
 
 
-class DecisionInputDetails(ResponseModel):
-    cached_tokens: int
-    cache_write_tokens: int
-
-
-class DecisionOutputDetails(ResponseModel):
-    """Nothing is reasoned."""
-
-    reasoning_tokens: int
-
-
-class DecisionUsage(ResponseModel):
-    input_tokens: int
-    """Of the input, once, and of all questions."""
-    input_tokens_details: DecisionInputDetails
-    output_tokens: int
-    """Positions that answer."""
-    output_tokens_details: DecisionOutputDetails
-    total_tokens: int
-
-
 class DecisionStats(ResponseModel):
     steps: int
     forwards: int
@@ -82,50 +63,36 @@ class DecisionObject(ResponseModel):
 
     model: str
     answers: list[PredicateObject | ChoiceObject | ScoreObject]
-    usage: DecisionUsage
+    usage: ResponseUsage
+    """The input counts once, and all questions; output tokens are the positions that answer."""
     lopa: DecisionStats
 
 
-def answer_object(answer: Answer) -> PredicateObject | ChoiceObject | ScoreObject:
-    """An answer in OpenAI's shape."""
+def _answer_object(answer: Answer) -> PredicateObject | ChoiceObject | ScoreObject:
+    fields = asdict(answer)
     if isinstance(answer, PredicateAnswer):
-        return PredicateObject(type="predicate", name=answer.name, probability=answer.probability)
+        return PredicateObject(type="predicate", **fields)
+    weights = fields.pop("probabilities").items()
     if isinstance(answer, ChoiceAnswer):
-        return ChoiceObject(
-            type="choice",
-            name=answer.name,
-            choice=answer.choice,
-            confidence=answer.confidence,
-            probabilities=[
-                ChoiceProbability(value=value, probability=probability)
-                for value, probability in answer.probabilities.items()
-            ],
-        )
-    return ScoreObject(
-        type="score",
-        name=answer.name,
-        score=answer.score,
-        confidence=answer.confidence,
-        probabilities=[
-            ScoreProbability(label=label, value=value, probability=probability)
-            for value, (label, probability) in enumerate(answer.probabilities.items())
-        ],
-    )
+        choices = [ChoiceProbability(value=value, probability=weight) for value, weight in weights]
+        return ChoiceObject(type="choice", **fields, probabilities=choices)
+    levels = [
+        ScoreProbability(label=label, value=value, probability=weight)
+        for value, (label, weight) in enumerate(weights)
+    ]
+    return ScoreObject(type="score", **fields, probabilities=levels)
 
 
 def decision_object(model: str, result: DecisionResult) -> DecisionObject:
     """The response to a request."""
     return DecisionObject(
         model=model,
-        answers=[answer_object(answer) for answer in result.answers],
-        usage=DecisionUsage(
-            input_tokens=result.input_tokens,
-            input_tokens_details=DecisionInputDetails(
-                cached_tokens=result.cached_tokens, cache_write_tokens=result.saved_tokens
-            ),
-            output_tokens=result.output_tokens,
-            output_tokens_details=DecisionOutputDetails(reasoning_tokens=0),
-            total_tokens=result.input_tokens + result.output_tokens,
+        answers=[_answer_object(answer) for answer in result.answers],
+        usage=ResponseUsage.of(
+            result.input_tokens,
+            result.output_tokens,
+            cached=result.cached_tokens,
+            stored=result.saved_tokens,
         ),
         lopa=DecisionStats(steps=result.steps, forwards=result.forwards, seconds=result.seconds),
     )

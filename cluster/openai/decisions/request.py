@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from cluster.choices.decision_message import DecisionMessage
 from cluster.openai.decisions.content import Content, DecisionInputParam, content_text, decision_input
@@ -27,7 +27,7 @@ from lopa_ray.decisions.questions import (
     check_questions,
 )
 from lopa_ray.errors import PromptError
-from lopa_ray.text.client_object import TAG_MARK, type_tag
+from lopa_ray.text.client_object import ByType
 
 
 class DecisionChoice(RequestModel):
@@ -91,14 +91,8 @@ class ScoreParam(QuestionBase):
 
 
 QuestionParam: TypeAlias = Annotated[
-    Annotated[PredicateParam, Tag(f"{TAG_MARK}predicate")]
-    | Annotated[ChoiceParam, Tag(f"{TAG_MARK}choice")]
-    | Annotated[ScoreParam, Tag(f"{TAG_MARK}score")],
-    Discriminator(
-        type_tag,
-        custom_error_type="unknown_question",
-        custom_error_message="questions of the types predicate, choice and score",
-    ),
+    PredicateParam | ChoiceParam | ScoreParam,
+    ByType(allowed="questions of the types predicate, choice and score"),
 ]
 
 
@@ -126,7 +120,7 @@ class DecisionRequest(RequestModel, ABC):
 
     @abstractmethod
     def as_message(self, request_id: str, client: str) -> DecisionMessage:
-        """The request to a group. Raises ApiError for what is wrong in it."""
+        """The request to a group. Raises ApiError if it is wrong."""
 
     @abstractmethod
     def respond(self, model: str, result: DecisionResult) -> ResponseModel:

@@ -24,8 +24,6 @@ from cluster.openai.events import ServerSentEvent
 from cluster.openai.responses.items import EventFields, ResponsesItems
 from cluster.openai.responses.objects import (
     IncompleteDetails,
-    InputTokensDetails,
-    OutputTokensDetails,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
@@ -136,15 +134,8 @@ class ResponsesBuilder(AnswerBuilder):
         return ResponseObject(**fields | changes).to_dict()
 
     def _usage(self) -> ResponseUsage:
-        prompt, answer = self.prompt_tokens, self.completion_tokens
         reasoning = sum(finished.reasoning_tokens for finished in self._finished.values())
-        return ResponseUsage(
-            input_tokens=prompt,
-            input_tokens_details=InputTokensDetails(cached_tokens=0, cache_write_tokens=0),
-            output_tokens=answer,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning),
-            total_tokens=prompt + answer,
-        )
+        return ResponseUsage.of(self.prompt_tokens, self.completion_tokens, reasoning=reasoning)
 
 
 def _is_complete(finished: ChoiceFinished) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field
 
-from cluster.openai.conversation_items import FunctionCall, Item, Message, as_parts, item_type
+from cluster.openai.conversation_items import FunctionCall, Item, Message, as_parts
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import UNUSED
-from lopa_ray.text.chat_message import REFUSAL_TAG, TEXT_TAG, RefusalPart, or_refusal, part_tag
-from lopa_ray.text.client_object import TAG_MARK
+from lopa_ray.text.chat_message import RefusalPart, or_refusal
+from lopa_ray.text.client_object import ByType
 from lopa_ray.text.tolerant_object import TolerantObject
 
 
@@ -30,9 +30,7 @@ class InputText(TolerantObject):
     """OpenAI's client adds it to what it has parsed."""
 
 
-InputPart: TypeAlias = Annotated[
-    Annotated[InputText, Tag(TEXT_TAG)] | Annotated[RefusalPart, Tag(REFUSAL_TAG)], Discriminator(part_tag)
-]
+InputPart: TypeAlias = Annotated[InputText | RefusalPart, ByType("text")]
 
 MessageParts: TypeAlias = Annotated[
     list[InputPart], BeforeValidator(as_parts, json_schema_input_type=str | list[InputPart])
@@ -81,14 +79,10 @@ class ReasoningItem(InputItem):
 
 
 ResponsesItem: TypeAlias = Annotated[
-    Annotated[MessageItem, Tag(f"{TAG_MARK}message")]
-    | Annotated[FunctionCallItem, Tag(f"{TAG_MARK}function_call")]
-    | Annotated[FunctionOutputItem, Tag(f"{TAG_MARK}function_call_output")]
-    | Annotated[ReasoningItem, Tag(f"{TAG_MARK}reasoning")],
-    Discriminator(
-        item_type,
-        custom_error_type="unknown_item",
-        custom_error_message="items of the types message, function_call, function_call_output and reasoning; nothing "
+    MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem,
+    ByType(
+        "message",
+        allowed="items of the types message, function_call, function_call_output and reasoning; nothing "
         "is stored here that another one could refer to",
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import ConfigDict
 
@@ -58,17 +58,17 @@ OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputFunctionCall
 
 
 class InputTokensDetails(ResponseModel):
-    """Not counted here, so 0."""
+    """Counted for decisions; 0 for other responses."""
 
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
+    cached_tokens: int
+    cache_write_tokens: int
 
 
 class OutputTokensDetails(ResponseModel):
     """How many tokens of an answer are of which kind."""
 
     reasoning_tokens: int
-    """Those that its reasoning has when it is encoded."""
+    """The tokens of the reasoning, encoded again."""
 
 
 class ResponseUsage(ResponseModel):
@@ -77,6 +77,17 @@ class ResponseUsage(ResponseModel):
     output_tokens: int
     output_tokens_details: OutputTokensDetails
     total_tokens: int
+
+    @classmethod
+    def of(cls, read: int, written: int, *, cached: int = 0, stored: int = 0, reasoning: int = 0) -> Self:
+        """The usage of `read` input and `written` output tokens."""
+        return cls(
+            input_tokens=read,
+            input_tokens_details=InputTokensDetails(cached_tokens=cached, cache_write_tokens=stored),
+            output_tokens=written,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning),
+            total_tokens=read + written,
+        )
 
 
 class IncompleteDetails(ResponseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,7 +20,7 @@ from cluster.openai.tools import (
     ToolChoiceWord,
     choice_type,
 )
-from lopa_ray.text.client_object import TAG_MARK
+from lopa_ray.text.client_object import ByType
 
 
 class ResponseTool(Function):
@@ -72,22 +72,8 @@ class OtherTool(RequestModel):
     type: OtherToolType
 
 
-_FUNCTION, _OTHER = f"{TAG_MARK}function", f"{TAG_MARK}other"
-
-
-def _tool_tag(value: Any) -> str:
-    given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return _OTHER if given in get_args(OtherToolType) else _FUNCTION
-
-
 ResponseTools: TypeAlias = Annotated[
-    list[
-        Annotated[
-            Annotated[ResponseTool, Tag(_FUNCTION)] | Annotated[OtherTool, Tag(_OTHER)],
-            Discriminator(_tool_tag),
-        ]
-    ],
-    Field(max_length=MAX_TOOLS),
+    list[Annotated[ResponseTool | OtherTool, ByType("function")]], Field(max_length=MAX_TOOLS)
 ]
 
 
@@ -113,12 +99,7 @@ class AllowedToolsChoice(RequestModel):
     mode: AllowedMode
     """As `tool_choice` would be if `tools` had these alone."""
 
-    tools: list[
-        Annotated[
-            Annotated[NamedTool, Tag(_FUNCTION)] | Annotated[OtherTool, Tag(_OTHER)],
-            Discriminator(_tool_tag),
-        ]
-    ] = Field(max_length=MAX_TOOLS)
+    tools: list[Annotated[NamedTool | OtherTool, ByType("function")]] = Field(max_length=MAX_TOOLS)
     """Which ones. Those of other types are left out, as in `tools` of the request."""
 
     def chosen(self) -> Chosen:

@@ -1,4 +1,4 @@
-"""What routes ask first: an API key, the client, a model that is served."""
+"""The first checks of routes: an API key, the client, a model that is served."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import Field, SecretStr, field_validator
@@ -30,17 +31,11 @@ class HttpSettings(StrictModel):
     @field_validator("api_keys", mode="before")
     @classmethod
     def _check_api_keys(cls, value: Any) -> Any:
-        # Checked by hand, since a refused value shows in the error.
+        # Checked by hand, because pydantic's errors show the refused value.
         if not isinstance(value, list):
             raise ValueError(f"got {type(value).__name__}; allowed: a list of texts")
-        for at, key in enumerate(value):
-            text = key.get_secret_value() if isinstance(key, SecretStr) else key
-            if (
-                not isinstance(text, str)
-                or not text
-                or not text.isascii()
-                or not text.isprintable()
-                or " " in text
-            ):
+        keys = [key.get_secret_value() if isinstance(key, SecretStr) else key for key in value]
+        for at, key in enumerate(keys):
+            if not (isinstance(key, str) and re.fullmatch("[!-~]+", key)):
                 raise ValueError(f"key {at} is not valid; allowed: printable ASCII characters without spaces")
-        return [key if isinstance(key, SecretStr) else SecretStr(key) for key in value]
+        return [SecretStr(key) for key in keys]

@@ -1,5 +1,4 @@
-"""Each request passes through, from outside to inside: an id and a log line, errors, the bound of headers, method and
-path. Pure ASGI."""
+"""ASGI middleware, outermost first: request id and log, error responses, header limit and path normalisation."""
 
 from __future__ import annotations
 

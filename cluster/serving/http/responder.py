@@ -141,7 +141,7 @@ async def running_request(
 
 
 async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    """What a coroutine returns. If the client disconnects first, cancel it and raise ClientDisconnect.
+    """The result of a coroutine. If the client disconnects first, cancel it and raise ClientDisconnect.
 
     When this returns or raises, the coroutine has ended, and with it all that it had open.
     """

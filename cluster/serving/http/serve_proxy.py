@@ -1,4 +1,4 @@
-"""What Ray Serve's HTTP proxy does before this project's application gets a request.
+"""The work of Ray Serve's HTTP proxy before this project's application gets a request.
 
 Ray Serve calls `set_up` in each of its proxies before it listens, where the environment variable
 RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names it (`lopa serve` sets it).

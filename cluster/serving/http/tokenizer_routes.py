@@ -6,13 +6,9 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request
 
+from cluster.choices.messages import TokenizeResponse
 from cluster.openai.errors import api_error
-from cluster.openai.tokenization import (
-    DetokenizeRequest,
-    DetokenizeResponse,
-    TokenizeRequest,
-    TokenizeResponse,
-)
+from cluster.openai.tokenization import DetokenizeRequest, DetokenizeResponse, TokenizeRequest
 from cluster.serving.http.access_log import log_record_of
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import choose_model
@@ -40,12 +36,7 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
             tokenized = await backend().ask(model, Group.tokenize, request.as_prompt())
         except PromptError as error:
             raise api_error(error, {"prompt": request.prompt_field}) from None
-        return TokenizeResponse(
-            count=len(tokenized.tokens),
-            max_model_len=tokenized.max_model_len,
-            tokens=list(tokenized.tokens),
-            token_strs=list(tokenized.token_strings) if request.return_token_strs else None,
-        )
+        return tokenized if request.return_token_strs else tokenized.model_copy(update={"token_strs": None})
 
     @router.post(
         "/detokenize", summary="Turn tokens into text", openapi_extra=request_body(DetokenizeRequest)

@@ -1,1 +1,1 @@
-"""What the HTTP layer and the replicas share: the calls of a group and of all groups, and their messages."""
+"""The interface between the HTTP layer and the replicas: the calls of a group and of all groups, and their messages."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from cluster.choices.decision_message import DecisionMessage
-from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
+from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizeResponse
 from cluster.serving.protocol.messages import ModelDefaults, WorkersOfGroup
 from lopa_ray.decisions.answers import DecisionResult
 
@@ -24,8 +24,8 @@ class Group(Protocol):
     def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
         """Answer questions: one result. Raises what `generate` raises; the `setting` of a PromptError is the field."""
 
-    async def tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
-        """What `generate` makes of a text without chat template, or of messages, before it decodes.
+    async def tokenize(self, given: PromptToTokenize) -> TokenizeResponse:
+        """The tokens that `generate` decodes for a text without chat template, or for messages.
 
         Raises PromptError for what cannot be encoded.
         """
@@ -34,7 +34,7 @@ class Group(Protocol):
         """The text of tokens, special ones too. Raises PromptError for ids outside of the vocabulary."""
 
     async def defaults(self) -> ModelDefaults:
-        """What requests get where they set nothing."""
+        """The settings of requests that set nothing."""
 
     async def workers(self) -> WorkersOfGroup:
         """The workers as they are now."""

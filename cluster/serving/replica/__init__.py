@@ -1,1 +1,1 @@
-"""What runs inside Serve's replicas: the ingress, and a decode group with the choices that it makes."""
+"""The code inside of Serve's replicas: the ingress, and a decode group with the choices that it makes."""

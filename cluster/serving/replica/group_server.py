@@ -25,7 +25,7 @@ from cluster.choices.messages import (
     ChoicesRequest,
     PromptToTokenize,
     RequestAccepted,
-    TokenizedPrompt,
+    TokenizeResponse,
 )
 from cluster.serving.protocol.group import Group
 from cluster.serving.protocol.messages import ModelDefaults, RequestRejected, WorkersOfGroup
@@ -77,7 +77,7 @@ class GroupServer(Group):
     # Calls, as the ingress makes them
 
     async def call(self, name: str, *arguments: Any) -> Any:
-        """What a method of `Group` returns; RequestRejected in place of errors about the request."""
+        """The answer of a method of `Group`, or RequestRejected for an error about the request."""
         try:
             return await getattr(self, name)(*arguments)
         except (RequestError, OverloadedError) as error:
@@ -86,7 +86,7 @@ class GroupServer(Group):
     async def stream(
         self, name: str, request: ChoicesRequest | DecisionMessage
     ) -> AsyncGenerator[ChoicesOutput | DecisionResult | RequestRejected, None]:
-        """What a method of `Group` yields; RequestRejected in place of errors about the request."""
+        """The outputs of a method of `Group`, or RequestRejected for an error about the request."""
         try:
             async with aclosing(getattr(self, name)(request)) as outputs:
                 async for output in outputs:
@@ -154,7 +154,7 @@ class GroupServer(Group):
             self._metrics.on_request_finished(outcome, time.monotonic() - record.arrival_time)
 
     def _check_room(self, client: str) -> None:
-        """Raises OverloadedError if the client has too many requests here. Those of others are no reason."""
+        """Raises OverloadedError if the client has too many requests here; those of other clients do not count."""
         limit = (
             self._config.group.max_requests_per_client or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
         )
@@ -222,11 +222,11 @@ class GroupServer(Group):
 
     # Text and tokens
 
-    async def tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
+    async def tokenize(self, given: PromptToTokenize) -> TokenizeResponse:
         # A long text takes a while; steps do not wait for it.
         return await asyncio.to_thread(self._tokenize, given)
 
-    def _tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
+    def _tokenize(self, given: PromptToTokenize) -> TokenizeResponse:
         engine = self._started_engine
         tokenizer = require_tokenizer(engine.tokenizer)
         if isinstance(given.prompt, str):
@@ -235,8 +235,12 @@ class GroupServer(Group):
             )
         else:
             tokens = engine.encode(given.prompt, tools=given.tools, variables=given.template_variables)
-        strings = tuple(map(tokenizer.token_string, tokens))
-        return TokenizedPrompt(tuple(tokens), strings, self._config.model.max_model_len)
+        return TokenizeResponse(
+            count=len(tokens),
+            max_model_len=self._config.model.max_model_len,
+            tokens=tokens,
+            token_strs=list(map(tokenizer.token_string, tokens)),
+        )
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         engine = self._started_engine

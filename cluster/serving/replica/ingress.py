@@ -171,7 +171,7 @@ class Ingress:
 
 
 async def _answers(asked: Any, timeout_s: float, who: str) -> list[Any]:
-    """What each replica has answered to a broadcast, or raised. Raises ClusterError if not all of them answer."""
+    """The answer of each replica to a broadcast, or its error. Raises ClusterError if not all of them answer."""
     try:
         return list(await asked.results_async(timeout_s=timeout_s, return_exceptions=True))
     except TimeoutError:
@@ -181,7 +181,7 @@ async def _answers(asked: Any, timeout_s: float, who: str) -> list[Any]:
 
 
 def _unwrap(error: Exception) -> Exception:
-    """What the group raised, without Ray's wrapping; errors of Ray and Serve become LopaErrors."""
+    """The error of the group, without Ray's wrapping; errors of Ray and Serve become LopaErrors."""
     if isinstance(error, BackPressureError):
         return OverloadedError("the queue is full; try again later")
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):

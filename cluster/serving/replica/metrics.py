@@ -1,4 +1,4 @@
-"""What Prometheus sees of a decode group."""
+"""The metrics of a decode group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lopa_ray.protocol.events import RequestStep
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
 STEP_SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 NO_KEY = "no key"
-"""All clients without API keys: there are any number of addresses."""
+"""One label for all clients without a key; a label per address would be unbounded."""
 
 PER_FORWARD = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0]
 
@@ -24,49 +24,42 @@ class GroupMetrics:
 
     def __init__(self, model: str) -> None:
         self._metrics = metrics = ExportedMetrics(model)
-        self._requests = metrics.counter("lopa_requests", "Requests by how they ended.", "outcome")
-        self._latency = metrics.histogram(
-            "lopa_request_seconds", "Seconds from arrival to end.", SECONDS, "outcome"
-        )
-        self._first_step = metrics.histogram(
+        counter, gauge, histogram = metrics.counter, metrics.gauge, metrics.histogram
+        self._requests = counter("lopa_requests", "Requests by how they ended.", "outcome")
+        self._latency = histogram("lopa_request_seconds", "Seconds from arrival to end.", SECONDS, "outcome")
+        self._first_step = histogram(
             "lopa_first_step_seconds", "Seconds from arrival to the first decided token.", SECONDS
         )
-        self._tokens = metrics.counter("lopa_tokens", "Tokens of finished choices.")
-        self._tpf = metrics.histogram(
-            "lopa_tokens_per_forward", "Tokens per step of a finished choice.", PER_FORWARD
-        )
-        self._questions = metrics.counter("lopa_decision_questions", "Questions of finished decisions.")
-        self._steps = metrics.counter("lopa_steps", "Steps of the group.")
-        self._phase_seconds = metrics.histogram(
+        self._tokens = counter("lopa_tokens", "Tokens of finished choices.")
+        self._tpf = histogram("lopa_tokens_per_forward", "Tokens per step of a finished choice.", PER_FORWARD)
+        self._questions = counter("lopa_decision_questions", "Questions of finished decisions.")
+        self._steps = counter("lopa_steps", "Steps of the group.")
+        self._phase_seconds = histogram(
             "lopa_step_phase_seconds", "Seconds of a step by phase.", STEP_SECONDS, "phase"
         )
-        self._branch_wins = metrics.counter(
+        self._branch_wins = counter(
             "lopa_branch_wins",
             "Steps of requests by the kind of branch that won, or was accepted last.",
             "kind",
         )
-        self._rule_steps = metrics.counter(
-            "lopa_rule_steps", "Steps of the unmasking rule in steps of requests."
-        )
-        self._workers = metrics.gauge("lopa_workers", "Live branch workers.")
-        self._client_waiting = metrics.gauge(
+        self._rule_steps = counter("lopa_rule_steps", "Steps of the unmasking rule in steps of requests.")
+        self._workers = gauge("lopa_workers", "Live branch workers.")
+        self._client_waiting = gauge(
             "lopa_client_requests_waiting",
             "Requests that wait for a slot, by the API key that they have.",
             "client",
         )
         self._clients: set[str] = {NO_KEY}
-        """Those that had waiting requests."""
-        self._group_gauges = {field: metrics.gauge(*metric) for field, metric in GAUGES.items()}
+        """Clients that had waiting requests."""
+        self._group_gauges = {field: gauge(*metric) for field, metric in GAUGES.items()}
         """By the field of `MasterStatus` that has the value."""
-        self._group_counters = {field: metrics.counter(*metric) for field, metric in COUNTERS.items()}
+        self._group_counters = {field: counter(*metric) for field, metric in COUNTERS.items()}
         """By the field of `MasterStatus` that counts the same since the group was started."""
         self._group_counts = dict.fromkeys(self._group_counters, 0)
-        """Those of the last status."""
-        self._lost_groups = metrics.counter(
-            "lopa_lost_groups", "Groups that were lost, and replaced if possible."
-        )
+        """The counts in the last status."""
+        self._lost_groups = counter("lopa_lost_groups", "Groups that were lost, and replaced if possible.")
         self._num_lost_groups = 0
-        """Those that the counter has."""
+        """The value of the counter."""
 
     def text(self) -> str:
         """See `ExportedMetrics.text`."""

@@ -1,4 +1,4 @@
-"""What requests to a model get where they set nothing."""
+"""The settings of requests that set nothing, for the playground and other clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_files import DEMO
 
 _WITHOUT_DRAFTS = {"lookahead": "lopa", "acceptance": "exact"}
-"""What a request sets for a decoder that has no verified lookahead."""
+"""The values for a decoder that has no verified lookahead."""
 
 
 def request_defaults(model: str, config: Config) -> ModelDefaults:

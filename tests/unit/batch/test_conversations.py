@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import FailedLine, parse_record
+from cluster.batch.lines import failed_line, parse_record
 from cluster.openai.completions.chat import ChatRequest
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -119,7 +119,7 @@ def server(engine: LocalEngine) -> Iterator[Server]:
 
 def row(engine: LocalEngine, record: dict[str, Any]) -> dict[str, Any]:
     (result,) = decode_lines(engine, [parse_record(1, record)], raw=False)
-    return result.as_dict()
+    return dict(result.row)
 
 
 def batch_line(messages: list[Any]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_all_refuse_the_same_field(
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, field)
     assert row(engine, batch_line(messages))["response"]["body"]["error"] == error
-    assert parse_record(1, {"messages": messages}) == FailedLine(1, error["message"])
+    assert parse_record(1, {"messages": messages}) == failed_line(1, error["message"])
     if messages and isinstance(messages[0], dict):  # else it is another prompt to an engine
         with pytest.raises(PromptError) as caught:
             engine.generate(messages)

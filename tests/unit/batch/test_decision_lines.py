@@ -33,7 +33,7 @@ def engine() -> LocalEngine:
 
 def rows(engine: LocalEngine, *values: Any) -> list[dict[str, Any]]:
     lines = [parse_line(number, json.dumps(value).encode()) for number, value in enumerate(values, 1)]
-    return [result.as_dict() for result in decode_lines(engine, lines, raw=False)]
+    return [dict(result.row) for result in decode_lines(engine, lines, raw=False)]
 
 
 def test_a_line_is_what_the_engine_answers(engine: LocalEngine) -> None:

@@ -14,8 +14,6 @@ from typer.testing import CliRunner
 import cluster.jobs.group
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import (
-    CompletedLine,
-    FailedLine,
     LineResult,
     OpenAILine,
     PromptLine,
@@ -142,7 +140,7 @@ def test_lines_are_answered_as_a_server_answers_their_bodies(server: Server, eng
     with httpx.Client(base_url=server.url, timeout=60) as client:
         for number, ((url, body), result) in enumerate(zip(asked, results, strict=True), 1):
             response = client.post(url, json={"model": MODEL, **body})
-            row = result.as_dict()
+            row = result.row
             assert (row["id"], row["custom_id"], row["error"]) == (
                 f"batch_req_{number}",
                 f"mine-{number}",
@@ -151,15 +149,15 @@ def test_lines_are_answered_as_a_server_answers_their_bodies(server: Server, eng
             assert row["response"]["status_code"] == response.status_code, response.text
             assert comparable(row["response"]["body"]) == comparable(response.json()), body
             good = number <= len(GOOD)
-            assert isinstance(result, CompletedLine if good else FailedLine) and is_failed(row) != good
+            assert (not result.error) == good and is_failed(row) != good
             assert (response.status_code == 200) == good
 
 
 def test_a_response_is_named_by_its_line(engine: LocalEngine) -> None:
     (_, result) = decode(engine, ["own", line(2, *GOOD[0])])
-    response = result.as_dict()["response"]
+    response = result.row["response"]
     assert response["request_id"] == "batch-2" and response["body"]["id"] == "chatcmpl-batch-2"
-    assert isinstance(result, CompletedLine)
+    assert not result.error
     assert result.tokens == response["body"]["usage"]["completion_tokens"] > 0
     assert result.steps >= response["body"]["lopa"]["steps"]
 
@@ -169,17 +167,17 @@ def test_special_tokens_in_raw_lines(engine: LocalEngine) -> None:
     records = [text, {"prompt": text, "parse_special": False}, {"prompt": text, "parse_special": 1}]
     lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
     parsed, characters, wrong = decode_lines(engine, lines, raw=True)
-    assert isinstance(parsed, CompletedLine) and isinstance(characters, CompletedLine)
+    assert not parsed.error and not characters.error
     assert parsed.row["prompt_tokens"] == len(engine.encode(text, raw=True))
     assert characters.row["prompt_tokens"] == len(engine.encode(text, raw=True, parse_special=False))
     assert parsed.row["prompt_tokens"] < characters.row["prompt_tokens"]
-    assert isinstance(wrong, FailedLine) and wrong.error.startswith("parse_special: got 1")
+    assert wrong.error.startswith("parse_special: got 1")
 
 
 def test_a_run_has_one_model_which_need_not_be_named(engine: LocalEngine) -> None:
     body = {"messages": HI, "max_tokens": 4, "model": None}
     (result,) = decode(engine, [line(1, CHAT, body)])
-    response = result.as_dict()["response"]
+    response = result.row["response"]
     assert (response["status_code"], response["body"]["model"]) == (200, str(engine.config.model.path))
 
 
@@ -189,7 +187,7 @@ def test_what_only_a_server_can_do_is_refused(engine: LocalEngine) -> None:
         line(2, CHAT, {"messages": HI, "lopa": {"deadline": 1}}),
         line(3, "/v1/embeddings", {"input": "hi"}),
     ]
-    responses = [result.as_dict()["response"] for result in decode(engine, records)]
+    responses = [result.row["response"] for result in decode(engine, records)]
     assert [response["status_code"] for response in responses] == [400] * 3
     assert [response["body"]["error"]["param"] for response in responses] == [
         "stream",
@@ -210,8 +208,8 @@ def test_what_only_a_server_can_do_is_refused(engine: LocalEngine) -> None:
 )
 def test_a_line_that_is_no_request_says_why(engine: LocalEngine, changes: Any, part: str) -> None:
     (result,) = decode(engine, [line(1, *GOOD[0]) | changes])
-    row = result.as_dict()
-    assert isinstance(result, FailedLine)
+    row = result.row
+    assert result.error
     assert (row["response"], row["error"]["code"]) == (None, "invalid_line")
     assert part in row["error"]["message"]
     assert row["custom_id"] == changes.get("custom_id", "mine-1")
@@ -227,9 +225,9 @@ def test_the_method_may_be_left_out() -> None:
 
 def test_seeds_are_the_models_own_and_company_changes_nothing(engine: LocalEngine) -> None:
     body = {"messages": HI, "max_tokens": 12, "temperature": 1.0, "n": 2}
-    alone = decode(engine, [line(1, CHAT, body)])[0].as_dict()["response"]["body"]
+    alone = decode(engine, [line(1, CHAT, body)])[0].row["response"]["body"]
     among = decode(engine, ["own", *(line(2, url, asked) for url, asked in GOOD), line(9, CHAT, body)])
-    assert comparable(among[-1].as_dict()["response"]["body"]) == comparable(alone)
+    assert comparable(among[-1].row["response"]["body"]) == comparable(alone)
     assert [choice["lopa"]["seed"] for choice in alone["choices"]] == [0, 1]
 
 
@@ -242,9 +240,8 @@ def test_a_lost_group_says_nothing_against_the_line(
 
     monkeypatch.setattr(engine, "events", lost)
     own, openai_line = decode(engine, ["own", line(2, CHAT, {"messages": HI, "n": 3, "max_tokens": 9})])
-    assert isinstance(own, FailedLine) and isinstance(openai_line, FailedLine)
     assert own.worker_lost and openai_line.worker_lost
-    assert openai_line.as_dict()["response"]["body"]["error"]["code"] == "unavailable"
+    assert openai_line.row["response"]["body"]["error"]["code"] == "unavailable"
 
 
 def test_the_command_line_and_a_job_write_the_same_rows(

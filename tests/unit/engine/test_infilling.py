@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.batch.decode_lines import decode_lines
-from cluster.batch.lines import FailedLine, parse_record
+from cluster.batch.lines import parse_record
 from lopa_ray import GivenPart, LocalEngine, PromptTooLongError, SettingsError
 from lopa_ray.decoding.decoders import parse_decoder_settings
 from support.in_process_group import InProcessGroup
@@ -163,15 +163,11 @@ def test_lines_of_a_file_give_parts(engine: LocalEngine) -> None:
     lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
     rows = list(decode_lines(engine, lines, raw=False))
     first, second, third, fourth, fifth, sixth = rows
-    assert first.as_dict()["text"] == engine.generate(PROBLEM, suffix=SUFFIX, max_new_tokens=24).text
-    assert (
-        second.as_dict()["text"]
-        == third.as_dict()["text"]
-        == engine.generate(PROBLEM, given_parts=PARTS).text
-    )
-    assert isinstance(fourth, FailedLine) and "given_parts: part 0: text: got 3" in fourth.error
-    assert isinstance(fifth, FailedLine) and fifth.error.startswith("suffix: got 3")
-    choice = sixth.as_dict()["response"]["body"]["choices"][0]
+    assert first.row["text"] == engine.generate(PROBLEM, suffix=SUFFIX, max_new_tokens=24).text
+    assert second.row["text"] == third.row["text"] == engine.generate(PROBLEM, given_parts=PARTS).text
+    assert "given_parts: part 0: text: got 3" in fourth.error
+    assert fifth.error.startswith("suffix: got 3")
+    choice = sixth.row["response"]["body"]["choices"][0]
     assert choice["text"] == engine.generate(PROBLEM, raw=True, suffix=SUFFIX, max_new_tokens=24).text
     assert choice["finish_reason"] in ("stop", "length")
 

@@ -21,7 +21,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
-from cluster.batch.lines import DecisionLine, FailedLine, PromptLine
+from cluster.batch.lines import DecisionLine, LineResult, PromptLine, failed_line
 from cluster.batch.source import InputSummary, Source
 from cluster.jobs.__main__ import app
 from cluster.jobs.group import ChunkResult
@@ -91,7 +91,7 @@ def test_lines_keep_their_numbers_and_bad_ones_their_places(folder: str, write: 
     first, second = source.chunks(3)
     assert (first.index, second.index) == (0, 1)
     assert first.lines[0] == PromptLine(1, "one", 7)
-    assert isinstance(first.lines[1], FailedLine) and first.lines[1].line == 3
+    assert isinstance(first.lines[1], LineResult) and first.lines[1].line == 3
     assert first.lines[2:] + second.lines == (PromptLine(4, [1, 2]), PromptLine(5, "five"))
 
 
@@ -108,8 +108,8 @@ def test_parquet_rows_are_lines(folder: str) -> None:
     # The first record says which columns there are: messages is none of them.
     (chunk,) = source.chunks(10)
     assert chunk.lines[0] == PromptLine(1, "one", 1, {"seed": 3})
-    assert isinstance(chunk.lines[1], FailedLine) and "no prompt" in chunk.lines[1].error
-    assert isinstance(chunk.lines[2], FailedLine) and chunk.lines[2].id == 3
+    assert isinstance(chunk.lines[1], LineResult) and "no prompt" in chunk.lines[1].error
+    assert isinstance(chunk.lines[2], LineResult) and chunk.lines[2].row["id"] == 3
 
 
 def test_parquet_with_other_columns_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_parquet_rows_that_json_cannot_say_have_no_result(tmp_path: Path) -> Non
     for ids, said in ([math.nan, math.inf], "is not a JSON number"), ([datetime.now()] * 2, "datetime"):
         pyarrow.parquet.write_table(pyarrow.table({"prompt": ["one", "two"], "id": ids}), path)
         lines = list(Source(str(path)).lines())
-        assert all(isinstance(line, FailedLine) and said in line.error for line in lines) and len(lines) == 2
+        assert all(isinstance(line, LineResult) and said in line.error for line in lines) and len(lines) == 2
 
 
 @pytest.mark.parametrize("cut", [slice(0, -9), slice(0, 30)])
@@ -532,7 +532,7 @@ def test_a_commit_on_the_hub_stands_for_its_files() -> None:
 
 def test_progress_counts_what_was_done_before(capsys: pytest.CaptureFixture[str]) -> None:
     progress = JobProgress(5, 2, {0, 2})
-    failure = FailedLine(4, "too long")
+    failure = failed_line(4, "too long")
     progress.report(1)  # too soon
     progress.add(ChunkResult(("{}", "{}"), (failure,), 10, 2))
     progress.report(1)

@@ -9,7 +9,6 @@ import pyarrow
 import pytest
 
 from cluster.openai.errors import ApiError
-from cluster.serving.http import content_encoding
 from cluster.serving.http.content_encoding import decompressed
 
 LIMIT = 1000
@@ -61,13 +60,3 @@ def test_other_encodings_are_refused(encoding: str) -> None:
     with pytest.raises(ApiError) as raised:
         decompressed(b"{}", {"content-encoding": encoding}, LIMIT)
     assert raised.value.status == 415 and "gzip, zstd" in raised.value.message
-
-
-def test_without_a_reader_zstd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(content_encoding, "import_module", missing)
-    with pytest.raises(ApiError) as raised:
-        decompressed(zstd(b"{}"), {"content-encoding": "zstd"}, LIMIT)
-    assert raised.value.status == 415 and "backports.zstd" in raised.value.message

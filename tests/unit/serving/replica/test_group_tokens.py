@@ -31,14 +31,14 @@ TEXT = "Ben has 7 pens — «ünïcode» 🙂 <|im_end|>"
 def test_a_groups_tokens_are_those_that_it_decodes(engine: LocalEngine, group: GroupServer) -> None:
     text = asyncio.run(group.tokenize(PromptToTokenize(TEXT)))
     assert list(text.tokens) == engine.encode(TEXT, raw=True)
-    assert text.token_strings[-1] == "<|im_end|>"
+    assert text.token_strs is not None and text.token_strs[-1] == "<|im_end|>"
     characters = asyncio.run(group.tokenize(PromptToTokenize(TEXT, parse_special=False)))
     assert list(characters.tokens) == engine.encode(TEXT, raw=True, parse_special=False)
     assert text.max_model_len == engine.config.model.max_model_len
     chat = asyncio.run(group.tokenize(PromptToTokenize(({"role": "user", "content": TEXT},))))
     assert list(chat.tokens) == engine.encode(TEXT) and len(chat.tokens) > len(text.tokens)
-    assert "<|im_start|>" in chat.token_strings
-    assert len(chat.token_strings) == len(chat.tokens)
+    assert chat.token_strs is not None and "<|im_start|>" in chat.token_strs
+    assert len(chat.token_strs) == len(chat.tokens) == chat.count
 
 
 def test_tokens_of_a_group_and_back(engine: LocalEngine, group: GroupServer) -> None:
