@@ -18,21 +18,21 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.lora import LoraAdapter
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.families.native import family_of
-from lopa_ray.model.linear import linear
+from lopa_ray.model.linear import Linear
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 
 
 class DraftAdapter(nn.Module):
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
         super().__init__()
-        self._tp_group = tp_group
-        self.down = linear(config, config.num_heads * config.head_dim, config.draft_rank)
-        self.up = linear(config, config.draft_rank, config.hidden_size)
+        inputs, rank = config.num_heads * config.head_dim, config.draft_rank
+        self.down = Linear(config, (rank, inputs), tp_group, quantization="none")
+        self.up = Linear(config, (config.hidden_size, rank), quantization="none")
 
     def forward(self, x: Tensor, draft_rows: Tensor) -> Tensor:
         """x [R, I] → what is added to the projection of each row [R, D] in the dtype of x: 0 where `draft_rows`,
         floating [R], is 0. All shards get the whole sum."""
-        update: Tensor = self.up(self._tp_group.all_reduce(self.down(x)))
+        update: Tensor = self.up(self.down(x))
         return update * draft_rows.to(x.dtype)[:, None]
 
 

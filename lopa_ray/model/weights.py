@@ -13,13 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, computes_fp8, has_fp8_kernel
+from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, FP8, computes_fp8, has_fp8_kernel
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.linear import check_places
-from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear
-from lopa_ray.model.quantization.weight_format import QuantizedLayer
-from lopa_ray.model.quantization.weight_formats import probe_kernels
-from lopa_ray.model.router import Router
+from lopa_ray.model.linear import ExpertLinear, check_places, prepare
+from lopa_ray.model.quantization.weight_format import HeldWeights
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SingleShard, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
 
@@ -28,6 +25,7 @@ Weights: TypeAlias = Iterator[tuple[str, Tensor]]
 
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 INIT_STD = 0.02
+FP32_PARAMETERS = ("_scale", "router.weight", "router.expert_bias")
 TRIAL_SIZE = 512
 """Inputs and outputs of the layer by which it is found out whether a device has products of fp8."""
 
@@ -48,13 +46,18 @@ def build_model(
     """
     model = meta_model(config, dtype, tp_group)
     for name, tensor in weights:
-        _set_parameter(model, name, tensor.to(device))
+        owner, _, attribute = name.rpartition(".")
+        layer, held = model.get_submodule(owner), tensor.to(device)
+        if isinstance(layer, HeldWeights):
+            layer.hold(attribute, held)
+        else:
+            setattr(layer, attribute, nn.Parameter(held, requires_grad=False))
     model.tie_weights()
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
     _check_experts(model, torch.device(device))
-    probe_kernels(model)
+    prepare(model)
     if config.batch_invariant:
         check_places(model)
     return model.eval()
@@ -74,7 +77,7 @@ def fitted(config: NativeConfig, *, dtype: torch.dtype, device: torch.device | s
 def _check_experts(model: Transformer, device: torch.device) -> None:
     """Raise SettingsError for experts in fp8 on a CUDA device whose kernels have no numbers of fp8."""
     has_experts = any(
-        isinstance(layer, Fp8ExpertLinear) and layer.group_scale is not None for layer in model.modules()
+        isinstance(layer, ExpertLinear) and layer.format.stored_dtype == FP8 for layer in model.modules()
     )
     if has_experts and device.type == "cuda" and not computes_fp8(device):
         major, minor = CUDA_CAPABILITY
@@ -104,9 +107,8 @@ def random_weights(
         else:
             value = torch.empty(parameter.shape, dtype=torch.float32, device=device)
             value = value.normal_(std=INIT_STD, generator=generator)
-            if stored_dtype(model, name) is None:
-                value = value.to(storage_dtype(model, name, parameter, dtype))
-        yield from quantize_parameter(model, name, value)
+        for key, stored in quantize_parameter(model, name, value):
+            yield key, stored.to(storage_dtype(key, stored, dtype))
 
 
 def random_model(
@@ -135,45 +137,30 @@ def weight_bytes(config: NativeConfig, dtype: torch.dtype, shards: int = 1) -> i
     """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first. Layers
     that an fp8 checkpoint has not converted count as if they were."""
     model = meta_model(config, dtype, SingleShard(0, shards))
-    return sum(
-        p.numel() * storage_dtype(model, name, p, dtype).itemsize for name, p in model.named_parameters()
-    )
+    return sum(p.numel() * storage_dtype(name, p, dtype).itemsize for name, p in model.named_parameters())
 
 
-def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, except for weights [..., O, I] of quantized layers that have their stored dtype, and for scales and
-    routers, which are fp32."""
-    owner, _, attribute = name.rpartition(".")
-    layer = model.get_submodule(owner)
-    if value.dtype == stored_dtype(model, name):
+def storage_dtype(name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, except for weights that are stored in int8 or fp8, and for scales and routers, which are fp32."""
+    if value.itemsize == 1:
         return value.dtype
-    is_scale = isinstance(layer, QuantizedLayer) and attribute == layer.scale_name
-    return torch.float32 if is_scale or isinstance(layer, Router) else dtype
+    return torch.float32 if name.endswith(FP32_PARAMETERS) else dtype
 
 
 def stored_dtype(model: Transformer, name: str) -> torch.dtype | None:
-    """The dtype of a quantized layer's weight; None for any other parameter."""
+    """The dtype to which the format of the layer converts its weight `name`; None for floating weights, and for any
+    other parameter. Raises AttributeError if `model` has no module of that name."""
     owner, _, attribute = name.rpartition(".")
     layer = model.get_submodule(owner)
-    return layer.stored_dtype if isinstance(layer, QuantizedLayer) and attribute == "weight" else None
+    return layer.format.stored_dtype if isinstance(layer, HeldWeights) and attribute == "weight" else None
 
 
 def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
     """Yield the whole parameter `name` of `model` as the model stores it. A floating weight [..., O, I] of a quantized
-    layer becomes two parameters: scales, fp32 [..., O] or [..., O, G], and then the weight. All else stays as it is.
-    Raises AttributeError if `model` has no module of that name."""
+    layer becomes two parameters: scales, fp32 [..., O] or [..., O, G], and then the weight. All else stays as it is."""
     owner = name.rpartition(".")[0]
-    layer = model.get_submodule(owner)
-    if isinstance(layer, QuantizedLayer) and stored_dtype(model, name) not in (None, value.dtype):
-        yield from ((f"{owner}.{attribute}", encoded) for attribute, encoded in layer.encode(value))
-    else:
-        yield name, value
-
-
-def _set_parameter(model: Transformer, name: str, value: Tensor) -> None:
-    owner, _, attribute = name.rpartition(".")
-    layer = model.get_submodule(owner)
-    if isinstance(layer, QuantizedLayer):
-        layer.hold(attribute, value)
-    else:
-        setattr(layer, attribute, nn.Parameter(value, requires_grad=False))
+    if stored_dtype(model, name) not in (None, value.dtype):
+        weight_format = model.get_submodule(owner).format
+        scale, value = weight_format.encode(value)
+        yield f"{owner}.{weight_format.scale_name}", scale
+    yield name, value

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import DECODERS
@@ -25,6 +26,7 @@ from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.linear import Linear
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
 from lopa_ray.model.transformers_models.canvas_model import CanvasModel
@@ -153,3 +155,15 @@ def tiny_config(**sections: dict[str, Any]) -> Config:
 def tiny_spec(**sections: dict[str, Any]) -> ModelSpec:
     """What the workers of such a group are handed."""
     return ModelSpec.read(tiny_config(**sections))
+
+
+def filled_linear(quantization: Quantization, weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """A layer that has the floating weights [O, I] in a format, with scales per output."""
+    config = load_config(TINY_MODEL).with_quantization(quantization)
+    layer = Linear(config, (weight.shape[0], weight.shape[1]), bias=bias is not None)
+    scale, stored = layer.format.encode(weight)
+    for name, value in ((layer.format.scale_name, scale), ("weight", stored), ("bias", bias)):
+        if value is not None:
+            layer.hold(name, value)
+    layer.format.prepare(layer)
+    return layer

@@ -117,7 +117,7 @@ def read_weights(
                 values = quantize_parameter(model, name, whole) if is_converted else iter([(name, whole)])
             for key, value in values:
                 if key not in fused:
-                    kept_as = storage_dtype(model, key, value, dtype)
+                    kept_as = storage_dtype(key, value, dtype)
                     fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=kept_as, device=device)
                 as_rows(key, fused[key])[start:stop].copy_(value)
         yield from fused.items()
@@ -170,7 +170,7 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
         for part, piece in zip(parts, rows.split(list(parts.values())), strict=True):
             # A contiguous copy of its own: safetensors refuses tensors that share memory.
             tensors[part.replace(".group_scale", f".{SAVED_SCALE_NAME}")] = piece.to(
-                device="cpu", dtype=storage_dtype(model, name, piece, dtype), copy=True
+                device="cpu", dtype=storage_dtype(name, piece, dtype), copy=True
             ).contiguous()
     unfinished = folder / f".{WEIGHTS}.tmp"
     save_file(tensors, unfinished, metadata={"format": "pt"})
