@@ -23,10 +23,10 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
-from lopa_ray.model.config import Quantization
+from lopa_ray.model.config import NativeConfig, Quantization
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.linear import Linear
+from lopa_ray.model.native_implementation import NativeImplementation, load_model
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
 from lopa_ray.model.transformers_models.canvas_model import CanvasModel
@@ -155,6 +155,14 @@ def tiny_config(**sections: dict[str, Any]) -> Config:
 def tiny_spec(**sections: dict[str, Any]) -> ModelSpec:
     """What the workers of such a group are handed."""
     return ModelSpec.read(tiny_config(**sections))
+
+
+def random_model(
+    config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
+) -> Transformer:
+    """A native model with the weights of `NativeImplementation.random_weights`."""
+    implementation = NativeImplementation(config, dtype, device)
+    return implementation.build_model(implementation.random_weights(seed))
 
 
 def filled_linear(quantization: Quantization, weight: Tensor, bias: Tensor | None = None) -> Linear:

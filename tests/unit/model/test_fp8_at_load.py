@@ -18,22 +18,22 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.kernels.fp8 import has_fp8_kernel, unfold
-from lopa_ray.model import weights
+from lopa_ray.model import native_implementation
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.config import Fp8Scales
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.linear import Linear
+from lopa_ray.model.native_implementation import NativeImplementation, load_model
 from lopa_ray.model.quantization.weight_format import HeldWeights
 from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 from support.loaded_model import IDS, logits, same_weights
 from support.paths import MODELS
 from support.thread_tensor_parallel import ShardedRunner, ShardThreads
-from support.tiny_model import ALL_MODELS, CANVAS_MODEL, filled_linear
+from support.tiny_model import ALL_MODELS, CANVAS_MODEL, filled_linear, random_model
 
 EXPERTS = "llada2-tiny-3l"
 OUTPUTS, INPUTS = 48, 256
@@ -152,7 +152,8 @@ def test_random_weights_are_converted() -> None:
         assert ((weight - before).abs() <= rounding(before)).all()
     assert torch.equal(model.lm_head.weight, plain.lm_head.weight)
     held = sum(parameter.nbytes for parameter in model.parameters())
-    assert weight_bytes(model.config, torch.float32) == held < weight_bytes(config, torch.float32)
+    in_fp8, floating = (NativeImplementation(one, torch.float32) for one in (model.config, config))
+    assert in_fp8.weight_bytes() == held < floating.weight_bytes()
 
 
 def test_an_adapter_is_merged_before() -> None:
@@ -251,7 +252,7 @@ def test_shards_have_parts_of_the_whole_weights(name: str, expert_parallel: bool
     restored = converted(whole)
     for group in ShardThreads(2).tp_groups:
         read = implementation_of(config, torch.float32, tp_group=group).read_weights(MODELS / name)
-        shard = build_model(config, read, dtype=torch.float32, device="cpu", tp_group=group)
+        shard = NativeImplementation(config, torch.float32, "cpu", group).build_model(read)
         parts = converted(shard)
         assert parts.keys() == restored.keys()
         for layer, part in parts.items():
@@ -273,8 +274,8 @@ def test_every_device_has_fp8_if_it_is_demanded() -> None:
     config = load_config(MODELS / "dream-tiny-2l").with_quantization("fp8")
     for major in (AMPERE, HOPPER):
         with fake_cuda(major):
-            assert fitted(config, dtype=torch.bfloat16, device=CUDA) == config
-    assert fitted(config, dtype=torch.float32, device="cpu") == config
+            assert NativeImplementation(config, torch.bfloat16, CUDA).fitted() == config
+    assert NativeImplementation(config, torch.float32, "cpu").fitted() == config
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "npu"])
@@ -308,11 +309,11 @@ def test_experts_need_a_gpu_whose_kernels_have_fp8(monkeypatch: pytest.MonkeyPat
     experts, dense = load(MODELS / EXPERTS), load(MODELS / "dream-tiny-2l")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(SettingsError, match=r"model\.quantization: got 'fp8' for a llada2 model.*8\.9.*w8"):
-        weights._check_experts(experts, CUDA)
-    weights._check_experts(dense, CUDA)
-    weights._check_experts(experts, torch.device("cpu"))
+        native_implementation._check_experts(experts, CUDA)
+    native_implementation._check_experts(dense, CUDA)
+    native_implementation._check_experts(experts, torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
-    weights._check_experts(experts, CUDA)
+    native_implementation._check_experts(experts, CUDA)
 
 
 # Refusals

@@ -22,13 +22,13 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.int8 import exact_matmul
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.linear import Linear
+from lopa_ray.model.native_implementation import load_model
 from lopa_ray.model.quantization.int8_format import quantize_rows
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import random_model
 from support.paths import MODELS
-from support.tiny_model import DENSE_MODELS, filled_linear, load_tiny_model
+from support.tiny_model import DENSE_MODELS, filled_linear, load_tiny_model, random_model
 
 FORMATS = ("w8", "w8a8")
 IDS = [5, 9, 127, 127, 3, 127, 60, 127]
