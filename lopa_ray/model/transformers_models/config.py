@@ -54,9 +54,8 @@ _SIZES = {
     "num_attention_heads": "num_heads",
     "max_position_embeddings": "max_position_embeddings",
 }
-_OPTIONAL_SIZES = {
-    "num_key_value_heads": "num_kv_heads",
-    "head_dim": "head_dim",
+_HEAD_SIZES = {"num_key_value_heads": "num_kv_heads", "head_dim": "head_dim"}
+_EXPERT_SIZES = {
     "num_experts": "experts.count",
     "num_local_experts": "experts.count",
     "n_routed_experts": "experts.count",
@@ -174,9 +173,11 @@ def _fields_of_family(
     family: TransformersFamily, text: str, theirs: Any, generation: Json, where: str
 ) -> dict[str, Any]:
     """The fields that all models have, of `text`, a config.json, and `theirs`, its configuration object."""
+    # Layers of models that denoise canvases differ in their heads.
+    optional = _EXPERT_SIZES if family.denoises_canvases else _EXPERT_SIZES | _HEAD_SIZES
     sizes = {
         field: checked_int(getattr(theirs, key, None), key, field, where)
-        for key, field in (_SIZES | _OPTIONAL_SIZES).items()
+        for key, field in (_SIZES | optional).items()
         if key in _SIZES or getattr(theirs, key, None) is not None
     }
     heads, hidden, vocab = sizes["num_heads"], sizes["hidden_size"], sizes["vocab_size"]
