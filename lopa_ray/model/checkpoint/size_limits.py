@@ -22,26 +22,47 @@ LARGEST = {
     "experts.width": 2**24,
     "canvas_length": 2**12,  # each position of a slot's canvas has a row of self-conditioning in memory
 }
-"""By field of a model's configuration; see `largest` for all others."""
+"""By field of a model's configuration; all others: 2**31."""
 
 LARGEST_EXPERTS = 2**18
 """Experts in all layers together."""
 
 
-def largest(field: str) -> int:
-    return LARGEST.get(field, 2**31)
+LARGEST_NUMBER = 2.0**53
+"""Integers above it are not exact as floats."""
+
+_MAY_BE_ZERO = ("experts.shared", "experts.dense_layers")
 
 
-def checked_int(value: Any, key: str, field: str, where: str, *, minimum: int = 1) -> int:
+def checked(kind: str, value: Any, key: str, field: str, where: str) -> Any:
+    """The value of a key of the file `where`, which sets a `field` of the kind int, float or bool. Raises as below."""
+    return {"int": checked_int, "float": checked_float, "bool": checked_bool}[kind](value, key, field, where)
+
+
+def checked_int(value: Any, key: str, field: str, where: str) -> int:
     """The value of a key of the file `where`, which sets a `field` of a model's configuration. Raises CheckpointError
-    unless it is an integer from `minimum` to the largest of that field."""
-    most = largest(field)
-    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= most:
-        raise wrong_value(key, value, f"an integer above {minimum - 1} and at most {most}", where)
+    unless it is an integer above 0, or not below where that is allowed, and at most the largest of that field."""
+    least, most = int(field not in _MAY_BE_ZERO), LARGEST.get(field, 2**31)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise _wrong_value(key, value, f"an integer above {least - 1} and at most {most}", where)
     return value
 
 
-def wrong_value(key: str, value: object, need: str, where: str) -> CheckpointError:
-    """The error for a key of the file `where` with a wrong value, or with none."""
+def checked_float(value: Any, key: str, field: str, where: str, *, may_be_zero: bool = False) -> float:
+    """As `checked_int`, for a number above 0."""
+    # bool is an int to Python, but a true in place of a number is a mistake.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= LARGEST_NUMBER or (value == 0 and not may_be_zero):
+        raise _wrong_value(key, value, "a number above 0", where)
+    return float(value)
+
+
+def checked_bool(value: Any, key: str, field: str, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong_value(key, value, "true or false", where)
+    return value
+
+
+def _wrong_value(key: str, value: object, need: str, where: str) -> CheckpointError:
     got = f"no {key}" if value is None else f"{key} = {value!r}"
     return CheckpointError(f"{where}: got {got}; it must be {need}; correct the file")
