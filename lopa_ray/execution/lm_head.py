@@ -20,8 +20,8 @@ from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.row_scores import row_scores
-from lopa_ray.model.checkpoint.special_tokens import NO_MASK
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 
 MAX_HEAD_ROWS = 512

@@ -14,7 +14,7 @@ from lopa_ray.execution.self_conditioning import SelfConditioning
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformer import AttentionFn
-from lopa_ray.model.transformers_models.canvas_model import CanvasModel
+from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 
 
 class ModelInputs(Protocol):

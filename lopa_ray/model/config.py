@@ -37,9 +37,8 @@ class Fp8Scales:
     shards: int = 1
 
     def width(self, inputs: int, *, cut: bool = False) -> int:
-        """How many inputs of a row share a scale in a layer with so many inputs. `cut`: these are a part of the whole
-        layer's, of which each shard has one. Where shards begin within a block, a scale is that of fewer inputs, so
-        that all shards' parts have whole numbers of them."""
+        """How many inputs of a row share a scale in a layer with so many inputs. `cut`: they are a shard's part of the
+        layer's. If a shard boundary falls inside a block, groups shrink to the gcd, so every shard has whole groups."""
         whole = inputs * self.shards if cut else inputs
         if self.block is None or whole <= self.block[1]:
             return inputs

@@ -13,8 +13,8 @@ from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.model_implementation import ModelImplementation
 from lopa_ray.model.native_implementation import NativeImplementation
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
-from lopa_ray.model.transformers_models.implementation import TransformersImplementation
+from lopa_ray.model.transformers_implementation.canvas_implementation import CanvasImplementation
+from lopa_ray.model.transformers_implementation.implementation import TransformersImplementation
 from lopa_ray.model.transformers_models.model_config import CanvasConfig, TransformersConfig
 
 _IMPLEMENTATIONS: dict[type, Any] = {

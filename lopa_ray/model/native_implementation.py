@@ -12,9 +12,8 @@ from torch import nn
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, FP8, computes_fp8, has_fp8_kernel
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import read_weights
+from lopa_ray.model.checkpoint.native_checkpoint import read_draft_adapter, read_weights
 from lopa_ray.model.config import NativeConfig, Quantization
-from lopa_ray.model.draft_adapter import read_draft_adapter
 from lopa_ray.model.hub.repository import download
 from lopa_ray.model.linear import ExpertLinear, check_places, prepare
 from lopa_ray.model.model_implementation import ModelImplementation

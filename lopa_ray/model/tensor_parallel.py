@@ -106,9 +106,9 @@ def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: in
     """A shard's part of the parameter `name` of the model `config`, in its dtype: a copy, but for what all shards have
     whole.
 
-    The parameter is [outputs, inputs], or [outputs] for a bias. Cut are rows of `qkv`, `gate_up` (each fused part by
-    itself) and LM head, and columns of `o` and `down`; of whole experts the part has the shard's. Scales are cut as
-    weights are, those of groups of inputs repeated where a shard begins within a group.
+    The parameter is [outputs, inputs], or [outputs] for a bias. Rows of `qkv`, `gate_up` (each fused part by itself)
+    and LM head are cut, and columns of `o` and `down`; of whole experts the shard gets its own. Scales are cut as
+    weights are; scales of groups of inputs are repeated where a shard begins within a group.
     """
     if size == 1:
         return parameter

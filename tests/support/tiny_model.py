@@ -28,8 +28,8 @@ from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.linear import Linear
 from lopa_ray.model.native_implementation import NativeImplementation, load_model
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
-from lopa_ray.model.transformers_models.canvas_model import CanvasModel
+from lopa_ray.model.transformers_implementation.canvas_implementation import CanvasImplementation
+from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
 from support.paths import MODELS
 

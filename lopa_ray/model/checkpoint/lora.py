@@ -16,8 +16,8 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.config_files import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint.folder_contents import lacking, require_folder
-from lopa_ray.model.checkpoint.json_file import read_json
 from lopa_ray.model.checkpoint.tensor_files import TensorFiles
+from lopa_ray.model.config_json.json_file import read_json
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 

@@ -17,14 +17,14 @@ from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.model.checkpoint.config_files import CONFIG, load_config
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
 from lopa_ray.model.checkpoint.lora import LoraAdapter
+from lopa_ray.model.checkpoint.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
 from lopa_ray.model.checkpoint.tensor_checks import check_tensors
 from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, WEIGHTS, TensorFiles, find_tensors
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.config_json.fp8_config import channel_config
+from lopa_ray.model.config_json.stored_quantization import KEY as QUANTIZATION_CONFIG
 from lopa_ray.model.families.family import Family, published_rows
 from lopa_ray.model.families.native import family_of
-from lopa_ray.model.quantization.fp8_config import channel_config
-from lopa_ray.model.quantization.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
-from lopa_ray.model.quantization.stored_quantization import KEY as QUANTIZATION_CONFIG
 from lopa_ray.model.tensor_parallel import is_of_experts
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (
@@ -111,6 +111,33 @@ def read_weights(
                     fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=kept_as, device=device)
                 as_rows(key, fused[key])[start:stop].copy_(value)
         yield from fused.items()
+
+
+def read_draft_adapter(
+    config: NativeConfig, folder: Path, *, dtype: torch.dtype, device: torch.device | str
+) -> Weights:
+    """The parameters of all layers' adapters, `down` [P, I] and `up` [D, P] in `dtype`, in the names of the model
+    `config`. Raises CheckpointError for an adapter of anything but the output projections of all layers, or of several
+    ranks."""
+    adapter, family = LoraAdapter.load(folder), family_of(config)
+    inputs = config.num_heads * config.head_dim
+    projections = [family.published_names(f"layers.{i}.o.weight")[0] for i in range(config.num_layers)]
+    adapter.check_shapes(dict.fromkeys(projections, (config.hidden_size, inputs)))
+    modules = [name.removesuffix(".weight") for name in projections]
+    missing = [module for module in modules if module not in adapter.scales]
+    if missing:
+        raise CheckpointError(
+            f"{folder}: got no update of {missing[0]}; a draft adapter has one for every layer: use another one"
+        )
+    for layer, module in enumerate(modules):
+        down, up = adapter.pair(module)
+        if len(down) != config.draft_rank:
+            raise CheckpointError(
+                f"{folder}: got rank {len(down)} for {module}; a draft adapter has one rank, here {config.draft_rank}: "
+                "use another one"
+            )
+        for name, value in (("down", down), ("up", adapter.scales[module] * up)):
+            yield f"layers.{layer}.draft.{name}.weight", value.to(device=device, dtype=dtype)
 
 
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.size_limits import LARGEST_EXPERTS, checked
-from lopa_ray.model.checkpoint.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig
+from lopa_ray.model.config_json.size_limits import LARGEST_EXPERTS, checked
+from lopa_ray.model.config_json.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
+from lopa_ray.model.config_json.stored_quantization import read_quantization
 from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
 from lopa_ray.model.families.published_family import PublishedFamily
 from lopa_ray.model.families.rope import PARAMETERS, read_rope
-from lopa_ray.model.quantization.stored_quantization import read_quantization
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")
 

@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.size_limits import checked_float
-from lopa_ray.model.checkpoint.special_tokens import Json
+from lopa_ray.model.config_json.size_limits import checked_float
+from lopa_ray.model.config_json.special_tokens import Json
 from lopa_ray.model.yarn import Yarn
 
 PARAMETERS = "rope_parameters"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lopa_ray.model.checkpoint.size_limits import checked_int
+from lopa_ray.model.config_json.size_limits import checked_int
 from lopa_ray.model.transformers_models.model_config import LayerShape, refuse_other_values, unsupported
 
 _COMPUTED_VALUES: dict[str, tuple[object, ...]] = {

@@ -12,12 +12,12 @@ from dataclasses import fields as fields_of
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.size_limits import checked_int
-from lopa_ray.model.checkpoint.special_tokens import NO_MASK, Json, SpecialTokens
 from lopa_ray.model.config import ModelShape
+from lopa_ray.model.config_json import stored_quantization
+from lopa_ray.model.config_json.size_limits import checked_int
+from lopa_ray.model.config_json.special_tokens import NO_MASK, Json, SpecialTokens
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.families.published_family import known_types
-from lopa_ray.model.quantization import stored_quantization
 from lopa_ray.model.transformers_models.canvas_config import canvas_fields
 from lopa_ray.model.transformers_models.families import (
     KNOWN_FAMILIES,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
-from lopa_ray.model.transformers_models.model import PackedStep
+from lopa_ray.model.transformers_implementation.model import PackedStep
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
 
 

@@ -23,7 +23,7 @@ _FINE_GRAINED_VALUES: Mapping[str, tuple[object, ...]] = {
     "kv_cache_scheme": (None,),
     "kv_cache_quant_method": (None,),
 }
-"""Keys that say how weights are computed with, each with the values for which `Fp8Scales` say it all."""
+"""Keys that affect the computation, with the values that `Fp8Scales` describes completely."""
 
 _COMPRESSED_VALUES: Mapping[str, tuple[object, ...]] = {
     "format": (*_FORMATS, None),

@@ -12,13 +12,17 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.transformers_models.model import PackedStep, TransformersModel, UnsupportedModelError
+from lopa_ray.model.transformers_implementation.model import (
+    PackedStep,
+    TransformersModel,
+    UnsupportedModelError,
+)
 
 _log = logging.getLogger("lopa.transformers")
 
 ROWS = 3
 POISONED = 1
-"""The row in the middle is made of what is no number: whatever else reads it is no number either."""
+"""The middle row is NaN, so every row that depends on it becomes NaN."""
 
 LOGIT = 100.0
 """More than soft-capping leaves as it is."""

@@ -23,13 +23,13 @@ from lopa_ray.model.checkpoint.tensor_checks import check_tied, refuse_extra
 from lopa_ray.model.checkpoint.tensor_files import TensorFiles, find_tensors
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.model_implementation import ModelImplementation
+from lopa_ray.model.transformers_implementation.experts import register_padded_experts
+from lopa_ray.model.transformers_implementation.model import TransformersModel, attend, register_attention
+from lopa_ray.model.transformers_implementation.trial import try_attention, try_forward
 from lopa_ray.model.transformers_models.config import causal_lm_class, make_pretrained_config
-from lopa_ray.model.transformers_models.experts import register_padded_experts
 from lopa_ray.model.transformers_models.families import tensor_names
-from lopa_ray.model.transformers_models.model import TransformersModel, attend, register_attention
 from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.transformers_models.package import import_transformers
-from lopa_ray.model.transformers_models.trial import try_attention, try_forward
 from lopa_ray.model.weights import Weights, check_dtype, meta_model
 
 ConfigT = TypeVar("ConfigT", bound=TransformersConfig)

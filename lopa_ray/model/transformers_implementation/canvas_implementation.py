@@ -19,10 +19,10 @@ from lopa_ray.model.checkpoint.lora import LoraAdapter
 from lopa_ray.model.checkpoint.tensor_checks import check_tensors
 from lopa_ray.model.checkpoint.tensor_files import find_tensors
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.transformers_models.canvas_model import CanvasModel, attend
+from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel, attend
+from lopa_ray.model.transformers_implementation.implementation import TheirImplementation
+from lopa_ray.model.transformers_implementation.model import register_attention
 from lopa_ray.model.transformers_models.config import make_pretrained_config
-from lopa_ray.model.transformers_models.implementation import TheirImplementation
-from lopa_ray.model.transformers_models.model import register_attention
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
 from lopa_ray.model.weights import Weights, check_dtype
 
