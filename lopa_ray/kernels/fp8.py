@@ -106,7 +106,9 @@ def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int)
     if width != in_features and (width != KERNEL_GROUP or in_features % width):
         return False
     shape = [out_features, in_features]
-    reason = failure(lambda: _try_kernel(torch.device(device), *shape, width), "it is wrong")
+    reason = failure(
+        lambda: _try_kernel(torch.device(device), out_features, in_features, width), "it is wrong"
+    )
     if reason is not None:
         _log.warning(
             "no fp8 product on %s for weights %s with scales of %d inputs: %s", device, shape, width, reason

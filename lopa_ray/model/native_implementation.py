@@ -122,7 +122,7 @@ def load_model(
     lora = None if lora is None else download(str(lora), weights=True)
     config = load_config(path).with_quantization(quantization)
     implementation = NativeImplementation(config, dtype, device)
-    implementation = replace(implementation, config=implementation.fitted())
+    implementation = NativeImplementation(implementation.fitted(), dtype, device)
     return implementation.build_model(implementation.read_weights(path, lora=lora))
 
 

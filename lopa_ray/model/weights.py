@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantization.weight_format import HeldWeights
+from lopa_ray.model.quantization.weight_format import HeldWeights, WeightFormat
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
 
@@ -41,26 +41,28 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 
 def storage_dtype(name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, except for weights that are stored in int8 or fp8, and for scales and routers, which are fp32."""
+    """Of a parameter [...]: `dtype`, except for weights that are stored in int8 or fp8, and for scales and routers,
+    which are fp32."""
     if value.itemsize == 1:
         return value.dtype
     return torch.float32 if name.endswith(FP32_PARAMETERS) else dtype
 
 
-def stored_dtype(model: Transformer, name: str) -> torch.dtype | None:
-    """The dtype to which the format of the layer converts its weight `name`; None for floating weights, and for any
-    other parameter. Raises AttributeError if `model` has no module of that name."""
+def quantized_format(model: Transformer, name: str) -> WeightFormat | None:
+    """The format that stores the weight `name` in a dtype of its own; None for floating weights, and for any other
+    parameter. Raises AttributeError if `model` has no module of that name."""
     owner, _, attribute = name.rpartition(".")
     layer = model.get_submodule(owner)
-    return layer.format.stored_dtype if isinstance(layer, HeldWeights) and attribute == "weight" else None
+    if isinstance(layer, HeldWeights) and attribute == "weight" and layer.format.stored_dtype is not None:
+        return layer.format
+    return None
 
 
 def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
     """Yield the whole parameter `name` of `model` as the model stores it. A floating weight [..., O, I] of a quantized
     layer becomes two parameters: scales, fp32 [..., O] or [..., O, G], and then the weight. All else stays as it is."""
-    owner = name.rpartition(".")[0]
-    if stored_dtype(model, name) not in (None, value.dtype):
-        weight_format = model.get_submodule(owner).format
+    weight_format = quantized_format(model, name)
+    if weight_format is not None and value.dtype != weight_format.stored_dtype:
         scale, value = weight_format.encode(value)
-        yield f"{owner}.{weight_format.scale_name}", scale
+        yield f"{name.removesuffix('weight')}{weight_format.scale_name}", scale
     yield name, value

@@ -25,6 +25,7 @@ from lopa_ray.model.config_json.fp8_config import channel_config
 from lopa_ray.model.config_json.stored_quantization import KEY as QUANTIZATION_CONFIG
 from lopa_ray.model.families.family import Family, published_rows
 from lopa_ray.model.families.native import family_of
+from lopa_ray.model.quantization.fp8_format import Fp8
 from lopa_ray.model.tensor_parallel import is_of_experts
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (
@@ -33,8 +34,8 @@ from lopa_ray.model.weights import (
     check_dtype,
     meta_model,
     quantize_parameter,
+    quantized_format,
     storage_dtype,
-    stored_dtype,
 )
 
 _log = logging.getLogger("lopa.model")
@@ -89,7 +90,7 @@ def read_weights(
             lead = torch.Size((len(own), parameter.shape[1]))
         kept = {part for part in parts if part in stored and (adapter is None or not adapter.changes(part))}
         is_converted = target.conversion != "none" or kept == parts.keys()
-        in_fp8 = is_converted and stored_dtype(model, name) == FP8
+        in_fp8 = is_converted and isinstance(quantized_format(model, name), Fp8)
         # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
         fused: dict[str, Tensor] = {}
         stop = 0

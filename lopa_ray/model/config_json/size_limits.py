@@ -6,6 +6,7 @@ overflow inside torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
@@ -36,7 +37,12 @@ _MAY_BE_ZERO = ("experts.shared", "experts.dense_layers")
 
 def checked(kind: str, value: Any, key: str, field: str, where: str) -> Any:
     """The value of a key of the file `where`, which sets a `field` of the kind int, float or bool. Raises as below."""
-    return {"int": checked_int, "float": checked_float, "bool": checked_bool}[kind](value, key, field, where)
+    checks: dict[str, Callable[[Any, str, str, str], Any]] = {
+        "int": checked_int,
+        "float": checked_float,
+        "bool": checked_bool,
+    }
+    return checks[kind](value, key, field, where)
 
 
 def checked_int(value: Any, key: str, field: str, where: str) -> int:
@@ -49,7 +55,7 @@ def checked_int(value: Any, key: str, field: str, where: str) -> int:
 
 
 def checked_float(value: Any, key: str, field: str, where: str, *, may_be_zero: bool = False) -> float:
-    """As `checked_int`, for a number above 0."""
+    """A number above 0, as `checked_int`. Raises CheckpointError for anything else."""
     # bool is an int to Python, but a true in place of a number is a mistake.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= LARGEST_NUMBER or (value == 0 and not may_be_zero):
@@ -58,6 +64,7 @@ def checked_float(value: Any, key: str, field: str, where: str, *, may_be_zero: 
 
 
 def checked_bool(value: Any, key: str, field: str, where: str) -> bool:
+    """True or false, as `checked_int`. Raises CheckpointError for anything else."""
     if not isinstance(value, bool):
         raise _wrong_value(key, value, "true or false", where)
     return value

@@ -41,7 +41,8 @@ class WeightFormat:
         return shape[:-1]
 
     def encode(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Floating weights [..., O, I] → scales fp32, [..., O] or [..., O, G], and weights in `stored_dtype`."""
+        """Floating weights [..., O, I] → scales fp32, [..., O] or [..., O, G], and weights in `stored_dtype`. Raises
+        NotImplementedError for a format that stores floating ones."""
         raise NotImplementedError
 
     def prepare(self, layer: HeldWeights) -> None:
@@ -71,18 +72,20 @@ class HeldWeights(nn.Module):
         super().__init__()
         self.format = weight_format
         self.tp_group: TensorParallelGroup = tp_group or SINGLE_SHARD
-        self.weight = _frozen(shape, weight_format.stored_dtype)
+        self.weight: Tensor = _frozen(shape, weight_format.stored_dtype)
         if weight_format.stored_dtype is not None:
             setattr(self, weight_format.scale_name, _frozen(weight_format.scale_shape(shape), torch.float32))
         self.bias = _frozen(shape[:1]) if bias else None
 
     @property
     def scale(self) -> Tensor:
+        """fp32 [..., O] or [..., O, G]; see `WeightFormat.encode`."""
         scale: Tensor = getattr(self, self.format.scale_name)
         return scale
 
     def hold(self, name: str, value: Tensor) -> None:
-        """Make `value` the layer's `name`. With weights that the checkpoint has not converted the layer is floating."""
+        """Make `value` the layer's weights, scale or bias `name`, as `encode` returns them. With weights [..., O, I] of
+        a floating dtype, which the checkpoint has not converted, the layer is floating."""
         if name == "weight" and self.format.stored_dtype not in (None, value.dtype):
             delattr(self, self.format.scale_name)
             self.format = WeightFormat(self.format.config, value.shape[-1], is_cut=False)

@@ -33,8 +33,8 @@ def attend(
     scaling: float,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E]. `others`
-    say what the step decides here: windows, and that a canvas sees all of itself."""
+    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E] in
+    their dtype. `others` say what the step decides here: windows, and that a canvas sees all of itself."""
     assert attention_mask is None and scaling == 1.0 and isinstance(module.layer_idx, int)
     q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
     if packed_step.kv is not None:

@@ -56,8 +56,8 @@ def attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E]. Raises
-    UnsupportedModelError for arguments that would change the result."""
+    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E] in
+    their dtype. Raises UnsupportedModelError for arguments that would change the result."""
     if packed_step is None:
         raise UnsupportedModelError(
             f"{type(module).__name__} does not pass the call's arguments on to its attention"
