@@ -65,14 +65,12 @@ def read_weights(
     tensor_files = find_tensors(folder)
     stored = StoredFp8.find(config.fp8, tensor_files, _published_shapes(published, family))
     expected = check_published(folder, tensor_files, published, set(stored.beside()))
-    adapter = LoraAdapter.load(lora) if lora is not None else None
-    if adapter is not None:
-        if published.config.quantization != "none":
-            raise CheckpointError(
-                f"{folder}: got the adapter {lora} for weights that are int8 already; adapters are merged into "
-                "floating weights: use the checkpoint that was quantised, with model.quantization"
-            )
-        adapter.check_shapes(expected)
+    if lora is not None and published.config.quantization != "none":
+        raise CheckpointError(
+            f"{folder}: got the adapter {lora} for weights that are int8 already; adapters are merged into floating "
+            "weights: use the checkpoint that was quantised, with model.quantization"
+        )
+    adapter = None if lora is None else LoraAdapter.load(lora, expected)
     if stored.scale_names and model.config.quantization == "none":
         _log.warning(
             "%s: weights in fp8 are unfolded to %s, which takes more memory; products of fp8 are computed on CUDA "
@@ -120,10 +118,9 @@ def read_draft_adapter(
     """The parameters of all layers' adapters, `down` [P, I] and `up` [D, P] in `dtype`, in the names of the model
     `config`. Raises CheckpointError for an adapter of anything but the output projections of all layers, or of several
     ranks."""
-    adapter, family = LoraAdapter.load(folder), family_of(config)
-    inputs = config.num_heads * config.head_dim
+    family, shape = family_of(config), (config.hidden_size, config.num_heads * config.head_dim)
     projections = [family.published_names(f"layers.{i}.o.weight")[0] for i in range(config.num_layers)]
-    adapter.check_shapes(dict.fromkeys(projections, (config.hidden_size, inputs)))
+    adapter = LoraAdapter.load(folder, dict.fromkeys(projections, shape))
     modules = [name.removesuffix(".weight") for name in projections]
     missing = [module for module in modules if module not in adapter.scales]
     if missing:

@@ -59,9 +59,7 @@ class CanvasImplementation(TheirImplementation[CanvasConfig]):
             tied=tied,
             is_ignored=lambda name: _NOT_READ.match(name) is not None,
         )
-        adapter = LoraAdapter.load(lora) if lora is not None else None
-        if adapter is not None:
-            adapter.check_shapes(shapes)
+        adapter = None if lora is None else LoraAdapter.load(lora, shapes)
         names = {stored: name for name, stored in published.items()}
         for stored, tensor in files.read_tensors(list(names)):
             merged = tensor if adapter is None else adapter.merge(stored, tensor)

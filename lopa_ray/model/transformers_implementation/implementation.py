@@ -113,9 +113,8 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
         for tied, source in self._make_empty().all_tied_weights_keys.items():
             if tied in published and source in published:
                 check_tied(tensor_files, published.pop(tied), published[source])
-        adapter = LoraAdapter.load(lora) if lora is not None else None
-        if adapter is not None:
-            adapter.check_shapes({name: tensor_files.shapes[name] for name in published.values()})
+        shapes = {name: tensor_files.shapes[name] for name in published.values()}
+        adapter = None if lora is None else LoraAdapter.load(lora, shapes)
         tensors = {
             name: _StoredTensor(stored, rows[name], tensor_files, adapter)
             for name, stored in published.items()
