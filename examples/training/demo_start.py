@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from demo_tokenizer import SPECIAL_TOKENS, TOKENIZER_FILES
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.transformer import Transformer
 
@@ -24,7 +25,7 @@ def start_from(model: Transformer, tokenizer: Tokenizer, folder: Path) -> None:
     """
     theirs = Tokenizer.from_file(str(folder / TOKENIZER_FILES[0]))
     pieces = [pieces_of(token, tokenizer, theirs) for token in range(tokenizer.get_vocab_size())]
-    weights = dict(read_weights(folder, dtype=torch.float32))
+    weights = dict(read_weights(folder, load_config(folder), dtype=torch.float32))
     for name in ("embed.weight", "lm_head.weight"):
         weights[name] = torch.stack([weights[name][ids].mean(0) for ids in pieces])
     of_layers = {name: weights.pop(name) for name in tuple(weights) if name.startswith("layers.")}

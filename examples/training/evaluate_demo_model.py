@@ -25,7 +25,7 @@ from lopa_lab.word_problems import Problem, held_out_problems, is_correct
 from lopa_lab.word_problems.decisions import held_out_decisions
 from lopa_ray import D2FSettings, LocalEngine, LopaSettings
 from lopa_ray.config.model_settings import DEMO_MODEL
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
+from lopa_ray.model.native_implementation import load_model
 from lopa_ray.model.transformer import Transformer
 
 VISITOR_QUESTIONS = Path(__file__).parents[2] / "tests" / "data" / "visitor_questions.jsonl"

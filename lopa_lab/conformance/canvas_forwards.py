@@ -16,7 +16,7 @@ from lopa_lab.conformance.compare import LOGIT_TOLERANCE
 from lopa_lab.conformance.forwards import forward_inputs, recorded_tensor
 from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.transformers_models.canvas_model import CanvasModel
+from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
 
 TENSORS = "tensors"

@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 from lopa_ray.config.decision_settings import DecisionSettings, DecisionType
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.model.checkpoint.json_file import read_json
+from lopa_ray.model.config_json.json_file import read_json
 
 DECISIONS = "decisions.json"
 

@@ -19,7 +19,7 @@ from lopa_ray.kernels.padding import padded_rows
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.transformer import AttentionFn
-from lopa_ray.model.transformers_models.canvas_model import unfold_heads
+from lopa_ray.model.transformers_implementation.canvas_model import unfold_heads
 from lopa_ray.model.transformers_models.model_config import CanvasConfig, LayerShape
 
 

@@ -19,8 +19,8 @@ from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.row_scores import row_scores
-from lopa_ray.model.checkpoint.special_tokens import NO_MASK
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
 

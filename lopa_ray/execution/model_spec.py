@@ -15,7 +15,7 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import checkpoint_folder, draft_adapter_folder, pin_model
 from lopa_ray.model.checkpoint.config_files import draft_rank, load_config
-from lopa_ray.model.checkpoint.special_tokens import MissingMaskTokenError
+from lopa_ray.model.config_json.special_tokens import MissingMaskTokenError
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.text.tokenizer import Tokenizer
 

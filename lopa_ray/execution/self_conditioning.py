@@ -24,7 +24,7 @@ from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.transformer import AttentionFn
-from lopa_ray.model.transformers_models.canvas_model import CanvasModel
+from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 
 NO_SIGNAL, ENCODED = -1, -2
 """Of a row whose canvas has no self-conditioning, and of one of the encoder."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.kernels.operators import operator
+from lopa_ray.kernels.operators import failure, operator
 from lopa_ray.kernels.padding import padded_rows
 
 FP8 = torch.float8_e4m3fn
@@ -105,20 +105,15 @@ def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int)
     sizes and recipes depend on the device and on the version of CUDA."""
     if width != in_features and (width != KERNEL_GROUP or in_features % width):
         return False
-    try:
-        works, reason = _try_kernel(torch.device(device), out_features, in_features, width), "it is wrong"
-    except (RuntimeError, ValueError) as error:
-        works, reason = False, next(iter(str(error).splitlines()), "")
-    if not works:
+    shape = [out_features, in_features]
+    reason = failure(
+        lambda: _try_kernel(torch.device(device), out_features, in_features, width), "it is wrong"
+    )
+    if reason is not None:
         _log.warning(
-            "no fp8 product on %s for weights [%d, %d] with scales of %d inputs: %s",
-            device,
-            out_features,
-            in_features,
-            width,
-            reason,
+            "no fp8 product on %s for weights %s with scales of %d inputs: %s", device, shape, width, reason
         )
-    return works
+    return reason is None
 
 
 def _try_kernel(device: torch.device, out_features: int, in_features: int, width: int) -> bool:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lopa_ray.kernels.int8 import INT8_MAX, exact_matmul
+from lopa_ray.kernels.operators import failure
 
 MIN_KERNEL_ROWS = 32
 """CUDA's kernel takes more than 16 rows."""
@@ -36,17 +37,9 @@ def has_int8_kernel(device: str, out_features: int, in_features: int) -> bool:
     numbers: some kernels want multiples of 8, and those for CPUs without 8-bit dot products may saturate."""
     a = torch.full((MIN_KERNEL_ROWS, in_features), INT8_MAX, dtype=torch.int8, device=device)
     weight = torch.full((out_features, in_features), -INT8_MAX, dtype=torch.int8, device=device)
-    try:
-        exact = bool((torch._int_mm(a, weight.t()) == -INT8_MAX * INT8_MAX * in_features).all())
-        reason = "it saturates"
-    except RuntimeError as error:
-        exact, reason = False, str(error).splitlines()[0]
-    if not exact:
-        _log.warning(
-            "int8 product on %s for weights [%d, %d] by way of fp32: %s",
-            device,
-            out_features,
-            in_features,
-            reason,
-        )
-    return exact
+    largest = -INT8_MAX * INT8_MAX * in_features
+    reason = failure(lambda: bool((torch._int_mm(a, weight.t()) == largest).all()), "it saturates")
+    if reason is not None:
+        shape = [out_features, in_features]
+        _log.warning("int8 product on %s for weights %s by way of fp32: %s", device, shape, reason)
+    return reason is None

@@ -73,17 +73,25 @@ def _launcher(name: str) -> Callable[..., Any]:
     return launch
 
 
+def failure(trial: Callable[[], bool], wrong: str) -> str | None:
+    """Why a kernel cannot be used: the error of its trial, or `wrong` if that returns false. None: it can."""
+    try:
+        return None if trial() else wrong
+    except (
+        Exception
+    ) as error:  # of Triton, its compiler, the driver, or a kernel of torch without these sizes
+        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
 @cache
 def triton_failure() -> str | None:
     """Why Triton does not work on this process's GPU, or None if it compiles and runs a kernel. It is tried once."""
-    try:
-        launch = _launcher("silu_mul")
-        out = launch(torch.ones(1, 32, device="cuda"))
-        works = bool((out - 1 / (1 + torch.e**-1)).abs().max() < 1e-5)
-    # Any exception of Triton, its compiler or the driver means that Triton does not work; it is returned as the reason.
-    except Exception as error:
-        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    return None if works else "its results are wrong"
+
+    def is_right() -> bool:
+        out = _launcher("silu_mul")(torch.ones(1, 32, device="cuda"))
+        return bool((out - 1 / (1 + torch.e**-1)).abs().max() < 1e-5)
+
+    return failure(is_right, "its results are wrong")
 
 
 @cache

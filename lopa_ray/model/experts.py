@@ -15,9 +15,9 @@ from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.kernels.sort_rows import sort_rows
 from lopa_ray.kernels.weighted_sum import weighted_sum
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.linear import product
+from lopa_ray.model.linear import FORMATS, ExpertLinear
 from lopa_ray.model.mlp import GatedMLP
-from lopa_ray.model.quantization.weight_formats import format_of
+from lopa_ray.model.quantization.weight_format import product
 from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, own_experts
 
@@ -29,15 +29,14 @@ class Experts(nn.Module):
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
         super().__init__()
         assert config.experts is not None
-        weight_format = format_of(config)
         self._own = own_experts(config.experts, tp_group.rank, tp_group.size)
         self._count = config.experts.count
         self._lacks_some = len(self._own) < self._count
-        exact = weight_format.sums_exactly and self._lacks_some
+        exact = FORMATS[config.quantization].sums_exactly and self._lacks_some
         self._results_group: TensorParallelGroup = tp_group if exact else SINGLE_SHARD
         count, width, d = len(self._own), config.experts.columns, config.hidden_size
-        self.gate_up = weight_format.experts(config, count, (2 * width, d))
-        self.down = weight_format.experts(config, count, (d, width), None if self._lacks_some else tp_group)
+        self.gate_up = ExpertLinear(config, (count, 2 * width, d))
+        self.down = ExpertLinear(config, (count, d, width), None if self._lacks_some else tp_group)
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """The sum of the experts `chosen` int64 [R, P] of rows x [R, D], each times its weight fp32 [R, P] → [R, D]."""
@@ -63,7 +62,7 @@ class MixtureOfExperts(nn.Module):
         assert config.experts is not None
         within: TensorParallelGroup = SINGLE_SHARD
         self._tp_group = tp_group
-        if format_of(config).sums_exactly:
+        if FORMATS[config.quantization].sums_exactly:
             within, self._tp_group = tp_group, SINGLE_SHARD
         self.router = Router(config.hidden_size, config.experts, product(config))
         self.experts = Experts(config, tp_group)

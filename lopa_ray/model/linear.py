@@ -1,57 +1,70 @@
-"""Floating linear layers: torch's, or with `model.batch_invariant` those whose rows do not depend on each other."""
+"""Linear layers, whose weights are in one of the formats, and the layers of all experts of a projection.
+
+Shape suffixes: R rows, S sorted rows, N experts, I inputs, O outputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.errors import SettingsError
-from lopa_ray.kernels.grouped_matmul import grouped_matmul
-from lopa_ray.kernels.invariant_linear import invariant_linear, place_matters
+from lopa_ray.kernels.invariant_linear import place_matters
 from lopa_ray.kernels.sort_rows import SortedRows
-from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantization.weight_format import Shape, Shards, WeightFormat
-from lopa_ray.model.tensor_parallel import RowParallelLinear
+from lopa_ray.model.config import NativeConfig, Quantization
+from lopa_ray.model.quantization.fp8_format import Fp8
+from lopa_ray.model.quantization.int8_format import W8, W8A8
+from lopa_ray.model.quantization.weight_format import HeldWeights, WeightFormat
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
+
+FORMATS: dict[Quantization, type[WeightFormat]] = {"none": WeightFormat, "w8": W8, "w8a8": W8A8, "fp8": Fp8}
 
 
-class InvariantLinear(nn.Linear):
-    """A linear layer in which the bits of a row do not depend on the other rows."""
+class Linear(HeldWeights):
+    """A linear layer with weights [O, I]. `tp_group`: the shards that have the other inputs, if it has a part of them;
+    then it has no bias."""
+
+    def __init__(
+        self,
+        config: NativeConfig,
+        shape: tuple[int, int],
+        tp_group: TensorParallelGroup | None = None,
+        *,
+        bias: bool = False,
+        quantization: Quantization | None = None,
+    ) -> None:
+        """`quantization`: the format; None: the model's."""
+        weight_format = FORMATS[quantization or config.quantization]
+        super().__init__(
+            weight_format(config, shape[1], is_cut=tp_group is not None), shape, tp_group, bias=bias
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [R, I] → [R, O], in the dtype of x; see `invariant_linear`."""
-        return invariant_linear(x, self.weight, self.bias)
+        """x [R, I] → [R, O], in the dtype of x."""
+        out = self.format.product(self, x)
+        return out if self.format.sums_exactly else self.tp_group.all_reduce(out)
 
 
-class ExpertLinear(nn.Module):
-    def __init__(self, shape: tuple[int, int, int], batch_invariant: bool) -> None:
-        super().__init__()
-        self._batch_invariant = batch_invariant
-        self.weight = nn.Parameter(torch.empty(shape))
+class ExpertLinear(HeldWeights):
+    """A linear layer per expert, with weights [N, O, I]. `tp_group`: as in `Linear`, but products that are not exact
+    are left to be added up once for the whole layer."""
+
+    def __init__(
+        self, config: NativeConfig, shape: tuple[int, int, int], tp_group: TensorParallelGroup | None = None
+    ) -> None:
+        weight_format = FORMATS[config.quantization]
+        super().__init__(weight_format(config, shape[2], is_cut=tp_group is not None), shape, tp_group)
 
     def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
-        """Sorted rows x [S, I] → [S, O], in the dtype of x."""
-        return grouped_matmul(x, self.weight, rows.ends, batch_invariant=self._batch_invariant)
+        """Sorted rows x [S, I] → [S, O], in the dtype of x. Rows after the last expert's have no value."""
+        return self.format.expert_product(self, x, rows)
 
 
-class Floating(WeightFormat):
-    def linear(
-        self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
-    ) -> nn.Module:
-        outputs, inputs = shape
-        if group is not None:
-            return RowParallelLinear(inputs, outputs, group, product(config))
-        return linear(config, inputs, outputs, bias=bias)
-
-    def experts(self, config: NativeConfig, count: int, shape: Shape, group: Shards = None) -> nn.Module:
-        return ExpertLinear((count, *shape), config.batch_invariant)
-
-
-def linear(config: NativeConfig, in_features: int, out_features: int, *, bias: bool = False) -> nn.Linear:
-    kind = InvariantLinear if config.batch_invariant else nn.Linear
-    return kind(in_features, out_features, bias=bias)
+def prepare(model: nn.Module) -> None:
+    """To be called when all layers of `model` have their weights; see `WeightFormat.prepare`."""
+    for layer in model.modules():
+        if isinstance(layer, HeldWeights):
+            layer.format.prepare(layer)
 
 
 def check_places(model: nn.Module) -> None:
@@ -69,9 +82,3 @@ def check_places(model: nn.Module) -> None:
                 f"{weight.dtype} on this CPU depend on a row's place for weights [{outputs}, {inputs}]; set "
                 "group.num_cpus to 1 or 2, or model.dtype to float32"
             )
-
-
-def product(config: NativeConfig) -> Callable[..., Tensor]:
-    """The function of x [R, I], weight [O, I] and bias [O] or None that computes a model's products [R, O], all of one
-    floating dtype."""
-    return invariant_linear if config.batch_invariant else F.linear

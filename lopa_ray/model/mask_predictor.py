@@ -6,6 +6,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from lopa_ray.model.linear import Linear
 from lopa_ray.model.model_config import ModelConfig
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
@@ -31,7 +32,7 @@ class MaskPredictor(Protocol):
         ...
 
     @property
-    def lm_head(self) -> nn.Linear:
+    def lm_head(self) -> nn.Linear | Linear:
         """Hidden rows [N, D] → logits [N, V], of this shard."""
         ...
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantization.weight_formats import format_of
+from lopa_ray.model.linear import Linear
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 
 
@@ -15,8 +15,8 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: NativeConfig, width: int, tp_group: TensorParallelGroup) -> None:
         super().__init__()
-        self.gate_up = format_of(config).linear(config, (2 * width, config.hidden_size))
-        self.down = format_of(config).linear(config, (config.hidden_size, width), tp_group)
+        self.gate_up = Linear(config, (2 * width, config.hidden_size))
+        self.down = Linear(config, (config.hidden_size, width), tp_group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x [R, D] → [R, D], in the dtype of x."""

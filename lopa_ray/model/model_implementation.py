@@ -30,7 +30,7 @@ class ModelImplementation(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def fitted(self) -> ModelConfig:
-        """The same model as it is loaded on the device; see `weights.fitted`."""
+        """The same model as it is loaded on the device."""
 
     @abstractmethod
     def read_weights(
@@ -53,7 +53,7 @@ class ModelImplementation(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def weight_bytes(self) -> int:
-        """Bytes that the parameters of the whole model take up."""
+        """Bytes that the parameters take up, of the shard if there are several."""
 
     @abstractmethod
     def build_model(self, weights: Weights) -> MaskPredictor:

@@ -4,20 +4,16 @@ Heads, MLP width (or whole experts) and vocabulary are spread over the shards; e
 same on all. Projections into heads or MLP width are column-parallel: a shard computes its outputs alone. Projections
 out of them are row-parallel: outputs are the sum of all shards' products, by one all-reduce (with int8 activations also
 an all-gather, of scales).
-
-Shape suffixes: R rows, I inputs, O outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts_config import ExpertsConfig
@@ -89,25 +85,6 @@ class OrderedSums:
         return reduce(torch.add, self.all_gather(x).to(wide).unbind(0)).to(x.dtype)
 
 
-class RowParallelLinear(nn.Linear):
-    """A linear layer without bias, of whose inputs each shard has a part: x [R, I / size] → [R, O]."""
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        tp_group: TensorParallelGroup,
-        product: Callable[..., Tensor] = F.linear,
-    ) -> None:
-        super().__init__(in_features, out_features, bias=False)
-        self._tp_group = tp_group
-        self._product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [N, inputs of this shard] → the sum of all shards' products [N, outputs], in the dtype of x."""
-        return self._tp_group.all_reduce(self._product(x, self.weight, None))
-
-
 def shard_range(total: int, rank: int, size: int) -> range:
     """The indices, of `total`, that a shard has; the first shards have one more where `total` is no multiple."""
     share, more = divmod(total, size)
@@ -129,9 +106,9 @@ def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: in
     """A shard's part of the parameter `name` of the model `config`, in its dtype: a copy, but for what all shards have
     whole.
 
-    The parameter is [outputs, inputs], or [outputs] for a bias. Cut are rows of `qkv`, `gate_up` (each fused part by
-    itself) and LM head, and columns of `o` and `down`; of whole experts the part has the shard's. Scales are cut as
-    weights are, those of groups of inputs repeated where a shard begins within a group.
+    The parameter is [outputs, inputs], or [outputs] for a bias. Rows of `qkv`, `gate_up` (each fused part by itself)
+    and LM head are cut, and columns of `o` and `down`; of whole experts the shard gets its own. Scales are cut as
+    weights are; scales of groups of inputs are repeated where a shard begins within a group.
     """
     if size == 1:
         return parameter

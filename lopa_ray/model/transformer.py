@@ -19,9 +19,8 @@ from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.draft_adapter import DraftAdapter
 from lopa_ray.model.experts import MixtureOfExperts
-from lopa_ray.model.linear import linear
+from lopa_ray.model.linear import Linear
 from lopa_ray.model.mlp import GatedMLP
-from lopa_ray.model.quantization.weight_formats import format_of
 from lopa_ray.model.rotation import Rotation
 from lopa_ray.model.soft_inputs import embed_softly
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, OrderedSums, TensorParallelGroup, shard_range
@@ -56,10 +55,10 @@ class Layer(nn.Module):
         d, e = config.hidden_size, config.head_dim
         num_projected = config.num_heads + 2 * config.num_kv_heads
         self.attn_norm = RMSNorm(d, config.rms_norm_eps)
-        self.qkv = format_of(config).linear(config, (num_projected * e, d), bias=config.qkv_bias)
+        self.qkv = Linear(config, (num_projected * e, d), bias=config.qkv_bias)
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
-        self.o = format_of(config).linear(config, (d, config.num_heads * e), tp_group)
+        self.o = Linear(config, (d, config.num_heads * e), tp_group)
         self.draft = DraftAdapter(config, tp_group) if config.draft_rank else None
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.mlp: GatedMLP | MixtureOfExperts
@@ -119,7 +118,7 @@ class Transformer(nn.Module):
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self._vocabulary = shard_range(config.vocab_size, tp_group.rank, tp_group.size)
-        self.lm_head = linear(config, config.hidden_size, len(self._vocabulary))
+        self.lm_head = Linear(config, (len(self._vocabulary), config.hidden_size), quantization="none")
         self.tie_weights()
 
     @property

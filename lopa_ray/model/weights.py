@@ -1,4 +1,4 @@
-"""Weights: a model's parameters under this project's names, one at a time, and the model that is built of them.
+"""Weights: a model's parameters under this project's names, one at a time, and how the model stores each.
 
 They may come from a checkpoint's files, from a generator, or from memory that other processes map too.
 """
@@ -6,113 +6,22 @@ They may come from a checkpoint's files, from a generator, or from memory that o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.kernels.fp8 import CUDA_CAPABILITY, computes_fp8, has_fp8_kernel
+from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.linear import check_places
-from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear
-from lopa_ray.model.quantization.weight_format import QuantizedLayer
-from lopa_ray.model.quantization.weight_formats import probe_kernels
-from lopa_ray.model.router import Router
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SingleShard, TensorParallelGroup, shard_parameter
+from lopa_ray.model.quantization.weight_format import HeldWeights, WeightFormat
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
 
 Weights: TypeAlias = Iterator[tuple[str, Tensor]]
 """(own name, tensor) of every parameter, whole or a shard's, in the dtype in which the model stores it."""
 
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-INIT_STD = 0.02
-TRIAL_SIZE = 512
-"""Inputs and outputs of the layer by which it is found out whether a device has products of fp8."""
-
-
-def build_model(
-    config: NativeConfig,
-    weights: Weights,
-    *,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    tp_group: TensorParallelGroup = SINGLE_SHARD,
-) -> Transformer:
-    """A `Transformer` of `config`, or a shard of it, in eval mode, without gradients, that holds `weights` on `device`.
-    Tensors that are there already are used as they are, and never written to.
-
-    Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that, has experts in fp8
-    that the device cannot unfold, or is to be invariant and this CPU's products are not.
-    """
-    model = meta_model(config, dtype, tp_group)
-    for name, tensor in weights:
-        _set_parameter(model, name, tensor.to(device))
-    model.tie_weights()
-    missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
-    if missing:
-        raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
-    _check_experts(model, torch.device(device))
-    probe_kernels(model)
-    if config.batch_invariant:
-        check_places(model)
-    return model.eval()
-
-
-def fitted(config: NativeConfig, *, dtype: torch.dtype, device: torch.device | str) -> NativeConfig:
-    """The same model as it is loaded on `device`: with floating weights in place of the checkpoint's fp8 if that device
-    does not multiply it, unless fp8 is demanded."""
-    device = torch.device(device)
-    if config.fp8 is None or config.fp8.all_layers:
-        return config
-    may_multiply = device.type == "cuda" and dtype == torch.bfloat16 and computes_fp8(device)
-    size, width = TRIAL_SIZE, config.fp8.width(TRIAL_SIZE)
-    return config if may_multiply and has_fp8_kernel("cuda", size, size, width) else config.unfolded()
-
-
-def _check_experts(model: Transformer, device: torch.device) -> None:
-    """Raise SettingsError for experts in fp8 on a CUDA device whose kernels have no numbers of fp8."""
-    has_experts = any(
-        isinstance(layer, Fp8ExpertLinear) and layer.group_scale is not None for layer in model.modules()
-    )
-    if has_experts and device.type == "cuda" and not computes_fp8(device):
-        major, minor = CUDA_CAPABILITY
-        raise SettingsError(
-            f"model.quantization: got 'fp8' for a {model.config.family} model, whose experts are unfolded by a kernel "
-            f"that needs a GPU of compute capability {major}.{minor} or more; set it to w8 or w8a8"
-        )
-
-
-def shard_weights(weights: Weights, config: NativeConfig, rank: int, size: int) -> Weights:
-    """A shard's part of whole parameters of the model `config`, each cut as it is read; see `shard_parameter`."""
-    return ((name, shard_parameter(name, tensor, config, rank, size)) for name, tensor in weights)
-
-
-def random_weights(
-    config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
-) -> Weights:
-    """Normal weights (std 0.02), zero biases and unit norms, drawn in fp32 on `device`: the same seed gives the same
-    ones on the same kind of device. For benchmarks, where only shapes matter."""
-    model = meta_model(config, dtype)
-    generator = torch.Generator(device=device).manual_seed(seed)
-    for name, parameter in meta_model(replace(config, quantization="none"), dtype).named_parameters():
-        if name.endswith("bias"):
-            value = torch.zeros(parameter.shape, dtype=dtype, device=device)
-        elif parameter.dim() == 1:
-            value = torch.ones(parameter.shape, dtype=dtype, device=device)
-        else:
-            value = torch.empty(parameter.shape, dtype=torch.float32, device=device)
-            value = value.normal_(std=INIT_STD, generator=generator)
-            if stored_dtype(model, name) is None:
-                value = value.to(storage_dtype(model, name, parameter, dtype))
-        yield from quantize_parameter(model, name, value)
-
-
-def random_model(
-    config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
-) -> Transformer:
-    return build_model(config, random_weights(config, seed, dtype, device), dtype=dtype, device=device)
+FP32_PARAMETERS = ("_scale", "router.weight", "router.expert_bias")
 
 
 def meta_model(
@@ -131,49 +40,29 @@ def check_dtype(dtype: torch.dtype) -> None:
         raise CheckpointError(f"got dtype {dtype} for weights; allowed are {allowed}; choose one of them")
 
 
-def weight_bytes(config: NativeConfig, dtype: torch.dtype, shards: int = 1) -> int:
-    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first. Layers
-    that an fp8 checkpoint has not converted count as if they were."""
-    model = meta_model(config, dtype, SingleShard(0, shards))
-    return sum(
-        p.numel() * storage_dtype(model, name, p, dtype).itemsize for name, p in model.named_parameters()
-    )
-
-
-def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, except for weights [..., O, I] of quantized layers that have their stored dtype, and for scales and
-    routers, which are fp32."""
-    owner, _, attribute = name.rpartition(".")
-    layer = model.get_submodule(owner)
-    if value.dtype == stored_dtype(model, name):
+def storage_dtype(name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Of a parameter [...]: `dtype`, except for weights that are stored in int8 or fp8, and for scales and routers,
+    which are fp32."""
+    if value.itemsize == 1:
         return value.dtype
-    is_scale = isinstance(layer, QuantizedLayer) and attribute == layer.scale_name
-    return torch.float32 if is_scale or isinstance(layer, Router) else dtype
+    return torch.float32 if name.endswith(FP32_PARAMETERS) else dtype
 
 
-def stored_dtype(model: Transformer, name: str) -> torch.dtype | None:
-    """The dtype of a quantized layer's weight; None for any other parameter."""
+def quantized_format(model: Transformer, name: str) -> WeightFormat | None:
+    """The format that stores the weight `name` in a dtype of its own; None for floating weights, and for any other
+    parameter. Raises AttributeError if `model` has no module of that name."""
     owner, _, attribute = name.rpartition(".")
     layer = model.get_submodule(owner)
-    return layer.stored_dtype if isinstance(layer, QuantizedLayer) and attribute == "weight" else None
+    if isinstance(layer, HeldWeights) and attribute == "weight" and layer.format.stored_dtype is not None:
+        return layer.format
+    return None
 
 
 def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
     """Yield the whole parameter `name` of `model` as the model stores it. A floating weight [..., O, I] of a quantized
-    layer becomes two parameters: scales, fp32 [..., O] or [..., O, G], and then the weight. All else stays as it is.
-    Raises AttributeError if `model` has no module of that name."""
-    owner = name.rpartition(".")[0]
-    layer = model.get_submodule(owner)
-    if isinstance(layer, QuantizedLayer) and stored_dtype(model, name) not in (None, value.dtype):
-        yield from ((f"{owner}.{attribute}", encoded) for attribute, encoded in layer.encode(value))
-    else:
-        yield name, value
-
-
-def _set_parameter(model: Transformer, name: str, value: Tensor) -> None:
-    owner, _, attribute = name.rpartition(".")
-    layer = model.get_submodule(owner)
-    if isinstance(layer, QuantizedLayer):
-        layer.hold(attribute, value)
-    else:
-        setattr(layer, attribute, nn.Parameter(value, requires_grad=False))
+    layer becomes two parameters: scales, fp32 [..., O] or [..., O, G], and then the weight. All else stays as it is."""
+    weight_format = quantized_format(model, name)
+    if weight_format is not None and value.dtype != weight_format.stored_dtype:
+        scale, value = weight_format.encode(value)
+        yield f"{name.removesuffix('weight')}{weight_format.scale_name}", scale
+    yield name, value

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.json_file import check_file, read_json
+from lopa_ray.model.config_json.json_file import check_file, read_json
 from lopa_ray.model.transformers_models.package import import_transformers
 from lopa_ray.text.tokenizer_limits import (
     check_added_tokens,

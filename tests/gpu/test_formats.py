@@ -10,8 +10,8 @@ pytest.importorskip("pydantic")
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.int8_matmul import int8_matmul
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
 from lopa_ray.model.config import Quantization
+from lopa_ray.model.native_implementation import load_model
 from support.paths import MODELS
 from support.tiny_model import DENSE_MODELS, PROMPTS, SETTINGS, TINY_MODEL
 

@@ -17,7 +17,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels import fp8
 from lopa_ray.kernels.fp8 import fp8_linear, has_fp8_kernel, quantize_groups, unfold
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
+from lopa_ray.model.native_implementation import load_model
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 from support.paths import MODELS
 from support.tiny_model import ALL_MODELS, PROMPTS, SETTINGS

@@ -10,10 +10,9 @@ import torch
 
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import Quantization
-from lopa_ray.model.implementation import implementation_of
+from lopa_ray.model.native_implementation import NativeImplementation
 from lopa_ray.model.tensor_parallel import SingleShard
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model
 
 
 def resident(key: str) -> int:
@@ -25,9 +24,8 @@ def resident(key: str) -> int:
 def load(folder: Path, quantization: Quantization, rank: int, size: int) -> Transformer:
     """The shard, which is not connected to others."""
     config = load_config(folder).with_quantization(quantization).with_expert_parallel(True)
-    shard = SingleShard(rank, size)
-    weights = implementation_of(config, torch.float32, tp_group=shard).read_weights(folder)
-    return build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=shard)
+    implementation = NativeImplementation(config, torch.float32, "cpu", SingleShard(rank, size))
+    return implementation.build_model(implementation.read_weights(folder))
 
 
 def main(folder: str, quantization: Quantization, rank: str, size: str) -> None:

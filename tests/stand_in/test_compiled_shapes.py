@@ -19,7 +19,7 @@ from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.triton import row_scores, slot_attention
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.quantization.weight_formats import probe_kernels
+from lopa_ray.model.linear import prepare
 from support.cubins import Resources
 from support.deviceless_triton import compiled_kernels, deviceless_triton, launcher_of
 from support.empty_models import empty_model
@@ -60,7 +60,7 @@ def config_of(shape: str) -> NativeConfig:
 def run_steps(config: NativeConfig, dtype: torch.dtype = torch.bfloat16) -> None:
     """Two steps of a model without numbers, in which everything is launched that its steps launch."""
     model = empty_model(config, dtype, META)
-    probe_kernels(model)
+    prepare(model)
     runner = runner_of(model)
     for plan in two_plans(config.mask_token_id, 2, 16):
         with LaunchCounter():

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
+from lopa_ray.model.native_implementation import load_model
 from lopa_ray.model.transformer import Transformer
 from support.paths import GOLDEN
 

@@ -22,7 +22,7 @@ def empty_model(
     with unset_fake_temporarily():
         model = meta_model(config, dtype, tp_group)
     for name, parameter in list(model.named_parameters()):
-        _replace(model, name, parameter, storage_dtype(model, name, parameter, dtype), device)
+        _replace(model, name, parameter, storage_dtype(name, parameter, dtype), device)
     model.tie_weights()
     return model.eval()
 

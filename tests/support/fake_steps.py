@@ -13,8 +13,8 @@ from lopa_ray.execution.attention import AttentionBackend, PackedAttention
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import Fp8Scales, NativeConfig, Quantization
+from lopa_ray.model.linear import prepare
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.quantization.weight_formats import probe_kernels
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.plan import Plan, StepPlan
 from support.device_log import DeviceLog
@@ -94,7 +94,7 @@ class StepSetup:
         """A runner of it, to be called in `fake_cuda`. Trials of kernels, which wait, have been made."""
         model = empty_model(self.config, self.dtype, CUDA, self.tp_group)
         with DeviceLog():
-            probe_kernels(model)
+            prepare(model)
         return runner_of(model, self.attention)
 
     def log(

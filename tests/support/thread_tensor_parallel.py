@@ -20,9 +20,9 @@ from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.experts_config import ExpertParallel
+from lopa_ray.model.native_implementation import NativeImplementation
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model, shard_weights
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.protocol.step_report import StepReport
 from support.in_process_group import report_bytes
@@ -129,9 +129,9 @@ class ShardThreads:
 def shard_model(model: Transformer, tp_group: TensorParallelGroup) -> Transformer:
     """One shard's part of a whole model."""
     whole = ((name, parameter.detach()) for name, parameter in model.named_parameters())
-    weights = shard_weights(whole, model.config, tp_group.rank, tp_group.size)
     like = model.embed.weight
-    return build_model(model.config, weights, dtype=like.dtype, device=like.device, tp_group=tp_group)
+    implementation = NativeImplementation(model.config, like.dtype, like.device, tp_group)
+    return implementation.build_model(implementation.shard_weights(whole))
 
 
 @dataclass(frozen=True)

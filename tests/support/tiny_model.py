@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import DECODERS
@@ -22,12 +23,13 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
-from lopa_ray.model.config import Quantization
+from lopa_ray.model.config import NativeConfig, Quantization
 from lopa_ray.model.families.native import FAMILIES
+from lopa_ray.model.linear import Linear
+from lopa_ray.model.native_implementation import NativeImplementation, load_model
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.transformers_models.canvas_implementation import CanvasImplementation
-from lopa_ray.model.transformers_models.canvas_model import CanvasModel
+from lopa_ray.model.transformers_implementation.canvas_implementation import CanvasImplementation
+from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
 from support.paths import MODELS
 
@@ -153,3 +155,23 @@ def tiny_config(**sections: dict[str, Any]) -> Config:
 def tiny_spec(**sections: dict[str, Any]) -> ModelSpec:
     """What the workers of such a group are handed."""
     return ModelSpec.read(tiny_config(**sections))
+
+
+def random_model(
+    config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
+) -> Transformer:
+    """A native model with the weights of `NativeImplementation.random_weights`."""
+    implementation = NativeImplementation(config, dtype, device)
+    return implementation.build_model(implementation.random_weights(seed))
+
+
+def filled_linear(quantization: Quantization, weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """A layer that has the floating weights [O, I] in a format, with scales per output."""
+    config = load_config(TINY_MODEL).with_quantization(quantization)
+    layer = Linear(config, (weight.shape[0], weight.shape[1]), bias=bias is not None)
+    scale, stored = layer.format.encode(weight)
+    for name, value in ((layer.format.scale_name, scale), ("weight", stored), ("bias", bias)):
+        if value is not None:
+            layer.hold(name, value)
+    layer.format.prepare(layer)
+    return layer

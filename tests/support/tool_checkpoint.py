@@ -13,8 +13,8 @@ from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, pre_t
 
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import save_model
-from lopa_ray.model.weights import random_model
 from support.paths import DATA, MODELS
+from support.tiny_model import random_model
 
 SPECIAL = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
 MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")

@@ -18,7 +18,7 @@ from lopa_lab.conformance.cases import read_cases
 from lopa_lab.decisions.labels import read_labelled
 from lopa_ray.config.yaml_files import read_config, serve_config
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.model.checkpoint.json_file import read_json
+from lopa_ray.model.config_json.json_file import read_json
 from lopa_ray.text_input import BYTE_ORDER_MARK, parse_json
 
 QUESTION: dict[str, Any] = {"type": "predicate", "instructions": "Is it so?"}

@@ -15,20 +15,25 @@ LIMIT = tl.constexpr(FP8_MAX)
 
 
 @triton.jit
-def _quantize_groups(x, out, scales, rows, size, width, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1)
-    first = row * size + group * width
+def scale_of(x, width, LIMIT: tl.constexpr, BLOCK: tl.constexpr):
     largest = tl.zeros((BLOCK,), tl.float32)
     broken = tl.zeros((BLOCK,), tl.int32)
     for begin in range(0, width, BLOCK):
         columns = begin + tl.arange(0, BLOCK)
-        value = tl.load(x + first + columns, mask=columns < width, other=0.0).to(tl.float32)
+        value = tl.load(x + columns, mask=columns < width, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(value))
         # tl.maximum ignores NaN, but a group with NaN has to become NaN as a whole.
         broken = broken | (value != value).to(tl.int32)
     scale = tl.maximum(tl.div_rn(tl.max(largest, 0), LIMIT), TINY)
-    scale = tl.where(tl.max(broken, 0) > 0, float("nan"), scale)
+    return tl.where(tl.max(broken, 0) > 0, float("nan"), scale)
+
+
+@triton.jit
+def _quantize_groups(x, out, scales, rows, size, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
+    first = row * size + group * width
+    scale = scale_of(x + first, width, LIMIT, BLOCK)
     tl.store(scales + group * rows + row, scale)
     for begin in range(0, width, BLOCK):
         columns = begin + tl.arange(0, BLOCK)

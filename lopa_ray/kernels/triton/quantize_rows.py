@@ -8,25 +8,16 @@ import triton.language as tl
 from torch import Tensor
 
 from lopa_ray.kernels.int8 import INT8_MAX
+from lopa_ray.kernels.triton.quantize_groups import scale_of
 
 BLOCK = tl.constexpr(1024)
-TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 LIMIT = tl.constexpr(float(INT8_MAX))
 
 
 @triton.jit
 def _quantize_rows(x, out, scales, size):
     row = tl.program_id(0).to(tl.int64)
-    largest = tl.zeros((BLOCK,), tl.float32)
-    broken = tl.zeros((BLOCK,), tl.int32)
-    for begin in range(0, size, BLOCK):
-        columns = begin + tl.arange(0, BLOCK)
-        value = tl.load(x + row * size + columns, mask=columns < size, other=0.0).to(tl.float32)
-        largest = tl.maximum(largest, tl.abs(value))
-        # tl.maximum ignores NaN, but a row with NaN has to become NaN as a whole.
-        broken = broken | (value != value).to(tl.int32)
-    scale = tl.maximum(tl.div_rn(tl.max(largest, 0), LIMIT), TINY)
-    scale = tl.where(tl.max(broken, 0) > 0, float("nan"), scale)
+    scale = scale_of(x + row * size, size, LIMIT, BLOCK)
     tl.store(scales + row, scale)
     for begin in range(0, size, BLOCK):
         columns = begin + tl.arange(0, BLOCK)

@@ -8,12 +8,12 @@ from typing import Literal, overload
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.folder_contents import lacking, refuse_broken_links, require_folder
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
-from lopa_ray.model.checkpoint.json_file import read_json
-from lopa_ray.model.checkpoint.size_limits import checked_int
 from lopa_ray.model.config import Implementation, NativeConfig
+from lopa_ray.model.config_json.json_file import read_json
+from lopa_ray.model.config_json.size_limits import checked_int
+from lopa_ray.model.config_json.stored_quantization import with_modelopt_file
 from lopa_ray.model.families.native import FAMILIES, find_family
 from lopa_ray.model.model_config import ModelConfig
-from lopa_ray.model.quantization.stored_quantization import with_modelopt_file
 from lopa_ray.model.transformers_models.config import parse_transformers_config
 
 CONFIG = "config.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lopa_ray.model.checkpoint.json_file import read_json
+from lopa_ray.model.config_json.json_file import read_json
 
 GENERATION = "generation_config.json"
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.config_files import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint.folder_contents import lacking, require_folder
-from lopa_ray.model.checkpoint.json_file import read_json
 from lopa_ray.model.checkpoint.tensor_files import TensorFiles
+from lopa_ray.model.config_json.json_file import read_json
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
@@ -67,10 +67,11 @@ class LoraAdapter:
     target_modules: tuple[str, ...]
 
     @staticmethod
-    def load(path: str | Path) -> LoraAdapter:
+    def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> LoraAdapter:
         """Read adapter_config.json and the header of adapter_model.safetensors in the folder `path`. Raises
         `CheckpointError` for a missing or broken file, for any setting that would change the result and is not
-        supported (by its name), and for a tensor that is not one half of a LoRA pair."""
+        supported (by its name), for a tensor that is not one half of a LoRA pair, and for one that does not fit the
+        published `shapes` (tensor name -> shape)."""
         folder = Path(path)
         require_folder(path, f"a PEFT adapter: a folder with {ADAPTER_CONFIG}")
         where = folder / ADAPTER_CONFIG
@@ -91,12 +92,12 @@ class LoraAdapter:
         }
         # A regular expression or an exclusion says less plainly what must be there.
         plain = isinstance(targets, list) and not raw.get("exclude_modules")
-        return LoraAdapter(
-            folder, tensor_files, scales, tuple(map(str, targets)) if plain and targets else ()
-        )
+        listed = tuple(map(str, targets)) if plain and targets else ()
+        adapter = LoraAdapter(folder, tensor_files, scales, listed)
+        adapter._check_shapes(shapes)
+        return adapter
 
-    def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise `CheckpointError` unless the adapter fits the published `shapes` (tensor name -> shape)."""
+    def _check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         file = self.path / ADAPTER_WEIGHTS
         for module in self.scales:
             shape = shapes.get(f"{module}.weight", ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import torch
@@ -17,27 +17,25 @@ from lopa_ray.kernels.fp8 import FP8
 from lopa_ray.model.checkpoint.config_files import CONFIG, load_config
 from lopa_ray.model.checkpoint.generation_defaults import GENERATION
 from lopa_ray.model.checkpoint.lora import LoraAdapter
-from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, INDEX, WEIGHTS, TensorFiles, find_tensors
-from lopa_ray.model.config import Quantization
+from lopa_ray.model.checkpoint.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
+from lopa_ray.model.checkpoint.tensor_checks import check_tensors
+from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, WEIGHTS, TensorFiles, find_tensors
+from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.config_json.fp8_config import channel_config
+from lopa_ray.model.config_json.stored_quantization import KEY as QUANTIZATION_CONFIG
 from lopa_ray.model.families.family import Family, published_rows
 from lopa_ray.model.families.native import family_of
-from lopa_ray.model.hub.repository import download
-from lopa_ray.model.model_config import ModelConfig
-from lopa_ray.model.quantization.fp8_config import channel_config
-from lopa_ray.model.quantization.stored_fp8 import SAVED_SCALE_NAME, WEIGHT_DTYPES, StoredFp8
-from lopa_ray.model.quantization.stored_quantization import KEY as QUANTIZATION_CONFIG
+from lopa_ray.model.quantization.fp8_format import Fp8
 from lopa_ray.model.tensor_parallel import is_of_experts
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (
     DTYPE_NAMES,
     Weights,
-    build_model,
     check_dtype,
-    fitted,
     meta_model,
     quantize_parameter,
+    quantized_format,
     storage_dtype,
-    stored_dtype,
 )
 
 _log = logging.getLogger("lopa.model")
@@ -45,43 +43,34 @@ _log = logging.getLogger("lopa.model")
 
 def read_weights(
     path: str | Path,
+    config: NativeConfig,
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     lora: str | Path | None = None,
-    quantization: Quantization = "none",
-    keep_fp8: bool = False,
-    mask_token_id: int | None = None,
     experts: range | None = None,
 ) -> Weights:
-    """The parameters of the checkpoint folder `path`, one by one, each read into its final place on `device`, so host
-    memory stays near the size of the model.
+    """The parameters of the model `config` from the checkpoint folder `path`, one by one, each read into its final
+    place on `device`, so host memory stays near the size of the model.
 
-    `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors. After that `quantization`
-    converts the linear layers, unless the checkpoint has them in fp8 already; with none they are as stored, but
-    floating if they are in fp8. With `keep_fp8` these stay so, where no adapter changes them. `mask_token_id`: see
-    `load_config`. `experts`: those to read; None: all. Raises `CheckpointError`, naming file and tensor, for anything
-    missing, extra, misshapen or unreadable.
+    `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors. After that linear layers are
+    converted to the format of `config`, unless the checkpoint has them in it. fp8 of the checkpoint stays so where no
+    adapter changes it, and is unfolded for a `config` without. `experts`: those to read; None: all. Raises
+    `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
-    folder = Path(path)
-    config = load_config(folder, mask_token_id=mask_token_id)
+    folder, target = Path(path), config
+    config = load_config(folder, mask_token_id=target.mask_token_id)
     family = family_of(config)
-    published = meta_model(config.unfolded(), dtype)
-    target = config.with_quantization(quantization)
-    if quantization == "none" and not keep_fp8:
-        target = target.unfolded()
-    model = meta_model(target, dtype)
+    published, model = meta_model(config.unfolded(), dtype), meta_model(target, dtype)
     tensor_files = find_tensors(folder)
     stored = StoredFp8.find(config.fp8, tensor_files, _published_shapes(published, family))
-    expected = check_tensors(folder, tensor_files, published, beside=set(stored.beside()))
-    adapter = LoraAdapter.load(lora) if lora is not None else None
-    if adapter is not None:
-        if published.config.quantization != "none":
-            raise CheckpointError(
-                f"{folder}: got the adapter {lora} for weights that are int8 already; adapters are merged into "
-                "floating weights: use the checkpoint that was quantised, with model.quantization"
-            )
-        adapter.check_shapes(expected)
+    expected = check_published(folder, tensor_files, published, set(stored.beside()))
+    if lora is not None and published.config.quantization != "none":
+        raise CheckpointError(
+            f"{folder}: got the adapter {lora} for weights that are int8 already; adapters are merged into floating "
+            "weights: use the checkpoint that was quantised, with model.quantization"
+        )
+    adapter = None if lora is None else LoraAdapter.load(lora, expected)
     if stored.scale_names and model.config.quantization == "none":
         _log.warning(
             "%s: weights in fp8 are unfolded to %s, which takes more memory; products of fp8 are computed on CUDA "
@@ -98,8 +87,8 @@ def read_weights(
             parts = dict(list(parts.items())[parts_per_expert * own.start : parts_per_expert * own.stop])
             lead = torch.Size((len(own), parameter.shape[1]))
         kept = {part for part in parts if part in stored and (adapter is None or not adapter.changes(part))}
-        is_converted = quantization != "none" or kept == parts.keys()
-        in_fp8 = is_converted and stored_dtype(model, name) == FP8
+        is_converted = target.conversion != "none" or kept == parts.keys()
+        in_fp8 = is_converted and isinstance(quantized_format(model, name), Fp8)
         # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
         fused: dict[str, Tensor] = {}
         stop = 0
@@ -117,34 +106,36 @@ def read_weights(
                 values = quantize_parameter(model, name, whole) if is_converted else iter([(name, whole)])
             for key, value in values:
                 if key not in fused:
-                    kept_as = storage_dtype(model, key, value, dtype)
+                    kept_as = storage_dtype(key, value, dtype)
                     fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=kept_as, device=device)
                 as_rows(key, fused[key])[start:stop].copy_(value)
         yield from fused.items()
 
 
-def load_model(
-    path: str | Path,
-    *,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    lora: str | Path | None = None,
-    quantization: Quantization = "none",
-) -> Transformer:
-    """Load the checkpoint `path` in `dtype` on `device`, in eval mode, without gradients. `path` and `lora` are folders
-    or names on the Hub. See `read_weights` for `lora`, `quantization` and what is raised."""
-    path = download(str(path), weights=True)
-    lora = None if lora is None else download(str(lora), weights=True)
-    config = fitted(load_config(path).with_quantization(quantization), dtype=dtype, device=device)
-    weights = read_weights(
-        path,
-        dtype=dtype,
-        device=device,
-        lora=lora,
-        quantization=config.conversion,
-        keep_fp8=config.fp8 is not None,
-    )
-    return build_model(config, weights, dtype=dtype, device=device)
+def read_draft_adapter(
+    config: NativeConfig, folder: Path, *, dtype: torch.dtype, device: torch.device | str
+) -> Weights:
+    """The parameters of all layers' adapters, `down` [P, I] and `up` [D, P] in `dtype`, in the names of the model
+    `config`. Raises CheckpointError for an adapter of anything but the output projections of all layers, or of several
+    ranks."""
+    family, shape = family_of(config), (config.hidden_size, config.num_heads * config.head_dim)
+    projections = [family.published_names(f"layers.{i}.o.weight")[0] for i in range(config.num_layers)]
+    adapter = LoraAdapter.load(folder, dict.fromkeys(projections, shape))
+    modules = [name.removesuffix(".weight") for name in projections]
+    missing = [module for module in modules if module not in adapter.scales]
+    if missing:
+        raise CheckpointError(
+            f"{folder}: got no update of {missing[0]}; a draft adapter has one for every layer: use another one"
+        )
+    for layer, module in enumerate(modules):
+        down, up = adapter.pair(module)
+        if len(down) != config.draft_rank:
+            raise CheckpointError(
+                f"{folder}: got rank {len(down)} for {module}; a draft adapter has one rank, here {config.draft_rank}: "
+                "use another one"
+            )
+        for name, value in (("down", down), ("up", adapter.scales[module] * up)):
+            yield f"layers.{layer}.draft.{name}.weight", value.to(device=device, dtype=dtype)
 
 
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:
@@ -170,7 +161,7 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
         for part, piece in zip(parts, rows.split(list(parts.values())), strict=True):
             # A contiguous copy of its own: safetensors refuses tensors that share memory.
             tensors[part.replace(".group_scale", f".{SAVED_SCALE_NAME}")] = piece.to(
-                device="cpu", dtype=storage_dtype(model, name, piece, dtype), copy=True
+                device="cpu", dtype=storage_dtype(name, piece, dtype), copy=True
             ).contiguous()
     unfinished = folder / f".{WEIGHTS}.tmp"
     save_file(tensors, unfinished, metadata={"format": "pt"})
@@ -203,68 +194,22 @@ def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int
     return dict(shapes())
 
 
-def check_tensors(
-    folder: Path, tensor_files: TensorFiles, model: Transformer, beside: Collection[str] = ()
+def check_published(
+    folder: Path, tensor_files: TensorFiles, model: Transformer, scales: Collection[str] = ()
 ) -> dict[str, tuple[int, ...]]:
     """The published tensors of `model` and their shapes. Raises `CheckpointError` unless `tensor_files` has exactly
-    these tensors; ignored buffers, and the tensors `beside` (scales), may also be present."""
+    these tensors; ignored buffers and `scales` may also be present."""
     config, family = model.config, family_of(model.config)
-    expected = _published_shapes(model, family)
-    check_expected(folder, tensor_files, expected, config)
-    extra = [
-        name
-        for name in tensor_files.shapes
-        if name not in expected and name not in beside and not family.ignores(name)
-    ]
+    expected, tied = _published_shapes(model, family), {}
     if config.tie_word_embeddings:
         (head,), (embed,) = family.published_names("lm_head.weight"), family.published_names("embed.weight")
-        if head in extra:
-            check_tied(tensor_files, head, embed)
-            extra.remove(head)
-    refuse_extra(folder, tensor_files, extra, config)
+        tied[head] = embed
+    check_tensors(
+        folder,
+        tensor_files,
+        expected,
+        config,
+        tied=tied,
+        is_ignored=lambda name: name in scales or family.ignores(name),
+    )
     return expected
-
-
-def check_expected(
-    folder: Path, tensor_files: TensorFiles, expected: Mapping[str, tuple[int, ...]], config: ModelConfig
-) -> None:
-    """Raise `CheckpointError` unless each tensor `expected` of a model is there, in its shape."""
-    missing = [name for name in expected if name not in tensor_files.shapes]
-    if missing:
-        files = sorted(set(tensor_files.files.values()))
-        place = folder / INDEX if len(files) > 1 else (*files, folder / WEIGHTS)[0]
-        raise CheckpointError(
-            f"{place}: tensor {_name_tensors(missing)} missing; {folder / CONFIG} describes a {config.family} "
-            f"model with {config.num_layers} layers that needs it: download the checkpoint again, or "
-            "correct the configuration"
-        )
-    for name, shape in expected.items():
-        if tensor_files.shapes[name] != shape:
-            raise CheckpointError(
-                f"{tensor_files.files[name]}: tensor {name} has shape {list(tensor_files.shapes[name])}, but "
-                f"{folder / CONFIG} requires {list(shape)}; use weights and configuration of the same checkpoint"
-            )
-
-
-def refuse_extra(folder: Path, tensor_files: TensorFiles, extra: list[str], config: ModelConfig) -> None:
-    """Raise `CheckpointError` if there are tensors that are not part of the model."""
-    if extra:
-        raise CheckpointError(
-            f"{tensor_files.files[extra[0]]}: tensor {_name_tensors(extra)} not part of the {config.family} model with "
-            f"{config.num_layers} layers that {folder / CONFIG} describes; use weights and configuration of "
-            "the same checkpoint"
-        )
-
-
-def check_tied(tensor_files: TensorFiles, head: str, embed: str) -> None:
-    """Raise `CheckpointError` unless the head of a model with tied embeddings equals the embedding."""
-    same_shape = tensor_files.shapes[head] == tensor_files.shapes[embed]
-    if not same_shape or not torch.equal(tensor_files.read_tensor(head), tensor_files.read_tensor(embed)):
-        raise CheckpointError(
-            f"{tensor_files.files[head]}: tensor {head} differs from {embed}, but {CONFIG} has "
-            "tie_word_embeddings = true; set it to false if the head is its own"
-        )
-
-
-def _name_tensors(names: list[str]) -> str:
-    return f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more) are"

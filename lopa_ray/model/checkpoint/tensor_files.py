@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.folder_contents import lacking
-from lopa_ray.model.checkpoint.json_file import read_json
+from lopa_ray.model.config_json.json_file import read_json
 
 _UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
 TENSORS_PER_OPENING = 64

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.size_limits import LARGEST_EXPERTS, checked_int, wrong_value
-from lopa_ray.model.checkpoint.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig
+from lopa_ray.model.config_json.size_limits import LARGEST_EXPERTS, checked
+from lopa_ray.model.config_json.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
+from lopa_ray.model.config_json.stored_quantization import read_quantization
 from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
 from lopa_ray.model.families.published_family import PublishedFamily
-from lopa_ray.model.families.rope import flatten_rope
-from lopa_ray.model.quantization.stored_quantization import read_quantization
-from lopa_ray.model.yarn import KEY as YARN_KEY, split_yarn
+from lopa_ray.model.families.rope import PARAMETERS, read_rope
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")
 
-_MAY_BE_ZERO = ("shared", "dense_layers")
+_DERIVED = ("num_kv_heads", "head_dim")
+"""Fields that follow from others where a file does not have them."""
 
 _RECOMPUTED_BUFFERS = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 
@@ -76,8 +75,7 @@ class Family(PublishedFamily):
         naming `where` and the key, for a missing key, a bad value or a feature that this project does not compute."""
         self.note_assumed_type(raw, where)
         quantization, fp8 = read_quantization(raw, where)
-        raw, yarn = split_yarn(raw, where) if self.reads_yarn else (raw, None)
-        raw = flatten_rope(raw, where)
+        raw, yarn = read_rope(raw, where, reads_yarn=self.reads_yarn)
         stated = {**self.config_defaults, **raw}
         for key, allowed in self.supported_values.items():
             if key in stated and stated[key] not in allowed:
@@ -87,70 +85,53 @@ class Family(PublishedFamily):
                     f"{where}: got {got}, but family {self.name} is supported with {shown} "
                     "only; use a checkpoint without that feature"
                 )
-        expert_keys = {f"experts.{name}": key for name, key in self.expert_keys.items()}
-        keys = {**self.config_keys, **expert_keys}
         given = {key: value for key, value in raw.items() if value is not None}
-        reader = _ConfigReader({**raw, **self.config_defaults, **given}, keys, where)
-        heads, hidden = reader.positive_int("num_heads"), reader.positive_int("hidden_size")
-        kv_heads = reader.positive_int("num_kv_heads", heads)
-        head_dim = reader.positive_int("head_dim", hidden // heads)
-        rotary_factor = reader.positive_float("partial_rotary_factor", 1.0)
+        values = {**self.config_defaults, **given}
+        sizes = _read_fields(NativeConfig, values, self.config_keys, where)
+        heads, hidden = sizes["num_heads"], sizes["hidden_size"]
+        is_uneven = "head_dim" not in sizes and hidden % heads
+        kv_heads = sizes.setdefault("num_kv_heads", heads)
+        head_dim = sizes.setdefault("head_dim", hidden // heads)
+        rotary_factor = sizes.get("partial_rotary_factor", 1.0)
         if rotary_factor > 1 or int(head_dim * rotary_factor) % 2:
             raise CheckpointError(
                 f"{where}: got partial_rotary_factor = {rotary_factor} of a head dim of {head_dim}; rotated dims are "
                 "an even number, and not more than there are; correct the file"
             )
-        if heads % kv_heads or head_dim % 2 or ("head_dim" not in reader and hidden % heads):
+        if heads % kv_heads or head_dim % 2 or is_uneven:
             raise CheckpointError(
                 f"{where}: got hidden size {hidden}, {heads} heads, {kv_heads} KV heads, head dim {head_dim}; heads "
                 "must divide the hidden size, KV heads the heads, and the head dim must be even; correct the file"
             )
-        vocab = reader.positive_int("vocab_size")
         ids = {"eos_token_id": raw.get(self.eos_key), **given}
-        tokens = SpecialTokens.read(ids, generation, self.mask_token_id, vocab, where)
+        tokens = SpecialTokens.read(ids, generation, self.mask_token_id, sizes["vocab_size"], where)
         return NativeConfig(
             family=self.name,
-            vocab_size=vocab,
-            hidden_size=hidden,
-            num_layers=reader.positive_int("num_layers"),
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=head_dim,
-            intermediate_size=reader.positive_int("intermediate_size"),
-            rope_theta=reader.positive_float("rope_theta"),
-            rms_norm_eps=reader.positive_float("rms_norm_eps"),
             qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
-            partial_rotary_factor=rotary_factor,
             yarn=yarn,
-            experts=self._experts(reader),
-            tie_word_embeddings=reader.boolean("tie_word_embeddings"),
+            experts=self._experts(values, sizes["num_layers"], where),
             shifted=self.shifted,
             mask_token_id=tokens.mask,
             eos_token_id=tokens.eos,
             pad_token_id=tokens.pad,
             bos_token_id=tokens.bos,
             stop_token_ids=tokens.stops,
-            max_position_embeddings=reader.positive_int("max_position_embeddings"),
             quantization=quantization,
             fp8=fp8,
+            **sizes,
         )
 
-    def _experts(self, reader: _ConfigReader) -> ExpertsConfig | None:
+    def _experts(self, values: Json, num_layers: int, where: str) -> ExpertsConfig | None:
         if self.router is None:
             return None
-        numbers: dict[str, Any] = {
-            name: reader.positive_int(f"experts.{name}", minimum=0 if name in _MAY_BE_ZERO else 1)
-            for name in self.expert_keys
-            if name != "scale"
-        }
-        scale = reader.positive_float("experts.scale", 1.0)
-        experts = ExpertsConfig(router=self.router, scale=scale, **numbers)
+        numbers = _read_fields(ExpertsConfig, values, self.expert_keys, where, "experts.")
+        experts = ExpertsConfig(router=self.router, **numbers)
         problem = experts.problem
-        if (total := experts.count * reader.positive_int("num_layers")) > LARGEST_EXPERTS:
+        if (total := experts.count * num_layers) > LARGEST_EXPERTS:
             problem = f"{total} experts in all layers; allowed: {LARGEST_EXPERTS}"
         if problem:
-            raise CheckpointError(f"{reader.where}: got {problem}; correct the file")
+            raise CheckpointError(f"{where}: got {problem}; correct the file")
         return experts
 
     def to_config_json(self, config: NativeConfig) -> dict[str, Any]:
@@ -164,47 +145,22 @@ class Family(PublishedFamily):
         if config.head_dim != self.config_defaults.get(key, config.hidden_size / config.num_heads):
             raw[key] = config.head_dim
         if config.yarn is not None:
-            raw[YARN_KEY] = config.yarn.to_json(raw.pop(self.config_keys["rope_theta"]))
+            raw[PARAMETERS] = config.yarn.to_json(raw.pop(self.config_keys["rope_theta"]))
         if config.quantization in QUANTIZATION_CONFIGS:
             raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
         return raw | {key: getattr(config, key) for key in TOKEN_ID_KEYS}
 
 
-@dataclass(frozen=True, slots=True)
-class _ConfigReader:
-    """Typed look-ups of `NativeConfig` fields in a published config. All raise CheckpointError."""
-
-    raw: Json
-    config_keys: Mapping[str, str]
-    where: str
-
-    def __contains__(self, name: str) -> bool:
-        return self.raw.get(self.config_keys[name]) is not None
-
-    def _given(self, name: str, default: object) -> tuple[str, Any]:
-        key = self.config_keys.get(name, name)
-        return key, default if self.raw.get(key) is None else self.raw[key]
-
-    def positive_int(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
-        key, value = self._given(name, default)
-        return checked_int(value, key, name, self.where, minimum=minimum)
-
-    def positive_float(self, name: str, default: float | None = None) -> float:
-        key, value = self._given(name, default)
-        # bool is an int to Python, but a true in place of a number is a mistake.
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or not 0 < value <= sys.float_info.max
-        ):
-            raise wrong_value(key, value, "a number above 0", self.where)
-        return float(value)
-
-    def boolean(self, name: str) -> bool:
-        key, value = self._given(name, None)
-        if not isinstance(value, bool):
-            raise wrong_value(key, value, "true or false", self.where)
-        return value
+def _read_fields(
+    config: type, values: Json, keys: Mapping[str, str], where: str, prefix: str = ""
+) -> dict[str, Any]:
+    """The fields of a configuration in `keys` (field → published key), each checked by its annotation. Raises
+    CheckpointError."""
+    return {
+        field.name: checked(str(field.type), values.get(key), key, f"{prefix}{field.name}", where)
+        for field in fields(config)
+        if (key := keys.get(field.name)) is not None and (key in values or field.name not in _DERIVED)
+    }
 
 
 def fused_rows(config: NativeConfig, parameter: str) -> tuple[int, ...] | None:

@@ -6,8 +6,8 @@ A family is data, not code. Another one of the same transformer shape is one mor
 from __future__ import annotations
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.special_tokens import Json
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.config_json.special_tokens import Json
 from lopa_ray.model.families.dense import DREAM, FAST_DLLM_V2, LLADA, NEMOTRON, SDAR
 from lopa_ray.model.families.family import Family
 from lopa_ray.model.families.moe import LLADA2, SDAR_MOE

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lopa_ray.model.checkpoint.special_tokens import Json
+from lopa_ray.model.config_json.special_tokens import Json
 from lopa_ray.model.families.published_checkpoint import PublishedCheckpoint
 
 _log = logging.getLogger("lopa.model")

@@ -1,1 +1,1 @@
-"""Formats of weights: layers, and how checkpoints store them."""
+"""Formats of weights: what layers store, and how they multiply by it."""

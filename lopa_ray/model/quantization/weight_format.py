@@ -1,62 +1,102 @@
-"""WeightFormat: how linear layers hold their weights. A format is one file, and a line of `weight_formats.py`.
+"""WeightFormat: how linear layers hold their weights, and multiply by them. A format is one file, and a line of
+`FORMATS` (`lopa_ray/model/linear.py`).
 
-Shape suffixes: R rows, N experts, I inputs, O outputs.
+Shape suffixes: R rows, S sorted rows, N experts, I inputs, O outputs, G groups of inputs.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import ClassVar, TypeAlias
+from collections.abc import Callable
+from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lopa_ray.kernels.grouped_matmul import grouped_matmul
+from lopa_ray.kernels.invariant_linear import invariant_linear
+from lopa_ray.kernels.sort_rows import SortedRows
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.tensor_parallel import TensorParallelGroup
-
-Shape: TypeAlias = tuple[int, int]
-"""Of a layer's weights: outputs and inputs."""
-
-Shards: TypeAlias = TensorParallelGroup | None
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 
 
-class WeightFormat(ABC):
+class WeightFormat:
+    """Floating weights, and the base of other formats, whose weights are stored in another dtype, with scales in fp32.
+
+    Products of a shard are of its own inputs, but where the format `sums_exactly`: sums of integers are the same in any
+    order, so there products are whole, and a model in shards has the bits of the whole one.
+    """
+
     sums_exactly: ClassVar[bool] = False
-    """Whether products are integers, so that a model in shards has the bits of the whole one."""
+    stored_dtype: ClassVar[torch.dtype | None] = None
+    scale_name: ClassVar[str] = ""
 
-    @abstractmethod
-    def linear(
-        self, config: NativeConfig, shape: Shape, group: Shards = None, bias: bool = False
-    ) -> nn.Module:
-        """A layer of x [R, I] → [R, O], in the dtype of x. `group`: the shards that have the other inputs, if the layer
-        has a part of them; then it has no bias."""
+    def __init__(self, config: NativeConfig, inputs: int, *, is_cut: bool) -> None:
+        """Of a layer with so many inputs, which are a part of the whole layer's where it `is_cut`."""
+        self.config = config
+        self.multiply = product(config)
 
-    @abstractmethod
-    def experts(self, config: NativeConfig, count: int, shape: Shape, group: Shards = None) -> nn.Module:
-        """A layer of so many experts: sorted rows x [S, I] and their `SortedRows` → [S, O], in the dtype of x. What is
-        behind the last expert's rows has no value. `group`: as above."""
+    def scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the scales of weights [..., O, I]."""
+        return shape[:-1]
 
+    def encode(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Floating weights [..., O, I] → scales fp32, [..., O] or [..., O, G], and weights in `stored_dtype`. Raises
+        NotImplementedError for a format that stores floating ones."""
+        raise NotImplementedError
 
-class QuantizedLayer(nn.Module, ABC):
-    """A layer whose weights [..., O, I] are stored in another dtype than the model's, beside scales in fp32."""
+    def prepare(self, layer: HeldWeights) -> None:
+        """Called once, when the layer has its weights. Trials of kernels belong here: the host waits for them, and in a
+        forward a shard may be lost."""
 
-    stored_dtype: ClassVar[torch.dtype]
-    scale_name: ClassVar[str]
+    def product(self, layer: HeldWeights, x: Tensor) -> Tensor:
+        """x [R, I] → [R, O], in the dtype of x."""
+        return self.multiply(x, layer.weight, layer.bias)
 
-    @abstractmethod
-    def encode(self, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Floating weights [..., O, I] as attributes of the layer: the scales, fp32 [..., O] or [..., O, G], and then
-        the weights in `stored_dtype`."""
-
-    def hold(self, attribute: str, value: Tensor) -> None:
-        """Make `value`, weights or scales as `encode` gives them, the layer's own (see `encode`)."""
-        setattr(self, attribute, nn.Parameter(value, requires_grad=False))
-
-    def probe_kernel(self) -> None:
-        """Find out which product the layer uses: the host waits for that, and in a forward a shard may be lost."""
+    def expert_product(self, layer: HeldWeights, x: Tensor, rows: SortedRows) -> Tensor:
+        """Sorted rows x [S, I] → [S, O], in the dtype of x."""
+        return grouped_matmul(x, layer.weight, rows.ends, batch_invariant=self.config.batch_invariant)
 
 
-def frozen(*shape: int, dtype: torch.dtype) -> nn.Parameter:
-    """Room for weights or scales of that shape [...] and `dtype`, which are never trained."""
+class HeldWeights(nn.Module):
+    """Weights [..., O, I] in a format, with the scales that it needs."""
+
+    def __init__(
+        self,
+        weight_format: WeightFormat,
+        shape: tuple[int, ...],
+        tp_group: TensorParallelGroup | None,
+        *,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.format = weight_format
+        self.tp_group: TensorParallelGroup = tp_group or SINGLE_SHARD
+        self.weight: Tensor = _frozen(shape, weight_format.stored_dtype)
+        if weight_format.stored_dtype is not None:
+            setattr(self, weight_format.scale_name, _frozen(weight_format.scale_shape(shape), torch.float32))
+        self.bias = _frozen(shape[:1]) if bias else None
+
+    @property
+    def scale(self) -> Tensor:
+        """fp32 [..., O] or [..., O, G]; see `WeightFormat.encode`."""
+        scale: Tensor = getattr(self, self.format.scale_name)
+        return scale
+
+    def hold(self, name: str, value: Tensor) -> None:
+        """Make `value` the layer's weights, scale or bias `name`, as `encode` returns them. With weights [..., O, I] of
+        a floating dtype, which the checkpoint has not converted, the layer is floating."""
+        if name == "weight" and self.format.stored_dtype not in (None, value.dtype):
+            delattr(self, self.format.scale_name)
+            self.format = WeightFormat(self.format.config, value.shape[-1], is_cut=False)
+        setattr(self, name, nn.Parameter(value, requires_grad=False))
+
+
+def product(config: NativeConfig) -> Callable[..., Tensor]:
+    """The function of x [R, I], weight [O, I] and bias [O] or None that computes a model's products [R, O], all of one
+    floating dtype."""
+    return invariant_linear if config.batch_invariant else F.linear
+
+
+def _frozen(shape: tuple[int, ...], dtype: torch.dtype | None = None) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)

@@ -1,1 +1,1 @@
-"""Models that the package transformers runs."""
+"""Configurations of models that the package transformers runs, without torch."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields as fields_of
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.size_limits import checked_int
-from lopa_ray.model.checkpoint.special_tokens import Json, SpecialTokens
 from lopa_ray.model.config import ModelShape
+from lopa_ray.model.config_json import stored_quantization
+from lopa_ray.model.config_json.size_limits import checked_int
+from lopa_ray.model.config_json.special_tokens import NO_MASK, Json, SpecialTokens
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.families.published_family import known_types
-from lopa_ray.model.quantization import stored_quantization
-from lopa_ray.model.transformers_models.canvas_config import parse_canvas_config
+from lopa_ray.model.transformers_models.canvas_config import canvas_fields
 from lopa_ray.model.transformers_models.families import (
     KNOWN_FAMILIES,
     TransformersFamily,
@@ -26,7 +26,12 @@ from lopa_ray.model.transformers_models.families import (
     translate_native,
     unlisted_family,
 )
-from lopa_ray.model.transformers_models.model_config import TransformersConfig
+from lopa_ray.model.transformers_models.model_config import (
+    CanvasConfig,
+    TransformersConfig,
+    refuse_other_values,
+    unsupported,
+)
 from lopa_ray.model.transformers_models.package import import_transformers
 
 _log = logging.getLogger("lopa.transformers")
@@ -49,9 +54,8 @@ _SIZES = {
     "num_attention_heads": "num_heads",
     "max_position_embeddings": "max_position_embeddings",
 }
-_OPTIONAL_SIZES = {
-    "num_key_value_heads": "num_kv_heads",
-    "head_dim": "head_dim",
+_HEAD_SIZES = {"num_key_value_heads": "num_kv_heads", "head_dim": "head_dim"}
+_EXPERT_SIZES = {
     "num_experts": "experts.count",
     "num_local_experts": "experts.count",
     "n_routed_experts": "experts.count",
@@ -84,7 +88,7 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
                     f"{where}: got {stored_quantization.KEY} {stored}, which is not read for models that transformers "
                     "runs; set model.implementation to auto or native, or use the unquantised (bfloat16) checkpoint"
                 )
-            shape = {field.name: getattr(config, field.name) for field in fields(ModelShape)}
+            shape = {field.name: getattr(config, field.name) for field in fields_of(ModelShape)}
             text = json.dumps(translate_native(config, native))
             return TransformersConfig(**shape, config_json=text, native=config)
     family = listed_family(raw) or _unlisted(raw, where)
@@ -105,12 +109,14 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
             f"{where}: transformers cannot read it as {family.runs_as} ({error}); correct the file"
         ) from None
     if family.denoises_canvases:
-        return parse_canvas_config(theirs, family.name, translated, generation, where)
-    for key, computed in _COMPUTED_VALUES.items():
-        if (value := getattr(theirs, key, None)) not in computed:
-            raise _unsupported(key, value, where)
+        others = canvas_fields(theirs, where)
+        fields = _fields_of_family(family, text, theirs.get_text_config(), generation, where)
+        if fields["mask_token_id"] != NO_MASK:
+            raise unsupported("mask_token_id", fields["mask_token_id"], where)
+        return CanvasConfig(**fields | others)
+    refuse_other_values(theirs, _COMPUTED_VALUES, where)
     _refuse_other_attention(theirs, where)
-    return _config_of_family(family, text, theirs, generation, where)
+    return TransformersConfig(**_fields_of_family(family, text, theirs, generation, where))
 
 
 def make_pretrained_config(text: str) -> Any:
@@ -152,46 +158,41 @@ def _refuse_other_attention(theirs: Any, where: str) -> None:
     if layer_types is None:
         window = getattr(theirs, "sliding_window", None)
         if window is not None:
-            raise _unsupported("sliding_window", window, where)
+            raise unsupported("sliding_window", window, where)
     elif set(layer_types) != {"full_attention"}:
-        raise _unsupported("layer_types", sorted(set(layer_types)), where)
+        raise unsupported("layer_types", sorted(set(layer_types)), where)
     rope = getattr(theirs, "rope_parameters", None) or {}
     for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
         if parameters.get("rope_type") in _BATCH_DEPENDENT_ROPE:
-            raise _unsupported("rope_type", parameters["rope_type"], where)
+            raise unsupported("rope_type", parameters["rope_type"], where)
     if theirs.get_text_config() is not theirs:
-        raise _unsupported("text_config", "a text model within another one", where)
+        raise unsupported("text_config", "a text model within another one", where)
 
 
-def _unsupported(key: str, value: object, where: str) -> CheckpointError:
-    return CheckpointError(
-        f"{where}: got {key} = {value!r}, which is not computed here for models that transformers runs; use a "
-        "checkpoint without that feature"
-    )
-
-
-def _config_of_family(
+def _fields_of_family(
     family: TransformersFamily, text: str, theirs: Any, generation: Json, where: str
-) -> TransformersConfig:
-    numbers = {
-        key: checked_int(getattr(theirs, key, None), key, field, where)
-        for key, field in (_SIZES | _OPTIONAL_SIZES).items()
+) -> dict[str, Any]:
+    """The fields that all models have, of `text`, a config.json, and `theirs`, its configuration object."""
+    # Layers of models that denoise canvases differ in their heads.
+    optional = _EXPERT_SIZES if family.denoises_canvases else _EXPERT_SIZES | _HEAD_SIZES
+    sizes = {
+        field: checked_int(getattr(theirs, key, None), key, field, where)
+        for key, field in (_SIZES | optional).items()
         if key in _SIZES or getattr(theirs, key, None) is not None
     }
-    translated = json.loads(text)
-    heads, vocab = numbers["num_attention_heads"], numbers["vocab_size"]
-    tokens = SpecialTokens.read(translated, generation, family.mask_token_id, vocab, where)
-    return TransformersConfig(
-        family=family.name,
-        vocab_size=vocab,
-        hidden_size=numbers["hidden_size"],
-        num_layers=numbers["num_hidden_layers"],
-        num_heads=heads,
-        num_kv_heads=numbers.get("num_key_value_heads", heads),
-        head_dim=numbers.get("head_dim", numbers["hidden_size"] // heads),
-        shifted=family.shifted,
-        mask_token_id=tokens.mask,
-        eos_token_id=tokens.eos,
-        stop_token_ids=tokens.stops,
-        config_json=text,
-    )
+    heads, hidden, vocab = sizes["num_heads"], sizes["hidden_size"], sizes["vocab_size"]
+    tokens = SpecialTokens.read(json.loads(text), generation, family.mask_token_id, vocab, where)
+    return {
+        "family": family.name,
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "num_layers": sizes["num_layers"],
+        "num_heads": heads,
+        "num_kv_heads": sizes.get("num_kv_heads", heads),
+        "head_dim": sizes.get("head_dim", hidden // heads),
+        "shifted": family.shifted,
+        "mask_token_id": tokens.mask,
+        "eos_token_id": tokens.eos,
+        "stop_token_ids": tokens.stops,
+        "config_json": text,
+    }

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from lopa_ray.model.checkpoint.special_tokens import Json
 from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.config_json.special_tokens import NO_MASK, Json
 from lopa_ray.model.families.dense import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
 from lopa_ray.model.families.family import Family, fused_rows
 from lopa_ray.model.families.native import FAMILIES, family_of
@@ -56,6 +56,7 @@ TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (
         checkpoints=(
             PublishedCheckpoint("google/diffusiongemma-26B-A4B-it", 47.0, "models/diffusion-gemma-26b"),
         ),
+        mask_token_id=NO_MASK,
         shifted=False,
         denoises_canvases=True,
     ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
-from lopa_ray.errors import SettingsError
+from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.model.config import Implementation, ModelShape, NativeConfig, Quantization
 from lopa_ray.model.experts_config import ExpertParallel
 
@@ -75,3 +76,18 @@ class CanvasConfig(TransformersConfig):
     differ in their `layers`; K/V of each fit `num_kv_heads` x `head_dim` values per position (see `fold_heads`)."""
 
     layers: tuple[LayerShape, ...]
+
+
+def refuse_other_values(theirs: Any, computed: Mapping[str, tuple[object, ...]], where: str) -> None:
+    """Raise CheckpointError, naming the file `where`, if a key of `theirs`, a configuration object of transformers, has
+    another value than the ones that are `computed`."""
+    for key, values in computed.items():
+        if (value := getattr(theirs, key, values[0])) not in values:
+            raise unsupported(key, value, where)
+
+
+def unsupported(key: str, value: object, where: str) -> CheckpointError:
+    return CheckpointError(
+        f"{where}: got {key} = {value!r}, which is not computed here for models that transformers runs; use a "
+        "checkpoint without that feature"
+    )

@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from actors import weight_chunks
 from actors.weight_chunks import from_chunks, to_chunks
+from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import read_weights
-from lopa_ray.model.config import Quantization
 from lopa_ray.model.weights import Weights
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 
 
 @pytest.mark.parametrize(
-    ("quantization", "keep_fp8", "in_format"),
+    ("quantization", "in_format"),
     [
-        ("none", False, torch.bfloat16),
-        ("w8a8", False, torch.int8),
-        ("none", True, torch.float8_e4m3fn),
-        ("fp8", False, torch.float8_e4m3fn),
+        ("none", torch.bfloat16),
+        ("w8a8", torch.int8),
+        ("stored", torch.float8_e4m3fn),
+        ("fp8", torch.float8_e4m3fn),
     ],
 )
 def test_chunks_give_back_the_weights(
-    quantization: Quantization,
-    keep_fp8: bool,
+    quantization: Any,
     in_format: torch.dtype,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stored, _ = save_fp8("llada2-tiny-3l", LAYOUTS["odd_blocks"], tmp_path)
 
+    config = load_config(stored)
+    if quantization != "stored":
+        config = config.unfolded() if quantization == "none" else config.with_quantization(quantization)
+
     def weights() -> Weights:
-        return read_weights(stored, dtype=torch.bfloat16, quantization=quantization, keep_fp8=keep_fp8)
+        return read_weights(stored, config, dtype=torch.bfloat16)
 
     monkeypatch.setattr(weight_chunks, "CHUNK_BYTES", 10_000)
     monkeypatch.setattr(weight_chunks.ray, "get", lambda chunk: chunk)

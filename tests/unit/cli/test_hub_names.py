@@ -16,7 +16,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_files import checkpoint_folder, pin_model
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
+from lopa_ray.model.native_implementation import load_model
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
 from support.paths import GOLDEN, MODELS

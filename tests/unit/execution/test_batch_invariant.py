@@ -15,12 +15,11 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels import invariant_linear as products
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.linear import check_places
+from lopa_ray.model.native_implementation import NativeImplementation, load_model
 from lopa_ray.model.tensor_parallel import OrderedSums
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model
 from support.in_process_group import InProcessGroup, reference_reports, report_bytes
 from support.paths import MODELS
 from support.thread_tensor_parallel import ShardThreads
@@ -34,7 +33,7 @@ def invariant_model(name: str, quantization: Quantization = "none") -> Transform
     plain = load_model(MODELS / name, dtype=torch.bfloat16, device="cpu", quantization=quantization)
     weights = ((key, value.detach()) for key, value in plain.named_parameters())
     config = plain.config.with_batch_invariant(True)
-    return build_model(config, weights, dtype=torch.bfloat16, device="cpu")
+    return NativeImplementation(config, torch.bfloat16, "cpu").build_model(weights)
 
 
 def settings(branches: int, **changes: object) -> LopaSettings:

@@ -23,11 +23,10 @@ from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformers_models.config import parse_transformers_config
-from lopa_ray.model.weights import random_model
 from lopa_ray.protocol.events import RequestFailure
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
 from support.marks import also_long, also_slow
-from support.tiny_model import load_tiny_model
+from support.tiny_model import load_tiny_model, random_model
 from support.transformers_checkpoints import config_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")

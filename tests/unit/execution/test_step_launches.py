@@ -24,7 +24,7 @@ from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.padding import bucket_rows, padded_rows
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.experts import MixtureOfExperts
-from lopa_ray.model.quantization.weight_formats import probe_kernels
+from lopa_ray.model.linear import prepare
 from lopa_ray.model.tensor_parallel import SingleShard
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
@@ -212,7 +212,7 @@ def test_launches_do_not_depend_on_the_number_of_experts():
         )
         with META:
             model = Transformer(config)
-        probe_kernels(model)
+        prepare(model)
         runner = BranchRunner(model, max_num_seqs=1, max_model_len=CAPACITY, attention=PackedAttention())
         plan = step_of(runner, [plan_of(config.mask_token_id, 4, 32)])
         with LaunchCounter() as counter:
@@ -233,7 +233,7 @@ def test_launches_of_a_shard_do_not_depend_on_them_either(quantization, expert_p
         config = replace(config, quantization=quantization, experts=shape).shard(2)
         with META:
             layer = MixtureOfExperts(config, SingleShard(rank=1, size=2))
-            probe_kernels(layer)
+            prepare(layer)
             rows = torch.empty(160, config.hidden_size)
             with torch.inference_mode(), LaunchCounter() as counter:
                 layer(rows)

@@ -26,10 +26,9 @@ from lopa_ray.model.checkpoint.tensor_files import TensorFiles
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
 from lopa_ray.model.families.native import FAMILIES
-from lopa_ray.model.implementation import implementation_of
+from lopa_ray.model.native_implementation import NativeImplementation
 from lopa_ray.model.tensor_parallel import shard_parameter, shard_range
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model, random_model, shard_weights
 from support.paths import GOLDEN
 from support.thread_tensor_parallel import (
     ShardedRunner,
@@ -38,7 +37,7 @@ from support.thread_tensor_parallel import (
     engine_in_two_shards,
     shard_model,
 )
-from support.tiny_model import ALL_MODELS, load_tiny_model
+from support.tiny_model import ALL_MODELS, load_tiny_model, random_model
 
 FILES = {
     "lopa_cases": 3,
@@ -212,12 +211,12 @@ def test_a_shard_reads_its_own_experts_and_no_others(tmp_path: Path, monkeypatch
     groups = ShardThreads(3).tp_groups
     for tp_group, own in zip(groups, (range(6), range(6, 11), range(11, 16)), strict=True):
         read.clear()
-        weights = implementation_of(config, torch.float32, tp_group=tp_group).read_weights(tmp_path)
-        shard = build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=tp_group)
+        implementation = NativeImplementation(config, torch.float32, "cpu", tp_group)
+        shard = implementation.build_model(implementation.read_weights(tmp_path))
         experts = {int(name.split(".experts.")[1].split(".")[0]) for name in read if ".experts." in name}
         assert experts == {*own} and len(read) == len({*read})
-        all_weights = implementation_of(config, torch.float32).read_weights(tmp_path)
-        wanted = dict(shard_weights(all_weights, config, tp_group.rank, tp_group.size))
+        all_weights = NativeImplementation(config, torch.float32).read_weights(tmp_path)
+        wanted = dict(implementation.shard_weights(all_weights))
         for name, parameter in shard.named_parameters():
             assert torch.equal(parameter, wanted[name]), name
 

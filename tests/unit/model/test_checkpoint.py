@@ -19,11 +19,12 @@ from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.families.native import family_of
+from lopa_ray.model.native_implementation import NativeImplementation
+from lopa_ray.model.tensor_parallel import SingleShard
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import random_model, weight_bytes
 from support.checkpoints import UNMASKED_CASES, edit_json, edit_tensors, load, logits, refused, shard
 from support.paths import GOLDEN, MODELS, ROOT
-from support.tiny_model import ALL_MODELS
+from support.tiny_model import ALL_MODELS, random_model
 
 SHAPES = ROOT / "lopa_lab" / "bench" / "shapes"
 
@@ -218,10 +219,10 @@ def test_published_shapes_of_nemotron(
     assert len(names) == tensors
     assert {"encoder.embed_tokens.weight", "encoder.layers.0.mlp.up_proj.weight"} <= names
     page = (ROOT / "docs" / "models.md").read_text()
-    gib = f"{weight_bytes(config, torch.bfloat16) / 2**30:.1f} GiB"
+    gib = f"{NativeImplementation(config, torch.bfloat16).weight_bytes() / 2**30:.1f} GiB"
     assert f"| `nvidia/Nemotron-Labs-Diffusion-{size}` | {gib} |" in page
     if not changes:
-        w8a8 = f"{weight_bytes(config.with_quantization('w8a8'), torch.bfloat16) / 2**30:.1f}"
+        w8a8 = f"{NativeImplementation(config.with_quantization('w8a8'), torch.bfloat16).weight_bytes() / 2**30:.1f}"
         kv = math.prod(config.kv_shape) * 2
         row = f"| `nemotron` | {gib} ({w8a8}) | {kv // 2**10} KiB, {4096 * kv // 2**20} MiB |"
         assert f"| `models/nemotron-labs-diffusion-8b` {row}" in page
@@ -257,10 +258,12 @@ def test_published_mixtures_of_experts(
     pages = (ROOT / "docs" / "models.md").read_text().splitlines()
     row = next(line for line in pages if line.startswith("| `models/") and f"`models/{preset}`" in line)
     for formatted in (config, config.with_quantization("w8a8")):
-        assert f"{weight_bytes(formatted, torch.bfloat16) / 2**30:.1f}" in row
+        assert f"{NativeImplementation(formatted, torch.bfloat16).weight_bytes() / 2**30:.1f}" in row
         if shape == "llada2.0-flash":
             for size in (2, 4):
-                assert f"{weight_bytes(formatted, torch.bfloat16, size) / 2**30:.1f}" in row
+                shard = SingleShard(0, size)
+                implementation = NativeImplementation(formatted, torch.bfloat16, tp_group=shard)
+                assert f"{implementation.weight_bytes() / 2**30:.1f}" in row
     assert f"| {kv_bytes // 1024} KiB, {kv_bytes * 2048 // 2**20} MiB |" in row
 
 

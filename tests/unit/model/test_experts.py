@@ -21,15 +21,15 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.grouped_matmul import _has_grouped_mm, grouped_matmul
 from lopa_ray.model.checkpoint import tensor_files as checkpoint_files
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.checkpoint.tensor_files import TensorFiles
 from lopa_ray.model.experts import Experts, MixtureOfExperts
 from lopa_ray.model.experts_config import ExpertsConfig
+from lopa_ray.model.native_implementation import load_model
 from lopa_ray.model.router import Router
-from lopa_ray.model.weights import random_model
 from support.checkpoints import edit_json
 from support.paths import GOLDEN, MODELS, ROOT
-from support.tiny_model import load_tiny_model
+from support.tiny_model import load_tiny_model, random_model
 
 ROUTED = {"sdar_moe": "sdar-moe-tiny-3l", "llada2": "llada2-tiny-3l"}
 

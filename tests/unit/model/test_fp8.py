@@ -18,14 +18,14 @@ from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels import fp8
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import load_model, read_weights, save_model
+from lopa_ray.model.checkpoint.native_checkpoint import read_weights, save_model
 from lopa_ray.model.config import Fp8Scales
 from lopa_ray.model.families.native import family_of
 from lopa_ray.model.implementation import implementation_of
-from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear, Fp8Linear
+from lopa_ray.model.native_implementation import NativeImplementation, load_model
+from lopa_ray.model.quantization.weight_format import HeldWeights
 from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
 from support.checkpoints import edit_json, edit_tensors, refused
 from support.device_log import DeviceLog
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
@@ -33,7 +33,7 @@ from support.fp8_checkpoints import LAYOUTS, compressed, fine_grained, save_fp8
 from support.loaded_model import IDS, logits, same_weights, state
 from support.paths import MODELS
 from support.thread_tensor_parallel import ShardedRunner, ShardThreads
-from support.tiny_model import ALL_MODELS
+from support.tiny_model import ALL_MODELS, random_model
 
 EXPERTS = "llada2-tiny-3l"
 DOWN = "model.layers.1.mlp.down_proj.weight"
@@ -47,8 +47,8 @@ def load(path: Path, **options: Any) -> Transformer:
 
 def keep_fp8(path: Path, dtype: torch.dtype = torch.float32, lora: Path | None = None) -> Transformer:
     """The model as a device that multiplies fp8 gets it."""
-    weights = read_weights(path, dtype=dtype, keep_fp8=True, lora=lora)
-    return build_model(load_config(path), weights, dtype=dtype, device="cpu")
+    weights = read_weights(path, load_config(path), dtype=dtype, lora=lora)
+    return NativeImplementation(load_config(path), dtype, "cpu").build_model(weights)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -68,10 +68,10 @@ def test_unfolded_weights_are_those_of_the_formula(name: str, layout: str, tmp_p
 def test_what_is_kept_in_fp8_computes_the_same(name: str, layout: str, tmp_path: Path) -> None:
     stored, plain = save_fp8(name, LAYOUTS[layout], tmp_path)
     model, wanted = keep_fp8(stored), load(plain)
-    kept = [module for module in model.modules() if isinstance(module, (Fp8Linear, Fp8ExpertLinear))]
+    kept = [layer for layer in model.layers.modules() if isinstance(layer, HeldWeights)]
     in_fp8 = [module for module in kept if module.weight.dtype == torch.float8_e4m3fn]
     assert len(in_fp8) > len(kept) / 2
-    assert all((module.group_scale is None) == (module not in in_fp8) for module in kept)
+    assert all((module.format.stored_dtype is None) == (module not in in_fp8) for module in kept)
     assert torch.equal(logits(model), logits(wanted))
 
 
@@ -155,14 +155,13 @@ def test_scales_are_cut_as_weights_are(name: str, layout: str, expert_parallel: 
     groups = ShardThreads(2).tp_groups
     for group in groups:
         weights = implementation_of(config, torch.float32, tp_group=group).read_weights(stored)
-        shard = build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=group)
+        shard = NativeImplementation(config, torch.float32, "cpu", group).build_model(weights)
         checked = 0
         for module_name, module in shard.named_modules():
-            if isinstance(module, (Fp8Linear, Fp8ExpertLinear)):
+            if isinstance(module, HeldWeights) and module.format.stored_dtype:
                 whole = unfolded[f"{module_name}.weight"]
                 wanted = shard_parameter(f"{module_name}.weight", whole, config, group.rank, 2)
-                assert module.group_scale is not None
-                got = fp8.unfold(module.weight, module.group_scale, module.width)
+                got = fp8.unfold(module.weight, module.group_scale, module.format.width)
                 assert torch.equal(got, wanted), module_name
                 checked += 1
         assert checked >= 4 * config.num_layers
@@ -205,14 +204,14 @@ def test_fp8_is_kept_where_it_is_multiplied(tmp_path: Path) -> None:
 
     def format_on(major: int, dtype: torch.dtype) -> str:
         with fake_cuda(major):
-            return fitted(config, dtype=dtype, device=CUDA).quantization
+            return NativeImplementation(config, dtype, CUDA).fitted().quantization
 
     # There are no numbers on a fake device: the trial of the product cannot find one wrong.
     with fake_cuda(HOPPER), DeviceLog():
-        assert fitted(config, dtype=torch.bfloat16, device=CUDA) == config
+        assert NativeImplementation(config, torch.bfloat16, CUDA).fitted() == config
     assert format_on(AMPERE, torch.bfloat16) == "none"
     assert format_on(HOPPER, torch.float16) == "none"
-    assert fitted(config, dtype=torch.bfloat16, device="cpu") == config.unfolded()
+    assert NativeImplementation(config, torch.bfloat16, "cpu").fitted() == config.unfolded()
     assert config.unfolded().fp8 is None and config.unfolded().unfolded() == config.unfolded()
 
 
@@ -241,12 +240,12 @@ def test_random_weights_of_an_fp8_checkpoint_are_fp8(tmp_path: Path) -> None:
         model = random_model(load_config(stored), 3, torch.float32, "cpu")
         floating = random_model(load_config(plain), 3, torch.float32, "cpu")
         for got, wanted in zip(model.modules(), floating.modules(), strict=True):
-            if isinstance(got, (Fp8Linear, Fp8ExpertLinear)):
-                assert got.group_scale is not None and got.weight.dtype == torch.float8_e4m3fn
-                restored = fp8.unfold(got.weight, got.group_scale, got.width)
+            if isinstance(got, HeldWeights) and got.format.stored_dtype:
+                assert got.weight.dtype == torch.float8_e4m3fn
+                restored = fp8.unfold(got.weight, got.group_scale, got.format.width)
                 assert 0 < (restored - wanted.weight).norm() < 0.04 * wanted.weight.norm()
         parameters = sum(parameter.nbytes for parameter in model.parameters())
-        assert weight_bytes(load_config(stored), torch.float32) == parameters
+        assert NativeImplementation(load_config(stored), torch.float32).weight_bytes() == parameters
 
 
 def test_the_dummy_format_builds_a_runner(tmp_path: Path) -> None:
@@ -371,6 +370,6 @@ def test_every_linear_layer_is_quantised_in_these_tests(tmp_path: Path) -> None:
     for name in ALL_MODELS:
         stored, _ = save_fp8(name, LAYOUTS["compressed_channel"], tmp_path / name, all_layers=True)
         model = keep_fp8(stored)
-        layers = [module for module in model.modules() if isinstance(module, (Fp8Linear, Fp8ExpertLinear))]
+        layers = [layer for layer in model.layers.modules() if isinstance(layer, HeldWeights)]
         assert all(layer.weight.dtype == torch.float8_e4m3fn for layer in layers)
         assert family_of(model.config).name == load_config(MODELS / name).family

@@ -17,25 +17,25 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.kernels.fp8 import by_group, has_fp8_kernel, quantize_groups, unfold
-from lopa_ray.model import weights
+from lopa_ray.kernels.fp8 import has_fp8_kernel, unfold
+from lopa_ray.model import native_implementation
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.config import Fp8Scales
 from lopa_ray.model.implementation import implementation_of
-from lopa_ray.model.quantization.fp8_layers import Fp8ExpertLinear, Fp8Linear
+from lopa_ray.model.linear import Linear
+from lopa_ray.model.native_implementation import NativeImplementation, load_model
+from lopa_ray.model.quantization.weight_format import HeldWeights
 from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model, fitted, random_model, weight_bytes
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 from support.loaded_model import IDS, logits, same_weights
 from support.paths import MODELS
 from support.thread_tensor_parallel import ShardedRunner, ShardThreads
-from support.tiny_model import ALL_MODELS, CANVAS_MODEL
+from support.tiny_model import ALL_MODELS, CANVAS_MODEL, filled_linear, random_model
 
 EXPERTS = "llada2-tiny-3l"
-FP8_LAYERS = (Fp8Linear, Fp8ExpertLinear)
 OUTPUTS, INPUTS = 48, 256
 
 torch.set_num_threads(1)
@@ -53,11 +53,10 @@ def converted(model: nn.Module) -> dict[str, Tensor]:
     """Names of layers that may be fp8 → their weights, unfolded. All are fp8, with a scale per output channel."""
     unfolded = {}
     for name, layer in model.named_modules():
-        if isinstance(layer, FP8_LAYERS):
-            assert layer.weight.dtype == torch.float8_e4m3fn and layer.width == layer.weight.shape[-1]
-            assert layer.group_scale is not None
+        if isinstance(layer, HeldWeights) and layer.format.stored_dtype:
+            assert layer.weight.dtype == torch.float8_e4m3fn and layer.format.width == layer.weight.shape[-1]
             assert layer.group_scale.dtype == torch.float32 and layer.group_scale.shape[-1] == 1
-            unfolded[name] = unfold(layer.weight, layer.group_scale, layer.width)
+            unfolded[name] = unfold(layer.weight, layer.group_scale, layer.format.width)
     return unfolded
 
 
@@ -67,13 +66,8 @@ def rounding(x: Tensor) -> Tensor:
     return torch.maximum(x.float().abs() / 16, scale * 2**-10) * 1.001
 
 
-def layer_of(weight: Tensor, bias: Tensor | None = None) -> Fp8Linear:
-    layer = Fp8Linear((weight.shape[0], weight.shape[1]), weight.shape[1], bias=bias is not None)
-    quantized, scale = quantize_groups(weight, weight.shape[1])
-    layer.weight = nn.Parameter(quantized, requires_grad=False)
-    layer.group_scale = nn.Parameter(by_group(scale), requires_grad=False)
-    layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-    return layer
+def layer_of(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    return filled_linear("fp8", weight, bias)
 
 
 def draw(*shape: int) -> Tensor:
@@ -128,7 +122,9 @@ def test_a_checkpoint_is_converted_when_it_is_loaded(name: str, dtype: torch.dty
         f"layers.{i}.{part}" for i in range(plain.config.num_layers) for part in ("qkv", "o")
     }
     assert any("experts" in layer for layer in restored) == (plain.config.experts is not None)
-    others = {name for name, layer in plain.named_modules() if isinstance(layer, nn.Linear)} - restored.keys()
+    others = {
+        name for name, layer in plain.named_modules() if isinstance(layer, HeldWeights)
+    } - restored.keys()
     assert all(layer == "lm_head" or layer.endswith("router") for layer in others)
     for layer, weight in restored.items():
         before = plain.get_submodule(layer).weight
@@ -156,7 +152,8 @@ def test_random_weights_are_converted() -> None:
         assert ((weight - before).abs() <= rounding(before)).all()
     assert torch.equal(model.lm_head.weight, plain.lm_head.weight)
     held = sum(parameter.nbytes for parameter in model.parameters())
-    assert weight_bytes(model.config, torch.float32) == held < weight_bytes(config, torch.float32)
+    in_fp8, floating = (NativeImplementation(one, torch.float32) for one in (model.config, config))
+    assert in_fp8.weight_bytes() == held < floating.weight_bytes()
 
 
 def test_an_adapter_is_merged_before() -> None:
@@ -218,11 +215,11 @@ def test_a_checkpoint_in_fp8_keeps_its_layout(layout: str, tmp_path: Path) -> No
     assert (model.config.fp8.kind, model.config.fp8.block) == (scales.kind, scales.block)
     checked = 0
     for name, layer in model.named_modules():
-        if isinstance(layer, FP8_LAYERS):
-            assert layer.weight.dtype == torch.float8_e4m3fn and layer.group_scale is not None
+        if isinstance(layer, HeldWeights) and layer.format.stored_dtype:
+            assert layer.weight.dtype == torch.float8_e4m3fn
             before, got = (
                 unfolded.get_submodule(name).weight,
-                unfold(layer.weight, layer.group_scale, layer.width),
+                unfold(layer.weight, layer.group_scale, layer.format.width),
             )
             # Rows that the checkpoint has in fp8 are as they were; those that it has floating are converted.
             same = (got == before).all(dim=1)
@@ -255,7 +252,7 @@ def test_shards_have_parts_of_the_whole_weights(name: str, expert_parallel: bool
     restored = converted(whole)
     for group in ShardThreads(2).tp_groups:
         read = implementation_of(config, torch.float32, tp_group=group).read_weights(MODELS / name)
-        shard = build_model(config, read, dtype=torch.float32, device="cpu", tp_group=group)
+        shard = NativeImplementation(config, torch.float32, "cpu", group).build_model(read)
         parts = converted(shard)
         assert parts.keys() == restored.keys()
         for layer, part in parts.items():
@@ -277,8 +274,8 @@ def test_every_device_has_fp8_if_it_is_demanded() -> None:
     config = load_config(MODELS / "dream-tiny-2l").with_quantization("fp8")
     for major in (AMPERE, HOPPER):
         with fake_cuda(major):
-            assert fitted(config, dtype=torch.bfloat16, device=CUDA) == config
-    assert fitted(config, dtype=torch.float32, device="cpu") == config
+            assert NativeImplementation(config, torch.bfloat16, CUDA).fitted() == config
+    assert NativeImplementation(config, torch.float32, "cpu").fitted() == config
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "npu"])
@@ -312,11 +309,11 @@ def test_experts_need_a_gpu_whose_kernels_have_fp8(monkeypatch: pytest.MonkeyPat
     experts, dense = load(MODELS / EXPERTS), load(MODELS / "dream-tiny-2l")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(SettingsError, match=r"model\.quantization: got 'fp8' for a llada2 model.*8\.9.*w8"):
-        weights._check_experts(experts, CUDA)
-    weights._check_experts(dense, CUDA)
-    weights._check_experts(experts, torch.device("cpu"))
+        native_implementation._check_experts(experts, CUDA)
+    native_implementation._check_experts(dense, CUDA)
+    native_implementation._check_experts(experts, torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
-    weights._check_experts(experts, CUDA)
+    native_implementation._check_experts(experts, CUDA)
 
 
 # Refusals

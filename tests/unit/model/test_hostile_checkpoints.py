@@ -14,7 +14,7 @@ from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.json_file import LARGEST_BYTES
+from lopa_ray.model.config_json.json_file import LARGEST_BYTES
 from lopa_ray.text import tokenizer_limits
 from support.checkpoints import edit_json
 from support.paths import MODELS

@@ -10,8 +10,8 @@ import torch
 from huggingface_hub import constants, hf_hub_download
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.native_checkpoint import load_model
 from lopa_ray.model.hub.repository import HubName, download, pin
+from lopa_ray.model.native_implementation import load_model
 from support.checkpoints import edit_tensors
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn

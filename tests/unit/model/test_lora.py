@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint import lora
-from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
+from lopa_ray.model.native_implementation import load_model
 from support.paths import GOLDEN
 
 MODEL = GOLDEN / "models" / "dream-tiny-4l"

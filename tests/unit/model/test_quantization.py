@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config
@@ -22,23 +22,20 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.int8 import exact_matmul
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.checkpoint.native_checkpoint import load_model, save_model
-from lopa_ray.model.quantization.int8_layers import Int8Linear, quantize_rows
+from lopa_ray.model.checkpoint.native_checkpoint import save_model
+from lopa_ray.model.linear import Linear
+from lopa_ray.model.native_implementation import load_model
+from lopa_ray.model.quantization.int8_format import quantize_rows
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import random_model
 from support.paths import MODELS
-from support.tiny_model import DENSE_MODELS, load_tiny_model
+from support.tiny_model import DENSE_MODELS, filled_linear, load_tiny_model, random_model
 
 FORMATS = ("w8", "w8a8")
 IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 
 
-def layer(weight: Tensor, bias: Tensor | None = None, *, int8_activations: bool = True) -> Int8Linear:
-    linear = Int8Linear((weight.shape[0], weight.shape[1]), int8_activations, bias=bias is not None)
-    quantized_weight, scale = quantize_rows(weight)
-    linear.weight, linear.weight_scale = nn.Parameter(quantized_weight, False), nn.Parameter(scale, False)
-    linear.bias = None if bias is None else nn.Parameter(bias, False)
-    return linear
+def layer(weight: Tensor, bias: Tensor | None = None, *, int8_activations: bool = True) -> Linear:
+    return filled_linear("w8a8" if int8_activations else "w8", weight, bias)
 
 
 def load(path: Path, quantization: str = "none", dtype: torch.dtype = torch.float32) -> Transformer:
@@ -129,7 +126,7 @@ def test_a_checkpoint_is_quantised_when_it_is_loaded(
     for index, whole in enumerate(plain.layers):
         for part in ("qkv", "o", "mlp.gate_up", "mlp.down"):
             linear, before = model.layers[index].get_submodule(part), whole.get_submodule(part)
-            assert isinstance(linear, Int8Linear) and linear.weight.dtype == torch.int8
+            assert isinstance(linear, Linear) and linear.weight.dtype == torch.int8
             restored = linear.weight * linear.weight_scale[:, None]
             assert ((restored - before.weight).abs() <= linear.weight_scale[:, None] * 0.5001).all()
             assert (linear.bias is None) == (before.bias is None)
@@ -210,7 +207,7 @@ def test_the_setting_reaches_the_model() -> None:
     for load_format in ("safetensors", "dummy"):
         changes = {"model": {"quantization": "w8a8", "load_format": load_format, "max_num_seqs": 1}}
         model = build_runner(ModelSpec.read(Config.load("demo", changes))).model
-        assert isinstance(model.layers[0].mlp.down, Int8Linear) and model.config.quantization == "w8a8"
+        assert model.layers[0].mlp.down.weight.dtype == torch.int8 and model.config.quantization == "w8a8"
     with pytest.raises(SettingsError, match="w4"):
         Config.load("demo", {"model": {"quantization": "w4"}})
 

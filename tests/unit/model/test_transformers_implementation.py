@@ -22,7 +22,7 @@ from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.transformers_models.model import TransformersModel
+from lopa_ray.model.transformers_implementation.model import TransformersModel
 from support.checkpoints import edit_json, edit_tensors
 from support.paths import GOLDEN, MODELS
 from support.tiny_model import DENSE_FAMILIES, TINY_MODELS

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from lopa_ray.errors import CheckpointError, LopaError, SettingsError
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.transformers_implementation.trial import try_forward
 from lopa_ray.model.transformers_models import config as transformers_config
-from lopa_ray.model.transformers_models.trial import try_forward
 from support.checkpoints import Q, edit_json, edit_tensors, shard
 from support.transformers_checkpoints import runner_of, save_checkpoint
 

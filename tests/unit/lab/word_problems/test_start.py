@@ -11,7 +11,9 @@ from demo_model import build_model, forward
 from demo_start import pieces_of, start_from
 from demo_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from lopa_ray.config.model_settings import DEMO_MODEL
-from lopa_ray.model.checkpoint.native_checkpoint import load_model, read_weights
+from lopa_ray.model.checkpoint.config_files import load_config
+from lopa_ray.model.checkpoint.native_checkpoint import read_weights
+from lopa_ray.model.native_implementation import load_model
 from lopa_ray.model.transformer import Transformer
 
 
@@ -33,7 +35,7 @@ def test_a_token_is_made_of_what_it_was(tmp_path: Path) -> None:
 
 def test_rows_are_means_and_the_rest_is_taken_over(tmp_path: Path) -> None:
     ours, theirs = smaller_vocabulary(tmp_path), Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
-    shipped = dict(read_weights(DEMO_MODEL, dtype=torch.float32))
+    shipped = dict(read_weights(DEMO_MODEL, load_config(DEMO_MODEL), dtype=torch.float32))
     model = fresh_model(ours.get_vocab_size(), 0)
     start_from(model, ours, DEMO_MODEL)
     for name, weight in model.state_dict().items():

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint.json_file import read_json
-from lopa_ray.model.checkpoint.special_tokens import Json
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, Fp8Scales, Quantization
-from lopa_ray.model.quantization.fp8_config import READABLE, parse_fp8
+from lopa_ray.model.config_json.fp8_config import READABLE, parse_fp8
+from lopa_ray.model.config_json.json_file import read_json
+from lopa_ray.model.config_json.special_tokens import Json
 
 KEY = "quantization_config"
 

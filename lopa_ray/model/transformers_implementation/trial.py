@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.transformers_models.model import PackedStep, TransformersModel, UnsupportedModelError
+from lopa_ray.model.transformers_implementation.model import (
+    PackedStep,
+    TransformersModel,
+    UnsupportedModelError,
+)
 
 _log = logging.getLogger("lopa.transformers")
 

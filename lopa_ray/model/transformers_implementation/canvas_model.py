@@ -10,7 +10,6 @@ vocabulary. K and E differ from layer to layer; those of the cache are the confi
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -19,22 +18,11 @@ from torch import Tensor, nn
 
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
-from lopa_ray.model.transformers_models.model import PackedStep
+from lopa_ray.model.transformers_implementation.model import PackedStep
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
-from lopa_ray.model.transformers_models.package import import_transformers
-
-ATTENTION_FUNCTION = "lopa_ray_canvas"
-"""Name of the attention function among those of transformers."""
 
 
-@cache
-def register_canvas_attention() -> str:
-    """Make the attention of these models known to transformers; returns its name."""
-    import_transformers().AttentionInterface.register(ATTENTION_FUNCTION, _attend)
-    return ATTENTION_FUNCTION
-
-
-def _attend(
+def attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -45,8 +33,8 @@ def _attend(
     scaling: float,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E]. `others`
-    say what the step decides here: windows, and that a canvas sees all of itself."""
+    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E] in
+    their dtype. `others` say what the step decides here: windows, and that a canvas sees all of itself."""
     assert attention_mask is None and scaling == 1.0 and isinstance(module.layer_idx, int)
     q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
     if packed_step.kv is not None:
@@ -90,7 +78,7 @@ class CanvasModel(nn.Module):
     """Token ids in, normed hidden rows out. It is a `MaskPredictor`, except that it fills no masks."""
 
     def __init__(self, config: CanvasConfig, decoder: Any, encoder_scalars: Tensor) -> None:
-        """Over a decoder of transformers that has `register_canvas_attention` for its attention. `encoder_scalars` [L]
+        """Over a decoder of transformers that has `attend` for its attention. `encoder_scalars` [L]
         scale the layers in rows of the encoder, the decoder's own in the others."""
         super().__init__()
         self.config = config

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.lora import LoraAdapter
-from lopa_ray.model.checkpoint.native_checkpoint import check_expected, check_tied, refuse_extra
+from lopa_ray.model.checkpoint.tensor_checks import check_tensors
 from lopa_ray.model.checkpoint.tensor_files import find_tensors
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.transformers_models.canvas_model import CanvasModel, register_canvas_attention
+from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel, attend
+from lopa_ray.model.transformers_implementation.implementation import TheirImplementation
+from lopa_ray.model.transformers_implementation.model import register_attention
 from lopa_ray.model.transformers_models.config import make_pretrained_config
-from lopa_ray.model.transformers_models.implementation import TheirImplementation
 from lopa_ray.model.transformers_models.model_config import CanvasConfig
 from lopa_ray.model.weights import Weights, check_dtype
 
@@ -41,25 +42,24 @@ class CanvasImplementation(TheirImplementation[CanvasConfig]):
     ) -> Weights:
         """See `ModelImplementation.read_weights`. A tensor of the encoder has to be the decoder's."""
         check_dtype(self.dtype)
-        config, folder = self.config, Path(path)
+        folder = Path(path)
         files = find_tensors(folder)
         expected = self._parameters(self._make_empty())
         published = {name: _published_name(name, files.shapes) for name in expected}
         shapes = {published[name]: tuple(tensor.shape) for name, tensor in expected.items()}
-        check_expected(folder, files, shapes, config)
-        tied = {_LM_HEAD: published[_EMBEDDING]} if _LM_HEAD in files.shapes else {}
+        tied = {_LM_HEAD: published[_EMBEDDING]}
         tied |= {
-            stored: published[name]
-            for name in published
-            if (stored := f"{_ENCODER}{name}") in files.shapes and stored not in shapes
+            stored: published[name] for name in published if (stored := f"{_ENCODER}{name}") not in shapes
         }
-        others = [name for name in files.shapes if name not in shapes and name not in tied]
-        refuse_extra(folder, files, [name for name in others if not _NOT_READ.match(name)], config)
-        for copy, source in tied.items():
-            check_tied(files, copy, source)
-        adapter = LoraAdapter.load(lora) if lora is not None else None
-        if adapter is not None:
-            adapter.check_shapes(shapes)
+        check_tensors(
+            folder,
+            files,
+            shapes,
+            self.config,
+            tied=tied,
+            is_ignored=lambda name: _NOT_READ.match(name) is not None,
+        )
+        adapter = None if lora is None else LoraAdapter.load(lora, shapes)
         names = {stored: name for name, stored in published.items()}
         for stored, tensor in files.read_tensors(list(names)):
             merged = tensor if adapter is None else adapter.merge(stored, tensor)
@@ -90,7 +90,7 @@ class CanvasImplementation(TheirImplementation[CanvasConfig]):
         return theirs.DiffusionGemmaDecoderModel._from_config(
             make_pretrained_config(self.config.config_json),
             dtype=self.dtype,
-            attn_implementation=register_canvas_attention(),
+            attn_implementation=register_attention(attend),
             experts_implementation=experts,
         )
 

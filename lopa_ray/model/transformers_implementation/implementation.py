@@ -18,21 +18,18 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.lora import LoraAdapter
-from lopa_ray.model.checkpoint.native_checkpoint import (
-    check_tensors,
-    check_tied,
-    refuse_extra,
-)
+from lopa_ray.model.checkpoint.native_checkpoint import check_published
+from lopa_ray.model.checkpoint.tensor_checks import check_tied, refuse_extra
 from lopa_ray.model.checkpoint.tensor_files import TensorFiles, find_tensors
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.model_implementation import ModelImplementation
+from lopa_ray.model.transformers_implementation.experts import register_padded_experts
+from lopa_ray.model.transformers_implementation.model import TransformersModel, attend, register_attention
+from lopa_ray.model.transformers_implementation.trial import try_attention, try_forward
 from lopa_ray.model.transformers_models.config import causal_lm_class, make_pretrained_config
-from lopa_ray.model.transformers_models.experts import register_padded_experts
 from lopa_ray.model.transformers_models.families import tensor_names
-from lopa_ray.model.transformers_models.model import TransformersModel, register_attention
 from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.transformers_models.package import import_transformers
-from lopa_ray.model.transformers_models.trial import try_attention, try_forward
 from lopa_ray.model.weights import Weights, check_dtype, meta_model
 
 ConfigT = TypeVar("ConfigT", bound=TransformersConfig)
@@ -104,7 +101,7 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
         self._refuse_attention()
         tensor_files = find_tensors(folder)
         if config.native is not None:
-            check_tensors(folder, tensor_files, meta_model(config.native, self.dtype))
+            check_published(folder, tensor_files, meta_model(config.native, self.dtype))
         rename = tensor_names(config)
         published: dict[str, str] = {}
         rows: dict[str, slice] = {}
@@ -116,9 +113,8 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
         for tied, source in self._make_empty().all_tied_weights_keys.items():
             if tied in published and source in published:
                 check_tied(tensor_files, published.pop(tied), published[source])
-        adapter = LoraAdapter.load(lora) if lora is not None else None
-        if adapter is not None:
-            adapter.check_shapes({name: tensor_files.shapes[name] for name in published.values()})
+        shapes = {name: tensor_files.shapes[name] for name in published.values()}
+        adapter = None if lora is None else LoraAdapter.load(lora, shapes)
         tensors = {
             name: _StoredTensor(stored, rows[name], tensor_files, adapter)
             for name, stored in published.items()
@@ -141,7 +137,7 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
         return import_transformers().AutoModelForCausalLM.from_config(
             make_pretrained_config(self.config.config_json),
             dtype=self.dtype,
-            attn_implementation=register_attention(),
+            attn_implementation=register_attention(attend),
         )
 
     def _load(self, tensors: dict[str, Any], where: str = "", experts: str | None = None) -> Any:
@@ -155,7 +151,7 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
                     config=theirs,
                     state_dict=tensors,
                     dtype=self.dtype,
-                    attn_implementation=register_attention(),
+                    attn_implementation=register_attention(attend),
                     experts_implementation=experts,
                     ignore_mismatched_sizes=True,
                     local_files_only=True,

@@ -8,6 +8,7 @@ Shape suffixes: R rows, D hidden size, H query heads, K key/value heads, E head 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,9 +19,6 @@ from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.transformers_models.package import import_transformers
-
-ATTENTION_FUNCTION = "lopa_ray"
-"""Name of the attention function among those of transformers."""
 
 HARMLESS_ARGUMENTS = ("dropout", "is_causal", "position_ids")
 """Arguments that modules of transformers pass to every attention function, and that this one ignores. Dropout is for
@@ -40,13 +38,14 @@ class PackedStep(NamedTuple):
 
 
 @cache
-def register_attention() -> str:
-    """Make this project's attention known to transformers; returns its name."""
-    import_transformers().AttentionInterface.register(ATTENTION_FUNCTION, _attend)
-    return ATTENTION_FUNCTION
+def register_attention(attend: Callable[..., Any]) -> str:
+    """Make an attention function known to transformers; returns its name there."""
+    name = attend.__module__
+    import_transformers().AttentionInterface.register(name, attend)
+    return name
 
 
-def _attend(
+def attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -57,8 +56,8 @@ def _attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E]. Raises
-    UnsupportedModelError for arguments that would change the result."""
+    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E] in
+    their dtype. Raises UnsupportedModelError for arguments that would change the result."""
     if packed_step is None:
         raise UnsupportedModelError(
             f"{type(module).__name__} does not pass the call's arguments on to its attention"

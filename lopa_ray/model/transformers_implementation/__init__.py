@@ -1,0 +1,1 @@
+"""How the package transformers runs models: their weights and modules."""
