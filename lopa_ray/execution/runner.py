@@ -32,7 +32,7 @@ from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.step_graphs import StepGraph, StepGraphs
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.transformers_models.canvas_model import CanvasModel
+from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepReport
