@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actors.client_streams import StepEvents
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import WorkerLostError
-from lopa_ray.protocol.events import RequestEvent, RequestFailure
+from lopa_ray.protocol.events import RequestEvent, RequestFailure, StepEvents
 from lopa_ray.scheduling.fair_queue import first_in_line
 from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.poison_requests import PoisonRequests
@@ -19,7 +18,7 @@ class ClientJournals:
     def __init__(self) -> None:
         self._journals: dict[int, Journal] = {}
         self._poison = PoisonRequests()
-        """As the group has them, for the case that its master is lost."""
+        """The client's copy of the loss counts: the master's own dies with it."""
 
     def __iter__(self) -> Iterator[int]:
         return iter([*self._journals])

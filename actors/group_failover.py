@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +11,7 @@ import ray
 from ray.exceptions import ActorHandleNotFoundError
 
 from actors.actor_errors import unwrapped_errors
-from actors.master import start_master
+from actors.master import Master
 from actors.placement import Reservation, remove_own_groups
 from actors.start_phases import StartPhases
 from actors.worker_handle import RunnerFactory, WorkerInfo
@@ -22,18 +21,20 @@ from lopa_ray.execution.model_spec import ModelSpec
 
 logger = logging.getLogger("lopa.group")
 
+MAX_CALLS = 1000
+"""Calls that a master serves at once."""
+
 RETRY_PAUSE_S = 1.0
 """Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has
 missed several health checks, 10 to 20 seconds by default; such an attempt fails, and the next may not."""
 
 
 class GroupFailover:
-    """A master actor with its workers, and the stream of one client's events; one group after the other."""
+    """A master actor with its workers, and the stream of its events; one group after the other."""
 
     def __init__(self, config: ExecutionConfig, runner_factory: RunnerFactory | None, name: str) -> None:
         """Reserves the bundles of the workers and starts the first master's process, in the time that reading the
         checkpoint's tokenizer takes. `name`: see `AsyncRayEngine.start`."""
-        self.client = uuid.uuid4().hex
         self.reservation = Reservation(config)
         self.stream: Any = None
         """Yields `StepEvents` (object references), until the group is lost."""
@@ -49,7 +50,9 @@ class GroupFailover:
 
     def _create_master(self) -> None:
         self._clock = StartPhases()
-        self.master: Any = start_master(self._name)
+        # The master computes next to nothing; it must not take a CPU from its workers.
+        remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_CALLS)
+        self.master = remote.remote(self._name)
         """The actor of the group started last; calls raise WorkerLostError when it is killed."""
 
     async def start(self, spec: ModelSpec) -> WorkerInfo:
@@ -64,9 +67,7 @@ class GroupFailover:
             info, phases = await self.call(
                 "start", self.spec, self._runner_factory, self.reservation.placement_group
             )
-            self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
-            with unwrapped_errors():
-                await (await anext(self.stream))
+            self.stream = self.master.stream.options(num_returns="streaming").remote()
         except BaseException:
             self.kill()
             raise

@@ -1,7 +1,7 @@
 """Master: the step loop of one decode group.
 
-A plain class with async methods; `start_master` wraps it in an actor. Each step is one scatter and one gather over the
-branch workers, and one message per client. With overlap the next step is sent before the reports of the last one are
+A plain class with async methods; `GroupFailover` wraps it in an actor. Each step is one scatter and one gather over the
+branch workers, and one message to the client. With overlap the next step is sent before the reports of the last one are
 gathered. A step that fails because workers were lost is run again on those that are left.
 """
 
@@ -11,14 +11,10 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
-from typing import Any
 
-import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.autoscaling_loop import AutoscalingLoop
-from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
 from actors.master_status import MasterStatus
 from actors.start_phases import StartPhases
@@ -36,15 +32,12 @@ from lopa_ray.errors import (
     WorkerMemoryError,
 )
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.protocol.events import RequestEvent
+from lopa_ray.protocol.events import RequestEvent, StepEvents
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.step_report import StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
-
-MAX_STREAMS = 1000
-"""Calls that a master serves at once."""
 
 MAX_REPEATS = 3
 """How often in a row a step is run again though no worker is lost and no request is to blame."""
@@ -57,7 +50,7 @@ class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
     def __init__(self, name: str = "group") -> None:
-        """Without a group: its process starts before the model is known. `name`: of the group, for Ray's dashboard."""
+        """Its process starts before the model is known. `name`: of the group, for Ray's dashboard."""
         self._name = name
         self._work_arrived = asyncio.Event()
         self._started = asyncio.Event()
@@ -69,8 +62,11 @@ class Master:
         self._steps = 0
         self._step_began: float | None = None
         self._repeats = 0
-        self._unpublished: tuple[list[RequestEvent], StepTiming | None] | None = None
-        """What the last step decided, until clients are sent it."""
+        self._broken: LopaError | None = None
+        """Why no request is taken any more."""
+        self._unpublished: tuple[list[RequestEvent], StepTiming | None] = [], None
+        """The events of the last step, until the client is sent them."""
+        self._published: asyncio.Queue[StepEvents] = asyncio.Queue()
         self._failed_steps = 0
         self._out_of_memory_steps = 0
 
@@ -88,7 +84,6 @@ class Master:
         phases = StartPhases()
         self._config = spec.config
         self._scheduler = Scheduler.from_config(spec.config)
-        self._streams = ClientStreams(self._scheduler, self._work_arrived.set)
         factory = WorkerFactory(spec, runner_factory, reserved, self._name)
         self._membership = GroupMembership(factory, self._work_arrived.set)
         info = await self._membership.start(self._scheduler, phases)
@@ -98,25 +93,27 @@ class Master:
         self._started.set()
         return info, phases.seconds
 
-    # Clients
+    # The client
 
-    async def stream(self, client: str) -> AsyncIterator[StepEvents]:
-        """The events of a client's requests. The first item is empty and says that `submit` may be called. Cancelling
-        the call cancels the requests. Raises ProtocolError if the client has a stream already."""
-        async with aclosing(self._streams.stream(client)) as events:
-            async for event in events:
-                yield event
+    async def stream(self) -> AsyncIterator[StepEvents]:
+        """The events of all requests. A master has one client, which calls this once."""
+        while True:
+            yield await self._published.get()
 
-    async def submit(
-        self, client: str, sessions: Mapping[int, RequestSession], losses: Mapping[int, int]
-    ) -> None:
-        """Queue requests under the client's own numbers. `losses`: `WorkerLostError.losses` of requests from a group
-        that was lost. Raises ProtocolError without an open stream, or for a session that is finished already."""
-        self._streams.submit(client, sessions, losses)
+    async def submit(self, sessions: Mapping[int, RequestSession], losses: Mapping[int, int]) -> None:
+        """Queue requests (id → session). `losses`: `WorkerLostError.losses` of requests from a group that was lost.
+        Raises ProtocolError for a session that is finished already."""
+        for request_id, session in sessions.items():
+            self._scheduler.submit(session, request_id)
+            self._scheduler.poison.add_losses(request_id, losses.get(request_id, 0))
+        if self._broken is not None:
+            self._fail_all(self._broken)
+        self._work_arrived.set()
 
-    async def cancel(self, client: str, numbers: list[int]) -> None:
+    async def cancel(self, request_ids: list[int]) -> None:
         """Free the requests' slots at the next step. Those that have ended are passed over."""
-        self._streams.cancel(client, numbers)
+        for request_id in request_ids:
+            self._scheduler.cancel(request_id)
 
     # Operators
 
@@ -127,8 +124,8 @@ class Master:
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
             raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
         await self._started.wait()
-        if self._streams.broken is not None:
-            raise self._streams.broken
+        if self._broken is not None:
+            raise self._broken
         if self._autoscaling is not None:
             self._autoscaling.resize(num_workers)
         self._membership.resize(num_workers)
@@ -155,7 +152,7 @@ class Master:
             waiting_by_client=self._scheduler.waiting_by_client,
             steps=self._steps,
             stalled_s=0.0 if began is None else time.monotonic() - began,
-            broken=self._streams.broken,
+            broken=self._broken,
             last_error=self._membership.pending.last_error,
             prefix_hits=self._scheduler.prefix_index.hit_requests,
             prefix_positions=self._scheduler.prefix_index.hit_positions,
@@ -169,7 +166,7 @@ class Master:
     # The step loop
 
     async def _step_loop(self) -> None:
-        while self._streams.broken is None:
+        while self._broken is None:
             try:
                 await self._wait_for_work()
                 self._step_began = time.monotonic()
@@ -269,10 +266,12 @@ class Master:
         self._abort(culprit, RepeatedLossError(reason))
 
     def _publish(self) -> None:
-        """Send the decisions of the last step, once the plans of the next one are on their way to the workers."""
-        if self._unpublished is not None:
-            self._streams.publish(*self._unpublished)
-            self._unpublished = None
+        """Send the events of the last step, once the plans of the next one are on their way to the workers."""
+        (events, timing), self._unpublished = self._unpublished, ([], None)
+        if events:
+            states = {event.request_key: self._scheduler.session_state(event.request_key) for event in events}
+            going_on = {request_id: state for request_id, state in states.items() if state is not None}
+            self._published.put_nowait(StepEvents(tuple(events), timing, going_on))
 
     def _abort(self, culprit: int | None, error: Exception) -> None:
         if culprit is not None:
@@ -281,18 +280,15 @@ class Master:
 
     def _end(self, error: LopaError) -> None:
         """The group cannot go on: every request, present and future, gets the reason."""
-        self._streams.broken = error
+        self._broken = error
         if self._autoscaling is not None:
             self._autoscaling.close()
         self._membership.close()
+        self._fail_all(error)
+
+    def _fail_all(self, error: LopaError) -> None:
         for request_id in self._scheduler.unfinished_ids:
             losses = self._scheduler.poison.losses[request_id]
             self._scheduler.abort(request_id, WorkerLostError(str(error), losses))
-        self._streams.publish(self._scheduler.drain(), None)
-
-
-def start_master(name: str) -> Any:
-    """An actor with a master, to be started with `start`. Its workers are its children and end with it."""
-    # The master computes next to nothing; it must not take a CPU from its workers.
-    remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
-    return remote.remote(name)
+        self._unpublished = self._scheduler.drain(), None
+        self._publish()
