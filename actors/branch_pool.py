@@ -28,7 +28,7 @@ class BranchPool:
         self.lost_workers = 0
         self._factory = factory
         self._group = factory.config.group
-        self._transport = make_step_transport(factory.transfer)
+        self._transport = make_step_transport()
         self.workers: list[WorkerHandle] = []
 
     def __len__(self) -> int:
@@ -153,8 +153,6 @@ class BranchPool:
         await pending.wait(timeout, on_error=lambda: self._factory.store.abandon(self.epoch))
         hung: Collection[WorkerHandle] = pending.unanswered()
         if hung:
-            # A worker that only waits for the K/V of another worker is not hung.
-            hung = pending.pending_exports() or hung
             for worker in hung:
                 worker.kill()
             await pending.wait(timeout / 2, without=hung)

@@ -13,11 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import ray
 
-from actors.kv_transfer import CollectiveTransfer, KVTransfer
 from actors.rendezvous import Rendezvous
 from actors.step_thread import StepAddress, StepThread
 from actors.worker_handle import RunnerFactory, WorkerInfo
@@ -46,7 +43,6 @@ class BranchWorker:
         self,
         spec: ModelSpec,
         runner_factory: RunnerFactory | None = None,
-        transfer: type[KVTransfer] = CollectiveTransfer,
         shard: int = 0,
         name: str = "worker",
     ) -> None:
@@ -56,7 +52,6 @@ class BranchWorker:
         self._name = f"{name}/shard-{shard}" if sharded else name
         self._spec = spec
         self._runner_factory = runner_factory
-        self._transfer_type = transfer
         self._shard = shard
         # Shards wait for all collectives together, so the report of a step would wait for the next one.
         self._overlaps = bool(spec.config.overlap) and not sharded
@@ -74,13 +69,14 @@ class BranchWorker:
         """Import all that the worker needs. To be called before all other methods but `ping`."""
         import torch
 
+        from actors.kv_transfer import TRANSFERS
         from actors.tensor_parallel_group import RayTensorParallelGroup
         from lopa_ray.execution import model_loader
 
         group = self._spec.config.group
         torch.set_num_threads(group.threads)
         self._loader = model_loader
-        self._transfer = self._transfer_type()
+        self._transfer = TRANSFERS[self._spec.config.transfer]()
         self._tp_group = RayTensorParallelGroup(self._shard, group.tensor_parallel_size)
 
     def node_and_weight_bytes(self) -> tuple[str, int]:
@@ -147,16 +143,15 @@ class BranchWorker:
         with self._guarded():
             return getattr(self._runner, method)(*arguments)
 
-    def execute(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
-        """See `BranchRunner.execute` and `KVTransfer.set_exported`; the first shard's report goes to the master. Raises
-        ProtocolError for a plan of another epoch."""
-        return self.launch(plan, *payloads)()
+    def execute(self, plan: StepPlan) -> StepReport:
+        """`launch`, and the report of the step; a report has the scores if it is of the first shard."""
+        return self.launch(plan)()
 
-    def launch(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> Callable[[], StepReport]:
-        """Begin a step; the returned function waits for its report. See `execute`, and `BranchRunner.launch`."""
+    def launch(self, plan: StepPlan) -> Callable[[], StepReport]:
+        """Begin a step; the returned function waits for its report. Raises ProtocolError for a plan of another epoch,
+        and as `BranchRunner.launch`."""
         if plan.epoch != self._epoch:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
-        self._transfer.set_exported(payloads)
         with self._guarded():
             launched = self._runner.launch(plan, self._transfer)
         return partial(self._report, launched)

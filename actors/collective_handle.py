@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from ray.util import collective
 from ray.util.collective.types import Backend
-from torch import Tensor
 
 from actors.collective_backend import BACKEND, register_backend
 from actors.rendezvous import Rendezvous
@@ -39,11 +38,6 @@ class CollectiveHandle:
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is not None:
             collective.destroy_collective_group(rendezvous.group_name)
-
-    def broadcast(self, tensor: Tensor, source: int, failed: str) -> None:
-        """See `ProcessGroup.broadcast`. Raises TransferError that begins with `failed`."""
-        with self.group(failed) as group:
-            collective.broadcast(tensor, source, group)
 
     def synchronize(self, failed: str) -> None:
         """See `ProcessGroup.wait`. Raises TransferError that begins with `failed`."""

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-import ray
-
 from actors.actor_errors import ConnectionLostError, describe_death, is_death
 from actors.worker_handle import WorkerHandle
 
@@ -19,18 +17,12 @@ REASON_TIMEOUT_S = 1.0
 class RPCBatch:
     """By worker, in order of rank: a call per shard. To be made inside the event loop."""
 
-    def __init__(
-        self,
-        calls: Mapping[WorkerHandle, tuple[Any, ...]],
-        exports: Mapping[WorkerHandle, tuple[Any, ...]] | None = None,
-    ) -> None:
-        """`calls`: Ray's references, or futures. `exports`: calls with K/V that the others wait for."""
+    def __init__(self, calls: Mapping[WorkerHandle, tuple[Any, ...]]) -> None:
+        """`calls`: Ray's references, or futures."""
         self._replies = {worker: tuple(map(_as_future, by_shard)) for worker, by_shard in calls.items()}
-        self._exports = exports or {}
 
     def of(self, workers: Collection[WorkerHandle]) -> RPCBatch:
-        replies = {worker: calls for worker, calls in self._replies.items() if worker in workers}
-        return RPCBatch(replies, self._exports)
+        return RPCBatch({worker: calls for worker, calls in self._replies.items() if worker in workers})
 
     async def wait(
         self,
@@ -60,10 +52,6 @@ class RPCBatch:
 
     def unanswered(self) -> list[WorkerHandle]:
         return [worker for worker, tasks in self._replies.items() if not all(task.done() for task in tasks)]
-
-    def pending_exports(self) -> list[WorkerHandle]:
-        """Workers whose exports have not arrived yet."""
-        return [worker for worker, calls in self._exports.items() if _pending(calls)]
 
     def results(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...], list[BaseException]]]:
         """Per worker what its shards answered, or what they raised. For calls that are done."""
@@ -103,7 +91,3 @@ def _retrieve(answer: asyncio.Future[Any]) -> None:
     # A worker may be killed whose answer is not awaited any more. asyncio logs errors that nobody has read.
     if not answer.cancelled():
         answer.exception()
-
-
-def _pending(calls: tuple[Any, ...]) -> list[Any]:
-    return ray.wait([*calls], num_returns=len(calls), timeout=0, fetch_local=False)[1]

@@ -3,7 +3,7 @@
 An actor call costs 1 to 3 ms per round, and more with every worker. So a worker opens a TCP connection to its master
 (`ConnectionTransport`) when it joins its first epoch; its `StepThread` executes the plans that arrive. Everything else
 is an actor call, and Ray still decides which actors are alive: the master asks it when a connection ends and when a
-step takes long. Steps are actor calls if K/V travel with them, and if Ray encrypts its messages (`RAY_USE_TLS=1`).
+step takes long. Steps are actor calls if Ray encrypts its messages (`RAY_USE_TLS=1`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 
 import ray.util
 
-from actors.kv_transfer import KVTransfer
 from actors.rpc import RPCBatch
 from actors.step_connection import StepConnection
 from actors.step_thread import READY, StepAddress
@@ -97,23 +96,14 @@ class ConnectionTransport(StepTransport):
 
 
 class CallTransport(StepTransport):
-    """As calls of the workers' actors: where Ray encrypts what it sends, and where K/V travels with the calls."""
-
-    def __init__(self, transfer: type[KVTransfer]) -> None:
-        self._transfer = transfer
+    """As calls of the workers' actors, where Ray encrypts its messages."""
 
     def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
-        exports = self._transfer.exports(workers, plans[0])
-        steps = {
-            worker: tuple(
-                shard.execute.remote(plan, *(payload[index] for payload in exports.values()))
-                for index, shard in enumerate(worker.shards)
-            )
-            for worker, plan in zip(workers, plans, strict=True)
-        }
-        return RPCBatch(steps, exports)
+        return RPCBatch(
+            {worker: worker.call("execute", plan) for worker, plan in zip(workers, plans, strict=True)}
+        )
 
 
-def make_step_transport(transfer: type[KVTransfer]) -> StepTransport:
+def make_step_transport() -> StepTransport:
     encrypted = os.environ.get("RAY_USE_TLS", "0") == "1"
-    return CallTransport(transfer) if transfer.needs_calls or encrypted else ConnectionTransport()
+    return CallTransport() if encrypted else ConnectionTransport()

@@ -10,7 +10,6 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import HEALTH, BranchWorker
-from actors.kv_transfer import TRANSFERS
 from actors.node_weights import NodeWeights
 from actors.placement import Allocation, BundleAllocator, actor_options
 from actors.rendezvous import RendezvousStore
@@ -31,7 +30,6 @@ class WorkerFactory:
     ) -> None:
         """`reserved`: see `Reservation`. `name`: of the group, in the names of its workers."""
         self.config = config = spec.config
-        self.transfer = TRANSFERS[config.transfer]
         self.store = RendezvousStore(DEVICES[config.model.device].collective_backend)
         self._spec = spec
         self._runner_factory = runner_factory
@@ -40,7 +38,7 @@ class WorkerFactory:
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
         self._resolved: ModelSpec | None = None
-        """The model without auto: with the settings that were measured on the first worker."""
+        """The spec with each `auto` replaced by the value that the first worker measured."""
         self._resolving = asyncio.Lock()
         self.weights = NodeWeights(config)
 
@@ -54,7 +52,7 @@ class WorkerFactory:
         try:
             worker = WorkerHandle(
                 tuple(
-                    remote.remote(self._spec, self._runner_factory, self.transfer, shard, name)
+                    remote.remote(self._spec, self._runner_factory, shard, name)
                     for shard in range(self.config.group.tensor_parallel_size)
                 )
             )

@@ -17,7 +17,6 @@ from ray.exceptions import ActorDiedError
 
 from actors import step_connection
 from actors.actor_errors import ConnectionLostError, cause_of, is_death
-from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
 from actors.step_thread import HEADER, StepAddress, StepThread
 from actors.step_transport import CallTransport, ConnectionTransport, make_step_transport
 from actors.worker_handle import WorkerHandle
@@ -289,12 +288,9 @@ def test_nothing_is_unpickled_for_a_stranger() -> None:
     asyncio.run(run())
 
 
-def test_steps_are_calls_where_ray_encrypts_and_where_kv_travels_with_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert isinstance(make_step_transport(CollectiveTransfer), ConnectionTransport)
-    assert isinstance(make_step_transport(ObjectStoreTransfer), CallTransport)
+def test_steps_are_calls_where_ray_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(make_step_transport(), ConnectionTransport)
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    transport = make_step_transport(CollectiveTransfer)
+    transport = make_step_transport()
     assert isinstance(transport, CallTransport)
     assert asyncio.run(transport.address(object())) is None
