@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.actor_errors import IN_A_STEP, cause_of, is_death
 from actors.rpc import RPCBatch, death_of_worker
-from actors.step_transport import make_step_transport
+from actors.step_transport import StepTransport
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
@@ -28,7 +28,7 @@ class BranchPool:
         self.lost_workers = 0
         self._factory = factory
         self._group = factory.config.group
-        self._transport = make_step_transport()
+        self._transport = StepTransport()
         self.workers: list[WorkerHandle] = []
 
     def __len__(self) -> int:

@@ -1,9 +1,8 @@
 """StepTransport: how the plans of a step travel to the workers, and their reports back.
 
 An actor call costs 1 to 3 ms per round, and more with every worker. So a worker opens a TCP connection to its master
-(`ConnectionTransport`) when it joins its first epoch; its `StepThread` executes the plans that arrive. Everything else
-is an actor call, and Ray still decides which actors are alive: the master asks it when a connection ends and when a
-step takes long. Steps are actor calls if Ray encrypts its messages (`RAY_USE_TLS=1`).
+when it joins its first epoch; its `StepThread` executes the plans that arrive. Everything else is an actor call, and
+Ray still decides which actors are alive: the master asks it when a connection ends and when a step takes long.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import asyncio
 import os
 import pickle
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,40 +28,30 @@ MAX_BUFFERED_BYTES = 2**24
 """Of reports that have arrived: reading pauses where more wait, so all of a step should fit."""
 
 
-class StepTransport(ABC):
-    """Sends each worker its plan."""
-
-    @abstractmethod
-    def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
-        """One plan per worker, by rank."""
-
-    async def address(self, actor: Any) -> StepAddress | None:
-        """Where the actor of a worker or shard has to connect before its first step; None: nowhere."""
-        return None
-
-    def forget(self, worker: WorkerHandle) -> None:  # noqa: B027 - only transports with connections override it
-        """The worker leaves."""
-
-    def close(self) -> None:  # noqa: B027 - only transports with a server override it
-        """Take no further connections."""
-
-
-class ConnectionTransport(StepTransport):
-    """Over a connection to each worker and shard, for which the master listens."""
+class StepTransport:
+    """A connection to each worker and shard, for which the master listens. Where Ray encrypts its messages, steps are
+    actor calls instead."""
 
     def __init__(self) -> None:
+        self._encrypted = os.environ.get("RAY_USE_TLS", "0") == "1"
         self._server: asyncio.Server | None = None
         self._tokens: dict[Any, bytes] = {}
         self._connections: dict[Any, StepConnection] = {}
 
     def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
+        """Send each worker its plan, by rank."""
+        if self._encrypted:
+            return RPCBatch({w: w.call("execute", plan) for w, plan in zip(workers, plans, strict=True)})
         replies = {}
         for worker, plan in zip(workers, plans, strict=True):
             message = pickle.dumps(plan, pickle.HIGHEST_PROTOCOL)
             replies[worker] = tuple(self._connections[shard].execute(message) for shard in worker.shards)
         return RPCBatch(replies)
 
-    async def address(self, actor: Any) -> StepAddress:
+    async def address(self, actor: Any) -> StepAddress | None:
+        """Where the actor of a worker or shard has to connect before its first step; None: plans are actor calls."""
+        if self._encrypted:
+            return None
         if self._server is None:
             host = ray.util.get_node_ip_address()
             self._server = await asyncio.start_server(self._serve, host, 0, limit=MAX_BUFFERED_BYTES)
@@ -71,12 +59,14 @@ class ConnectionTransport(StepTransport):
         return StepAddress(host, port, self._tokens.setdefault(actor, secrets.token_bytes(TOKEN_BYTES)))
 
     def forget(self, worker: WorkerHandle) -> None:
+        """The worker leaves."""
         for shard in worker.shards:
             self._tokens.pop(shard, None)
             if (connection := self._connections.pop(shard, None)) is not None:
                 connection.close()
 
     def close(self) -> None:
+        """Take no further connections."""
         if self._server is not None:
             self._server.close()
 
@@ -93,17 +83,3 @@ class ConnectionTransport(StepTransport):
                 await connection.receive(reader)
                 return
         writer.transport.abort()
-
-
-class CallTransport(StepTransport):
-    """As calls of the workers' actors, where Ray encrypts its messages."""
-
-    def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
-        return RPCBatch(
-            {worker: worker.call("execute", plan) for worker, plan in zip(workers, plans, strict=True)}
-        )
-
-
-def make_step_transport() -> StepTransport:
-    encrypted = os.environ.get("RAY_USE_TLS", "0") == "1"
-    return CallTransport() if encrypted else ConnectionTransport()
