@@ -1,4 +1,4 @@
-"""Errors of calls of actors: those that an actor raised, and those that mean that it has ended."""
+"""Errors of actor calls: raised by the actor, or by Ray because the actor is gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConnectionLostError(Exception):
 
 
 ACTOR_DEATHS = (RayActorError, OutOfMemoryError, ConnectionLostError)
-"""Errors of calls of an actor that has ended: also by Ray's memory monitor, or that plans do not reach."""
+"""Errors of a call whose actor is gone: it died, Ray's memory monitor killed it, or its step connection broke."""
 
 NEVER_BEGAN = (ActorUnschedulableError, RuntimeEnvSetupError)
 """Errors of calls of an actor whose process could not be started."""
@@ -71,8 +71,8 @@ _MODEL_TOO_LARGE = (
 
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
-    """What a worker raised while it was to do `what`, without Ray's wrapping. Other errors than a LopaError are wrapped
-    in one: of memory, of a lost peer or object, or of a process that could not be started."""
+    """The error of a worker that was to do `what`, without Ray's wrapping. An error that is no LopaError is wrapped in
+    one: of memory, of a lost peer or object, or of a process that could not be started."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause
@@ -92,8 +92,8 @@ def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """Around results of a master's calls: this project's errors come without Ray's wrapping. Raises WorkerLostError for
-    a master that died, and ClusterError for one that could not be started."""
+    """For results of a master's calls: raises this project's errors without Ray's wrapping, WorkerLostError for a master
+    that died, and ClusterError for a master that could not be started."""
     try:
         yield
     except RayTaskError as error:

@@ -56,7 +56,7 @@ class AsyncRayEngine(AsyncEngine):
         self.lost: LopaError | None = None
         """Why there is no group any more; see `revive`."""
         self.lost_groups = 0
-        """How many groups were lost and replaced, or to be."""
+        """Groups that were lost, including one that is being replaced."""
         self._group = group
         self._on_step = on_step
         self._numbers = itertools.count()

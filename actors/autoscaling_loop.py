@@ -14,7 +14,7 @@ logger = logging.getLogger("lopa.group")
 
 
 class AutoscalingLoop:
-    """Between an `Autoscaler`, which decides, and the group that it decides about. `meter` records every step."""
+    """Applies the decisions of an `Autoscaler` to its group. `meter` records every step."""
 
     def __init__(self, group: GroupSettings, membership: GroupMembership, scheduler: Scheduler) -> None:
         """Begins with as many workers as the group should have by now. Needs a running event loop."""

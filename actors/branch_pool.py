@@ -18,8 +18,8 @@ from lopa_ray.protocol.step_report import StepReport
 
 
 class BranchPool:
-    """The workers of one epoch, by rank. A worker that dies, or does not answer in time, is no longer in the pool when
-    the call that showed it raises WorkerLostError."""
+    """The workers of one epoch, by rank. A call that finds a worker dead or hung removes it, then raises
+    WorkerLostError."""
 
     def __init__(self, factory: WorkerFactory) -> None:
         self.epoch = -1
@@ -71,7 +71,7 @@ class BranchPool:
         return failures
 
     def remove_workers(self, workers: Collection[WorkerHandle]) -> None:
-        """Kill some of the workers; those that are not in the pool any more are passed over."""
+        """Kill workers and remove them. Workers that have left the pool already are ignored."""
         leaving = [worker for worker in self.workers if worker in workers]
         self.intact = self.intact and not leaving
         self.workers = [worker for worker in self.workers if worker not in leaving]
@@ -135,7 +135,7 @@ class BranchPool:
             await self._gather(RPCBatch(calls), IN_A_STEP)
 
     async def check_alive(self) -> None:
-        """Raises WorkerLostError if a worker is lost. For times when there is no other call."""
+        """Raises WorkerLostError if a worker is lost. For an idle group, which has no step that would show it."""
         await self._gather(RPCBatch({worker: worker.call("ping") for worker in self.workers}), "answer")
 
     async def checksums(self) -> list[list[SlotChecksum]]:
@@ -147,8 +147,7 @@ class BranchPool:
 
     async def _gather(self, pending: RPCBatch, what: str) -> list[tuple[Any, ...]]:
         """All results, in order of rank, each by shard. Every call settles before an error is raised, so that no worker
-        is still busy then. After an error the epoch is given up, which releases those that wait for the one that
-        failed."""
+        is still busy then. After an error the epoch is given up, which releases workers that wait for a failed peer."""
         timeout = self._group.step_timeout_s
         await pending.wait(timeout, on_error=lambda: self._factory.store.abandon(self.epoch))
         hung: Collection[WorkerHandle] = pending.unanswered()

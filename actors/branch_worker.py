@@ -66,7 +66,7 @@ class BranchWorker:
         """Return once the worker is placed, and while it is alive, whatever else it does."""
 
     def prepare(self) -> None:
-        """Import all that the worker needs. To be called before all other methods but `ping`."""
+        """Import the libraries of a worker. Every other method but `ping` needs them."""
         import torch
 
         from actors.kv_transfer import TRANSFERS

@@ -26,7 +26,7 @@ BACKEND = "LOPA_ELASTIC"
 
 
 class EpochWatch:
-    """Whether the master has given an epoch up, over a connection of its own: other ones block while they wait."""
+    """Asks the master's store whether an epoch was given up, over its own connection: others block while they wait."""
 
     def __init__(self, host: str, port: int, epoch: str) -> None:
         self._address = host, port

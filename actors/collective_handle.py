@@ -22,8 +22,7 @@ class CollectiveHandle:
         self._rendezvous: Rendezvous | None = None
 
     def join(self, rendezvous: Rendezvous) -> None:
-        """Build the epoch's group, at about the same time as all its members. Raises TransferError if a peer does
-        not."""
+        """Build the epoch's group, together with all its members. Raises TransferError if a peer does not come."""
         self.leave()
         if rendezvous.world_size > 1:
             try:

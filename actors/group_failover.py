@@ -25,7 +25,7 @@ MAX_CALLS = 1000
 """Calls that a master serves at once."""
 
 RETRY_PAUSE_S = 1.0
-"""Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has
+"""Seconds between two attempts to replace a lost group. Ray goes on placing actors on a lost node until the node has
 missed several health checks, 10 to 20 seconds by default; such an attempt fails, and the next may not."""
 
 
@@ -45,7 +45,7 @@ class GroupFailover:
         self._name = name
         self._runner_factory = runner_factory
         self._resized: int | None = None
-        """How many workers were asked for last, after the start."""
+        """The number of workers of the last `resize`."""
         self._create_master()
 
     def _create_master(self) -> None:

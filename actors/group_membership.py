@@ -21,7 +21,7 @@ logger = logging.getLogger("lopa.group")
 
 
 class GroupMembership:
-    """The workers of a group (`pool`), those that are to join it (`pending`), and how many there should be."""
+    """The workers of a group (`pool`), the workers that are to join it (`pending`), and the target number of both."""
 
     def __init__(self, factory: WorkerFactory, on_change: Callable[[], None]) -> None:
         """`on_change` is called when `change_due` may have become true."""

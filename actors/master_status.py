@@ -29,7 +29,7 @@ class MasterStatus:
     """Of `waiting`, the requests of each client that has some; see `RequestSession.client`."""
     steps: int = 0
     stalled_s: float = 0.0
-    """Seconds since the step under way began; 0 while idle."""
+    """Seconds since the present step began; 0 while idle."""
     broken: LopaError | None = None
     last_error: LopaError | None = None
     """Why the last attempt to get another worker failed; None once one joined after it."""

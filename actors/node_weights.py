@@ -19,7 +19,7 @@ from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.execution.model_files import is_on_hub
 
 STORE_SHARE = 0.75
-"""A copy may take up so much of a node's object store; the rest is for all else that travels through it."""
+"""Maximum share of a node's object store that a copy may take; the rest is for other objects."""
 
 logger = logging.getLogger("lopa.weights")
 

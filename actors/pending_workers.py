@@ -28,12 +28,12 @@ START_FAILURES = 4
 """The same while a group starts, since requests wait for it: the start has failed then."""
 
 FIRST_PAUSE_S = 0.5
-"""Between a failure and the next attempt; doubled when each pending worker has failed once more."""
+"""Seconds between a failure and the next attempt; doubled when each pending worker has failed once more."""
 
 LONGEST_PAUSE_S = 20.0
 
 PING_PERIOD_S = 1.0
-"""Between two questions whether a worker that loads its model is alive."""
+"""Ping interval while a worker loads its model."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +50,8 @@ class PendingWorkers:
     """Creates workers until the target number is pending. A failed worker is created again, a few times."""
 
     def __init__(self, factory: WorkerFactory, group: GroupSettings, on_ready: Callable[[], None]) -> None:
-        """`on_ready` is called when a worker may be taken. A worker may wait for its place for ever, which is the
-        demand for Ray's autoscaler; `group.start_timeout_s` begins when it has one."""
+        """`on_ready` is called when a worker may be taken. A worker may wait for its place without limit, because Ray's
+        autoscaler sees the waiting workers as demand; `group.start_timeout_s` begins when it has one."""
         self._factory = factory
         self._group = group
         self._on_ready = on_ready
@@ -61,12 +61,12 @@ class PendingWorkers:
         self.last_error: LopaError | None = None
         """Why the last attempt failed; None once a worker joined after it."""
         self._starting: StartPhases | None = None
-        """Of the group, until it has the workers to begin with."""
+        """The phases of a group that has not begun yet."""
         self._progress = asyncio.Event()
         self._fatal: LopaError | None = None
         """An error that another attempt would have as well."""
         self.start_s: float
-        """Seconds from the place of the last worker that was ready until it had loaded the model; known with `info`."""
+        """Seconds from the placement of the last worker that got ready to its loaded model; known with `info`."""
         self.info: WorkerInfo
         """Of the model, once a worker has loaded it."""
         self._placed_by = math.inf

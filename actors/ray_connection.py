@@ -61,7 +61,7 @@ class RayConnection:
     """One engine's use of Ray. A Ray that was started for engines ends with the last of them."""
 
     _owners: ClassVar[set[RayConnection]] = set()
-    """Those on the local Ray that this process started, if it was not shut down since."""
+    """Connections to the local Ray that this process started and that was not shut down since."""
 
     def __init__(self, config: ExecutionConfig, address: str | None = None) -> None:
         """Connect unless that is done already: to `address`, RAY_ADDRESS or a local Ray with enough logical CPUs.

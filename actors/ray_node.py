@@ -11,15 +11,15 @@ import ray
 from lopa_ray.errors import ClusterError
 
 CHECK_S = 1.0
-"""Seconds between two checks that the node is alive, for those who wait."""
+"""Interval of the check that the node is alive, for callers that wait."""
 
 _CONNECT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """The address of the node's raylet, the process of Ray that starts all others there and takes them along when it
-    ends. A driver outlives it, and Ray does not tell it: its calls then wait for ever."""
+    """The address of the node's raylet: the process of Ray that starts all others on the node, and whose end ends them.
+    A driver outlives its raylet; Ray does not tell it, and its calls then wait forever."""
 
     address: str
     port: int

@@ -13,7 +13,7 @@ import ray.util
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """What an actor needs to join the others of a collective group, for one epoch."""
+    """The data with which an actor joins the others of a collective group, for one epoch."""
 
     epoch: int
     rank: int
@@ -22,7 +22,7 @@ class Rendezvous:
     """Host and port of the master's key-value store; None for one actor alone, which needs none."""
     collective: str
     timeout_s: float
-    """After so long a peer hangs. Well below the master's deadline, or workers that wait for one would seem lost."""
+    """After so many seconds a peer counts as hung. Well below the master's deadline, or its peers would count as lost."""
     purpose: str = "kv"
     """Which group of that epoch: kv, or the shards of one worker."""
 

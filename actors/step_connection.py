@@ -13,8 +13,7 @@ from actors.actor_errors import ConnectionLostError
 from actors.step_thread import HEADER
 
 CHECK_S = 1.0
-"""After so long a step, and then again and again, Ray is asked whether the worker is alive: a node that is gone closes
-no connection."""
+"""Interval at which Ray is asked about a slow worker: when a node vanishes, nothing closes its TCP connections."""
 
 
 class StepConnection:

@@ -18,7 +18,7 @@ from typing import Any
 from lopa_ray.errors import TransferError
 
 HEADER = struct.Struct("!Q")
-"""Before each message: how many bytes it has. A message is a pickled plan, report or exception."""
+"""The size in bytes, before each message: a pickled plan, report or exception."""
 
 READY = b"\x01"
 """The master's answer to a token that it has given out."""
@@ -26,7 +26,7 @@ READY = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class StepAddress:
-    """Of a worker's master, and the token that the worker sends first: without it the master unpickles nothing."""
+    """Address of a master, and the token that a worker sends first: without it the master unpickles nothing."""
 
     host: str
     port: int

@@ -25,7 +25,7 @@ from lopa_ray.protocol.plan import StepPlan
 TOKEN_BYTES = 32
 
 MAX_BUFFERED_BYTES = 2**24
-"""Of reports that have arrived: reading pauses where more wait, so all of a step should fit."""
+"""Buffer for reports that have arrived; reading pauses while it is full, so a step's reports should fit."""
 
 
 class StepTransport:

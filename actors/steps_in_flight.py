@@ -25,7 +25,7 @@ class SentStep:
     sent_at: float
     """When scatter ended, as `time.perf_counter`."""
     gather_s: float = 0.0
-    """Since the plans were sent, whatever the master did meanwhile."""
+    """Seconds from sending the plans to the last report, the master's other work included."""
 
     def timing(self, reports: Sequence[StepReport], select_s: float) -> StepTiming | None:
         """The step, with what the workers report of their own parts. None for a step without workers."""
@@ -57,7 +57,7 @@ class StepsInFlight:
         return sum(step.branches for step in self._sent)
 
     def send(self, pool: BranchPool, plan: Callable[[int], list[StepPlan]]) -> None:
-        """Send the workers what `plan` plans for as many of them, if it plans anything."""
+        """Plan a step for the workers of the pool, and send it unless it is empty."""
         began = time.perf_counter()
         plans = plan(len(pool))
         if not plans:

@@ -82,7 +82,7 @@ class WorkerFactory:
         return info
 
     async def _warm_up(self, worker: WorkerHandle) -> None:
-        """Have shards compile their kernels. They do so together, and within a step they would pass for hung."""
+        """Have shards compile their kernels together, before their first step: in a step they would count as hung."""
         self._warm_ups += 1
         size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self.config.group.start_timeout_s
         together = [
