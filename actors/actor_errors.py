@@ -92,8 +92,8 @@ def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """For results of a master's calls: raises this project's errors without Ray's wrapping, WorkerLostError for a master
-    that died, and ClusterError for a master that could not be started."""
+    """For results of a master's calls: raises this project's errors without Ray's wrapping. A master that died is a
+    WorkerLostError, a master that could not be started a ClusterError."""
     try:
         yield
     except RayTaskError as error:

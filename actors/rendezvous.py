@@ -22,7 +22,7 @@ class Rendezvous:
     """Host and port of the master's key-value store; None for one actor alone, which needs none."""
     collective: str
     timeout_s: float
-    """After so many seconds a peer counts as hung. Well below the master's deadline, or its peers would count as lost."""
+    """A peer hangs after so many seconds. Well below the master's deadline, or workers that wait would seem lost."""
     purpose: str = "kv"
     """Which group of that epoch: kv, or the shards of one worker."""
 
