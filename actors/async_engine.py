@@ -16,12 +16,12 @@ from typing import Self, TypeAlias
 
 import ray
 
-from actors.actor_errors import unwrapped_errors
-from actors.client_journals import ClientJournals
-from actors.group_failover import GroupFailover
-from actors.master_status import MasterStatus
-from actors.master_watch import MasterWatch
-from actors.worker_handle import RunnerFactory, WorkerInfo
+from actors.calls.actor_errors import unwrapped_errors
+from actors.calls.worker_handle import RunnerFactory, WorkerInfo
+from actors.client.client_journals import ClientJournals
+from actors.client.group_failover import GroupFailover
+from actors.client.master_watch import MasterWatch
+from actors.group.master_status import MasterStatus
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.async_base import AsyncEngine
 from lopa_ray.engine.config import Config

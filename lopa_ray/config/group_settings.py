@@ -16,7 +16,7 @@ RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 AutoSwitch: TypeAlias = bool | Literal["auto"]
 
 TransferName: TypeAlias = Literal["collective", "object_store"]
-"""Each selects a class in `actors/kv_transfer.py`; auto stands for the first one that workers can use."""
+"""Each selects a class in `actors/transfer/kv_transfer.py`; auto stands for the first one that workers can use."""
 
 NEED_AN_ACCELERATOR: frozenset[TransferName] = frozenset({"collective"})
 """Transfers for workers that do not share an accelerator."""

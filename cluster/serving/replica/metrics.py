@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from actors.master_status import COUNTERS, GAUGES, MasterStatus
+from actors.group.master_status import COUNTERS, GAUGES, MasterStatus
 from cluster.choices.messages import ChoiceFinished
 from cluster.serving.replica.exported_metrics import ExportedMetrics
 from lopa_ray.protocol.events import RequestStep, StepEvents

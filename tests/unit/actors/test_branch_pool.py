@@ -10,11 +10,11 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from actors.branch_worker import BranchWorker
-from actors.kv_transfer import TRANSFERS, CollectiveTransfer, HostTransfer
-from actors.rendezvous import Rendezvous
-from actors.worker_factory import WorkerFactory
-from actors.worker_handle import WorkerHandle
+from actors.calls.worker_handle import WorkerHandle
+from actors.transfer.kv_transfer import TRANSFERS, CollectiveTransfer, HostTransfer
+from actors.transfer.rendezvous import Rendezvous
+from actors.workers.branch_worker import BranchWorker
+from actors.workers.worker_factory import WorkerFactory
 from lopa_ray.config.group_settings import NEED_AN_ACCELERATOR, TransferName
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import model_loader
@@ -40,7 +40,7 @@ class FullCluster:
 
 def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FullCluster()
-    monkeypatch.setattr("actors.worker_factory.ray.remote", lambda **_: lambda _: cluster)
+    monkeypatch.setattr("actors.workers.worker_factory.ray.remote", lambda **_: lambda _: cluster)
     factory = WorkerFactory(tiny_spec(group={"num_workers": 1}))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no actor"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from actors.client_journals import ClientJournals
-from actors.master import Master
+from actors.client.client_journals import ClientJournals
+from actors.group.master import Master
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.session import DecodeSession

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from actors.client_journals import ClientJournals
-from actors.group_membership import GroupMembership
-from actors.master import MAX_REPEATS, Master
+from actors.client.client_journals import ClientJournals
+from actors.group.group_membership import GroupMembership
+from actors.group.master import MAX_REPEATS, Master
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import TransferError, WorkerError, WorkerLostError, WorkerMemoryError

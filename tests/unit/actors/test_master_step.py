@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.master import Master
+from actors.group.master import Master
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.scheduling.poison_requests import PoisonRequests
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.master import Master
+from actors.group.master import Master
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError

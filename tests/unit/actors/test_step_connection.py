@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError
 
-from actors import step_connection
-from actors.actor_errors import ConnectionLostError, cause_of, is_death
-from actors.step_thread import HEADER, StepAddress, StepThread
-from actors.step_transport import StepTransport
-from actors.worker_handle import WorkerHandle
+from actors.calls.actor_errors import ConnectionLostError, cause_of, is_death
+from actors.calls.worker_handle import WorkerHandle
+from actors.steps import step_connection
+from actors.steps.step_thread import HEADER, StepAddress, StepThread
+from actors.steps.step_transport import StepTransport
 from lopa_ray.errors import ScoreError, TransferError, WorkerError, WorkerMemoryError
 
 TIMEOUT_S = 10.0

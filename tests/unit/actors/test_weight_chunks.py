@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors import weight_chunks
-from actors.weight_chunks import from_chunks, to_chunks
+from actors.workers import weight_chunks
+from actors.workers.weight_chunks import from_chunks, to_chunks
 from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.weights import Weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.master_status import COUNTERS, GAUGES
+from actors.group.master_status import COUNTERS, GAUGES
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from ray.util import collective
 from ray.util.collective.types import Backend
 
-from actors.collective_backend import BACKEND, register_backend
-from actors.rendezvous import Rendezvous
+from actors.transfer.collective_backend import BACKEND, register_backend
+from actors.transfer.rendezvous import Rendezvous
 from lopa_ray.errors import TransferError
 
 

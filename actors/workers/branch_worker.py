@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from actors.rendezvous import Rendezvous
-from actors.step_thread import StepAddress, StepThread
-from actors.worker_handle import RunnerFactory, WorkerInfo
+from actors.calls.worker_handle import RunnerFactory, WorkerInfo
+from actors.steps.step_thread import StepAddress, StepThread
+from actors.transfer.rendezvous import Rendezvous
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import ModelSpec
@@ -25,7 +25,7 @@ from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.step_report import StepReport
 
 if TYPE_CHECKING:
-    from actors.weight_chunks import WeightChunk
+    from actors.workers.weight_chunks import WeightChunk
     from lopa_ray.execution.launched_step import LaunchedStep
 
 
@@ -69,8 +69,8 @@ class BranchWorker:
         """Import the libraries of a worker. Every other method but `ping` needs them."""
         import torch
 
-        from actors.kv_transfer import TRANSFERS
-        from actors.tensor_parallel_group import RayTensorParallelGroup
+        from actors.transfer.kv_transfer import TRANSFERS
+        from actors.transfer.tensor_parallel_group import RayTensorParallelGroup
         from lopa_ray.execution import model_loader
 
         group = self._spec.config.group
@@ -88,7 +88,7 @@ class BranchWorker:
 
     def read_weights(self) -> Iterator[WeightChunk]:
         """Read the weights for all workers on this node. Raises CheckpointError."""
-        from actors.weight_chunks import to_chunks
+        from actors.workers.weight_chunks import to_chunks
 
         yield from to_chunks(self._loader.load_weights(self._spec, "cpu"))
 
@@ -102,7 +102,7 @@ class BranchWorker:
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
         """Load the model, from the chunks (references) of `read_weights` if there are any. Raises CheckpointError."""
-        from actors.weight_chunks import from_chunks
+        from actors.workers.weight_chunks import from_chunks
 
         weights = None if chunks is None else from_chunks(chunks)
         build_runner = self._runner_factory or self._loader.build_runner

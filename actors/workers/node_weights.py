@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError
 
-from actors.worker_handle import WorkerInfo
+from actors.calls.worker_handle import WorkerInfo
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.execution.model_files import is_on_hub
 

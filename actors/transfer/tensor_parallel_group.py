@@ -12,7 +12,7 @@ import torch
 from ray.util import collective
 from torch import Tensor
 
-from actors.collective_handle import CollectiveHandle
+from actors.transfer.collective_handle import CollectiveHandle
 
 LOST_TOUCH = "the shards of a worker lost touch"
 

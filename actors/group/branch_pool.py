@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from actors.actor_errors import IN_A_STEP, cause_of, is_death
-from actors.rpc import RPCBatch, death_of_worker
-from actors.step_transport import StepTransport
-from actors.worker_factory import WorkerFactory
-from actors.worker_handle import WorkerHandle
+from actors.calls.actor_errors import IN_A_STEP, cause_of, is_death
+from actors.calls.rpc import RPCBatch, death_of_worker
+from actors.calls.worker_handle import WorkerHandle
+from actors.steps.step_transport import StepTransport
+from actors.workers.worker_factory import WorkerFactory
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.slot_checksum import SlotChecksum

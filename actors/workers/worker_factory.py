@@ -9,11 +9,11 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from actors.branch_worker import HEALTH, BranchWorker
-from actors.node_weights import NodeWeights
-from actors.placement import Allocation, BundleAllocator, actor_options
-from actors.rendezvous import RendezvousStore
-from actors.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
+from actors.calls.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
+from actors.transfer.rendezvous import RendezvousStore
+from actors.workers.branch_worker import HEALTH, BranchWorker
+from actors.workers.node_weights import NodeWeights
+from actors.workers.placement import Allocation, BundleAllocator, actor_options
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
 

@@ -20,10 +20,10 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import AuthenticationError
 
-from actors.node_weights import STORE_SHARE
-from actors.placement import check_nodes, check_resources
-from actors.ray_node import RayNode
-from actors.ray_token import ANSWER_TIMEOUT_S, AUTH_MODE, is_host_and_port, make_token, wants_token
+from actors.connection.ray_node import RayNode
+from actors.connection.ray_token import ANSWER_TIMEOUT_S, AUTH_MODE, is_host_and_port, make_token, wants_token
+from actors.workers.node_weights import STORE_SHARE
+from actors.workers.placement import check_nodes, check_resources
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec

@@ -73,7 +73,7 @@ def abandoned_key(epoch: int | str) -> str:
 
 
 def _open() -> tuple[Any, str]:
-    from actors.process_group import JOIN_TIMEOUT, c10d
+    from actors.transfer.process_group import JOIN_TIMEOUT, c10d
 
     # Creating a store resolves this host's name backwards, which stalls where DNS is slow.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")

@@ -16,10 +16,10 @@ from typing import Any
 
 import ray.util
 
-from actors.rpc import RPCBatch
-from actors.step_connection import StepConnection
-from actors.step_thread import READY, StepAddress
-from actors.worker_handle import WorkerHandle
+from actors.calls.rpc import RPCBatch
+from actors.calls.worker_handle import WorkerHandle
+from actors.steps.step_connection import StepConnection
+from actors.steps.step_thread import READY, StepAddress
 from lopa_ray.protocol.plan import StepPlan
 
 TOKEN_BYTES = 32

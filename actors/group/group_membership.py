@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import ray
 
-from actors.branch_pool import BranchPool
-from actors.pending_workers import PendingWorkers
-from actors.start_phases import StartPhases
-from actors.worker_factory import WorkerFactory
-from actors.worker_handle import WorkerInfo
+from actors.calls.worker_handle import WorkerInfo
+from actors.group.branch_pool import BranchPool
+from actors.group.pending_workers import PendingWorkers
+from actors.group.start_phases import StartPhases
+from actors.workers.worker_factory import WorkerFactory
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.scheduling.recovery import change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler

@@ -8,8 +8,8 @@ from dataclasses import replace
 from ray.util import collective
 from torch import Tensor
 
-from actors.collective_handle import CollectiveHandle
-from actors.rendezvous import Rendezvous
+from actors.transfer.collective_handle import CollectiveHandle
+from actors.transfer.rendezvous import Rendezvous
 from lopa_ray.config.group_settings import TransferName
 
 

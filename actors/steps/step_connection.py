@@ -9,8 +9,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from actors.actor_errors import ConnectionLostError
-from actors.step_thread import HEADER
+from actors.calls.actor_errors import ConnectionLostError
+from actors.steps.step_thread import HEADER
 
 CHECK_S = 1.0
 """Interval at which Ray is asked about a slow worker: when a node vanishes, nothing closes its TCP connections."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from ray.exceptions import OutOfMemoryError, RayError
 
-from actors.actor_errors import cause_of, describe_death, is_death
-from actors.rpc import is_answered
-from actors.start_phases import StartPhases
-from actors.worker_factory import WorkerFactory
-from actors.worker_handle import WorkerHandle, WorkerInfo
+from actors.calls.actor_errors import cause_of, describe_death, is_death
+from actors.calls.rpc import is_answered
+from actors.calls.worker_handle import WorkerHandle, WorkerInfo
+from actors.group.start_phases import StartPhases
+from actors.workers.worker_factory import WorkerFactory
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 

@@ -19,8 +19,8 @@ from ray.util.collective.backend_registry import BackendRegistry, register_colle
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from torch import Tensor
 
-from actors.process_group import JOIN_TIMEOUT, POLL_S, ProcessGroup, c10d, make_process_group
-from actors.rendezvous import abandoned_key
+from actors.transfer.process_group import JOIN_TIMEOUT, POLL_S, ProcessGroup, c10d, make_process_group
+from actors.transfer.rendezvous import abandoned_key
 
 BACKEND = "LOPA_ELASTIC"
 

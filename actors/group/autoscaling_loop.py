@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from actors.group_membership import GroupMembership
+from actors.group.group_membership import GroupMembership
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.scheduling.autoscaler import LOOKS_PER_START, Autoscaler, LoadMeter
 from lopa_ray.scheduling.scheduler import Scheduler

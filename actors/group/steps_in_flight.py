@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.branch_pool import BranchPool
-from actors.rpc import RPCBatch
+from actors.calls.rpc import RPCBatch
+from actors.group.branch_pool import BranchPool
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.protocol.step_report import StepReport, StepTiming

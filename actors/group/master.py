@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Mapping
 
 from ray.util.placement_group import PlacementGroup
 
-from actors.autoscaling_loop import AutoscalingLoop
-from actors.group_membership import GroupMembership
-from actors.master_status import MasterStatus
-from actors.start_phases import StartPhases
-from actors.steps_in_flight import StepsInFlight
-from actors.worker_factory import WorkerFactory
-from actors.worker_handle import RunnerFactory, WorkerInfo
+from actors.calls.worker_handle import RunnerFactory, WorkerInfo
+from actors.group.autoscaling_loop import AutoscalingLoop
+from actors.group.group_membership import GroupMembership
+from actors.group.master_status import MasterStatus
+from actors.group.start_phases import StartPhases
+from actors.group.steps_in_flight import StepsInFlight
+from actors.workers.worker_factory import WorkerFactory
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import (
     LopaError,

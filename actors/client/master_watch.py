@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from actors.actor_errors import unwrapped_errors
-from actors.master_status import MasterStatus
-from actors.rpc import is_answered
+from actors.calls.actor_errors import unwrapped_errors
+from actors.calls.rpc import is_answered
+from actors.group.master_status import MasterStatus
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import WorkerLostError
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from actors.actor_errors import ConnectionLostError, describe_death, is_death
-from actors.worker_handle import WorkerHandle
+from actors.calls.actor_errors import ConnectionLostError, describe_death, is_death
+from actors.calls.worker_handle import WorkerHandle
 
 REASON_TIMEOUT_S = 1.0
 """How long Ray may take to say why a worker has died; the group waits."""

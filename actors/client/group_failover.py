@@ -10,11 +10,11 @@ from typing import Any
 import ray
 from ray.exceptions import ActorHandleNotFoundError
 
-from actors.actor_errors import unwrapped_errors
-from actors.master import Master
-from actors.placement import Reservation, remove_own_groups
-from actors.start_phases import StartPhases
-from actors.worker_handle import RunnerFactory, WorkerInfo
+from actors.calls.actor_errors import unwrapped_errors
+from actors.calls.worker_handle import RunnerFactory, WorkerInfo
+from actors.group.master import Master
+from actors.group.start_phases import StartPhases
+from actors.workers.placement import Reservation, remove_own_groups
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
