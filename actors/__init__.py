@@ -5,7 +5,7 @@
 
 import lazy_loader
 
-from actors.ray_token import follow_cluster
+from actors.connection.ray_token import follow_cluster
 
 # This call comes before any module of this package or of `cluster` imports Ray.
 follow_cluster()

@@ -16,13 +16,12 @@ from typing import Self, TypeAlias
 
 import ray
 
-from actors.actor_errors import unwrapped_errors
-from actors.client_journals import ClientJournals
-from actors.client_streams import StepEvents
-from actors.group_failover import GroupFailover
-from actors.master_status import MasterStatus
-from actors.master_watch import MasterWatch
-from actors.worker_handle import RunnerFactory, WorkerInfo
+from actors.calls.actor_errors import unwrapped_errors
+from actors.calls.worker_handle import RunnerFactory, WorkerInfo
+from actors.client.client_journals import ClientJournals
+from actors.client.group_failover import GroupFailover
+from actors.client.master_watch import MasterWatch
+from actors.group.master_status import MasterStatus
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.async_base import AsyncEngine
 from lopa_ray.engine.config import Config
@@ -30,7 +29,7 @@ from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import LopaError, ProtocolError, RepeatedLossError, WorkerLostError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.model.hub.repository import short_name
-from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep, StepEvents
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -57,7 +56,7 @@ class AsyncRayEngine(AsyncEngine):
         self.lost: LopaError | None = None
         """Why there is no group any more; see `revive`."""
         self.lost_groups = 0
-        """How many groups were lost and replaced, or to be."""
+        """Groups that were lost, including one that is being replaced."""
         self._group = group
         self._on_step = on_step
         self._numbers = itertools.count()
@@ -252,13 +251,13 @@ class AsyncRayEngine(AsyncEngine):
     async def _submit(self, sessions: dict[int, RequestSession], losses: Mapping[int, int]) -> None:
         """Send sessions to the master. If the group is lost meanwhile, `_run` resubmits all requests."""
         with suppress(WorkerLostError):
-            await self._group.call("submit", self._group.client, sessions, losses)
+            await self._group.call("submit", sessions, losses)
 
     async def _cancel_abandoned(self) -> None:
         """In a task of its own: what a call sends off while Ray cancels it, Ray may cancel too."""
         while True:
             numbers = await self._abandoned.get()
-            self._group.master.cancel.remote(self._group.client, numbers)
+            self._group.master.cancel.remote(numbers)
 
     def _give_up(self, error: LopaError) -> None:
         self.lost = self.lost or error

@@ -12,11 +12,11 @@ from typing import Self, TypeAlias
 import ray
 
 from actors.async_engine import AsyncRayEngine
-from actors.event_loop_thread import CLOSED, EventLoopThread
-from actors.master_status import MasterStatus
-from actors.ray_connection import LOCAL_RAY, RayConnection, ray_address
-from actors.ray_node import CHECK_S
-from actors.worker_handle import RunnerFactory
+from actors.calls.worker_handle import RunnerFactory
+from actors.client.event_loop_thread import CLOSED, EventLoopThread
+from actors.connection.ray_connection import LOCAL_RAY, RayConnection, ray_address
+from actors.connection.ray_node import CHECK_S
+from actors.group.master_status import MasterStatus
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config

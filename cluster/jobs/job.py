@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import typer
 
-from actors.ray_connection import RayConnection
+from actors.connection.ray_connection import RayConnection
 from cluster.batch.source import Chunk, InputSummary, Source
 from cluster.jobs.output_lock import output_lock
 from cluster.jobs.progress import JobProgress

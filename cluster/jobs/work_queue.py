@@ -14,9 +14,9 @@ from typing import Any
 
 import ray
 
-from actors.actor_errors import unwrapped_errors
-from actors.placement import Reservation, scheduled_into
-from actors.ray_node import RayNode
+from actors.calls.actor_errors import unwrapped_errors
+from actors.connection.ray_node import RayNode
+from actors.workers.placement import Reservation, scheduled_into
 from cluster.batch.source import Chunk
 from cluster.jobs.group import ChunkResult, JobGroup
 from lopa_ray.engine.config import Config

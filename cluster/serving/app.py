@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from ray import serve
 from ray.serve import Application
 
-from actors.placement import worker_bundle
+from actors.workers.placement import worker_bundle
 from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.protocol.backend import Backend

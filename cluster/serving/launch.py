@@ -18,9 +18,9 @@ import ray
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
 
-from actors.placement import check_nodes
-from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
-from actors.ray_node import CHECK_S, RayNode
+from actors.connection.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
+from actors.connection.ray_node import CHECK_S, RayNode
+from actors.workers.placement import check_nodes
 from cluster.command_line.end_signals import stop_signals
 from cluster.command_line.progress import ShownTask
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application, default_replicas

@@ -88,7 +88,7 @@ def measure_commits(
         f"with blocks as long as the span behind a prompt of {prompt}, and one branch; single_phase under "
         "block-causal attention, other transports two-phase under full attention. pre-write: gathering "
         f"the span's K/V of one branch out of a forward, {clock.kind} of this process. outside forward: the whole "
-        "step but its slowest forward; the object store moves K/V there. KiB: what is sent to each worker.",
+        "step but its slowest forward. KiB: what is sent to each worker.",
     )
 
 

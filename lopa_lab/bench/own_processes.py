@@ -13,7 +13,7 @@ from pathlib import Path
 
 import ray
 
-from actors.ray_connection import LOCAL_RAY, connect_to_ray
+from actors.connection.ray_connection import LOCAL_RAY, connect_to_ray
 from cluster.command_line.loopback import opener_for
 from lopa_lab.bench.parent_death import end_with_parent
 from lopa_ray.errors import ClusterError

@@ -16,7 +16,7 @@ RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 AutoSwitch: TypeAlias = bool | Literal["auto"]
 
 TransferName: TypeAlias = Literal["collective", "object_store"]
-"""Each is a `KVTransfer` in `actors/kv_transfer.py`. The first one that workers can use is that of auto."""
+"""Each selects a class in `actors/transfer/kv_transfer.py`; auto stands for the first one that workers can use."""
 
 NEED_AN_ACCELERATOR: frozenset[TransferName] = frozenset({"collective"})
 """Transfers for workers that do not share an accelerator."""
@@ -62,7 +62,8 @@ class GroupSettings(StrictModel):
     whole."""
 
     transfer: Literal["auto", TransferName] = "auto"
-    """How a winner's K/V travels. auto: the collective, or the object store where workers share an accelerator."""
+    """How a winner's K/V travels. collective: from device to device; object_store: through the memory of the hosts, for
+    workers that share an accelerator; auto: the first of these that the workers can use."""
 
     step_timeout_s: float = Field(default=60.0, gt=0.0)
     """A worker that has not answered a step for this long is lost. Set it to many times a step of the model: limits of

@@ -241,7 +241,7 @@ def _is_lack_of_memory(error: Exception) -> bool:
 
 
 def payload_to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:
-    """A payload as raw bytes for Ray's object store, uint8 [bytes]."""
+    """A payload as raw bytes, uint8 [bytes]."""
     raw: npt.NDArray[np.uint8] = payload.view(torch.uint8).cpu().numpy()
     return raw
 

@@ -12,14 +12,13 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lopa_ray.execution.attention import AttentionBackend, PackedAttention
 from lopa_ray.execution.canvas_attention import default_attention
 from lopa_ray.execution.graph_capture import CudaCapture
-from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
+from lopa_ray.execution.kv_cache import KVCache, SlotState
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.launched_step import LaunchedStep, StepTimes
 from lopa_ray.execution.lm_head import LMHead
@@ -164,10 +163,6 @@ class BranchRunner:
         """The staged rows of a forward, gathered from `rows` [R + S, D] and `kv` [L, 2, R, K, E] in the model's dtype.
         One operation gathers all layers."""
         return StagedStep(kv.index_select(2, columns.stage_rows), self._inputs.boundaries(columns, rows))
-
-    def export_payload(self, requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.uint8]:
-        """See `Slots.payload`; as raw bytes, uint8 [bytes]."""
-        return payload_to_bytes(self.slots.payload(requests))
 
     def reconcile(
         self, request_by_slot: Mapping[int, int], staged: Sequence[ScheduledRequest]

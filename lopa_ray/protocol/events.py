@@ -1,8 +1,9 @@
-"""RequestEvent: a step of a request, or its failure."""
+"""RequestEvent: a step of a request, or its failure. StepEvents: the events of a group's step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lopa_ray.protocol.outcome import StepOutcome
@@ -33,5 +34,15 @@ class RequestFailure:
 
 
 RequestEvent: TypeAlias = RequestStep | RequestFailure
-"""`request_key` identifies the request to the receiver of the event. It is the scheduler's id inside of a group, the
-client's own number in its stream, and the index of the session in what an engine yields."""
+"""`request_key` identifies the request to the receiver of the event. It is the scheduler's id inside of a group, and
+the index of the session in the events that an engine yields."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvents:
+    """The events of a step, as the master sends them to its client. `timing` is None between steps."""
+
+    events: tuple[RequestEvent, ...]
+    timing: StepTiming | None
+    states: Mapping[int, bytes] = field(default_factory=dict)
+    """The session's state of each request that goes on (see `RequestSession.export_state`), for a client's journal."""

@@ -90,14 +90,16 @@ class Scheduler:
         """Whether a request or a step is in flight, a request is waiting, or an event was not returned yet."""
         return bool(self._running or self._queue.waiting or self._pending_events or self._planned)
 
-    def submit(self, session: RequestSession) -> int:
-        """Queue a request, and return its id; it joins when its client gets a slot. Raises ProtocolError for a session
-        that is already finished."""
+    def submit(self, session: RequestSession, request_id: int | None = None) -> int:
+        """Queue a request, and return its id (None: the next number); it joins when its client gets a slot. Raises
+        ProtocolError for a session that is already finished."""
         if session.finished:
             raise ProtocolError("a finished session cannot be submitted")
-        self._next_request += 1
-        self._queue.add(self._next_request, session)
-        return self._next_request
+        if request_id is None:
+            self._next_request += 1
+            request_id = self._next_request
+        self._queue.add(request_id, session)
+        return request_id
 
     def abort(self, request_id: int, error: Exception) -> None:
         """End a request with an error and free its slot. Ids of requests that have ended are ignored."""

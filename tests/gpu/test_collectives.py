@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from actors.process_group import NCCLGroup, c10d, make_process_group
+from actors.transfer.process_group import NCCLGroup, c10d, make_process_group
 
 DEVICE = torch.device("cuda", 0)
 

@@ -22,7 +22,7 @@ from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 ON_GPU = {"device": "cuda", "dtype": "float32"}
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 GROUPS: list[Any] = [
-    pytest.param({"num_workers": 2, "num_accelerators": 0.5}, id="a GPU shared, object store"),
+    pytest.param({"num_workers": 2, "num_accelerators": 0.5}, id="a GPU shared, through the host"),
     pytest.param({"num_workers": 2, "transfer": "collective"}, id="a GPU each, NCCL", marks=TWO_GPUS),
     pytest.param(
         {"num_workers": 1, "tensor_parallel_size": 2}, id="a model over two GPUs, NCCL", marks=TWO_GPUS

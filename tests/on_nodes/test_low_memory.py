@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from actors.actor_errors import MEMORY_ADVICE
+from actors.calls.actor_errors import MEMORY_ADVICE
 from support.processes import run_program
 
 ROUNDS = 6

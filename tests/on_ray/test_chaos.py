@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.kv_transfer import TRANSFERS
+from actors.transfer.kv_transfer import TRANSFERS
 from support.group_under_test import (
     NUM_WORKERS,
     GroupUnderTest,

@@ -10,10 +10,10 @@ import ray
 import torch
 from ray.util import collective
 
-from actors.collective_backend import BACKEND
-from actors.kv_transfer import CollectiveTransfer
-from actors.rendezvous import Rendezvous, RendezvousStore
-from actors.tensor_parallel_group import RayTensorParallelGroup
+from actors.transfer.collective_backend import BACKEND
+from actors.transfer.kv_transfer import CollectiveTransfer
+from actors.transfer.rendezvous import Rendezvous, RendezvousStore
+from actors.transfer.tensor_parallel_group import RayTensorParallelGroup
 from lopa_ray.errors import TransferError
 from support.marks import also_long
 

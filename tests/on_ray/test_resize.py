@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-import actors.pending_workers
+import actors.group.pending_workers
 from actors.async_engine import AsyncRayEngine
+from actors.calls.worker_handle import WorkerHandle
 from actors.engine import RayEngine
-from actors.pending_workers import PendingWorkers
-from actors.worker_handle import WorkerHandle
+from actors.group.pending_workers import PendingWorkers
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import SettingsError, WorkerLostError
 from support.group_under_test import TIMEOUT_S, GroupUnderTest, ReferenceResults
@@ -110,8 +110,8 @@ class FailingActor:
 def test_pending_workers_that_fail_are_tried_again_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors.pending_workers, "MAX_FAILURES", 3)
-    monkeypatch.setattr(actors.pending_workers, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(actors.group.pending_workers, "MAX_FAILURES", 3)
+    monkeypatch.setattr(actors.group.pending_workers, "FIRST_PAUSE_S", 0.01)
     fixed = tmp_path / "fixed"
     started = []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.engine import RayEngine
-from actors.kv_transfer import TRANSFERS
+from actors.transfer.kv_transfer import TRANSFERS
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine

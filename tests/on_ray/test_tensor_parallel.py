@@ -16,8 +16,8 @@ import ray
 from ray.util import placement_group_table
 
 from actors.engine import RayEngine
-from actors.kv_transfer import TRANSFERS
-from actors.placement import BundleAllocator, remove_own_groups
+from actors.transfer.kv_transfer import TRANSFERS
+from actors.workers.placement import BundleAllocator, remove_own_groups
 from lopa_ray.errors import SettingsError
 from support.fault_injection import FaultInjection
 from support.group_under_test import (

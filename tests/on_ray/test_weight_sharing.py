@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from ray.exceptions import ObjectLostError
 
-from actors import node_weights
 from actors.engine import RayEngine
-from actors.node_weights import NodeWeights
+from actors.workers import node_weights
+from actors.workers.node_weights import NodeWeights
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from actors.branch_worker import BranchWorker
+from actors.workers.branch_worker import BranchWorker
 from lopa_ray.errors import ProtocolError, TransferError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan

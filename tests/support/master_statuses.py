@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from actors.master_status import MasterStatus
+from actors.group.master_status import MasterStatus
 
 HEALTHY = MasterStatus(workers=2, target_workers=2, max_num_seqs=4, max_step_rows=4096, dtype="float32")

@@ -99,7 +99,7 @@ def test_engines_and_masters_of_groups_start_without_torch() -> None:
     run(
         "import sys\n"
         "from actors import AsyncRayEngine, RayEngine\n"
-        "from actors.master import Master\n"
+        "from actors.group.master import Master\n"
         "from cluster.serving.replica.group_server import GroupServer\n"
         "from lopa_ray.engine.config import Config\n"
         "from lopa_ray.engine.open_model import open_model\n"
@@ -113,7 +113,7 @@ def test_branch_workers_do_without_transformers_and_decoders() -> None:
     """The engine reads the tokenizer, and sends what workers need of it."""
     worker = (
         "import base64, pickle, sys\n"
-        "from actors.branch_worker import BranchWorker\n"
+        "from actors.workers.branch_worker import BranchWorker\n"
         "worker = BranchWorker(pickle.loads(base64.b64decode(sys.stdin.read())))\n"
         "worker.prepare()\n"
         "list(worker.read_weights()), worker.load_model(None)\n"

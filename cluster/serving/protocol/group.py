@@ -42,6 +42,6 @@ class Group(Protocol):
     async def resize(self, num_workers: int) -> WorkersOfGroup:
         """Have that many workers, while they decode.
 
-        Returns at once; see `actors.master.Master.resize`. Raises SettingsError beyond the bounds that the
+        Returns at once; see `actors.group.master.Master.resize`. Raises SettingsError beyond the bounds that the
         model's configuration sets.
         """

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from actors.client_streams import StepEvents
-from actors.master_status import COUNTERS, GAUGES, MasterStatus
+from actors.group.master_status import COUNTERS, GAUGES, MasterStatus
 from cluster.choices.messages import ChoiceFinished
 from cluster.serving.replica.exported_metrics import ExportedMetrics
-from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.events import RequestStep, StepEvents
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
 STEP_SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]

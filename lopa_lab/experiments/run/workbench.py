@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
+from actors.connection.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.batch.open_engine import open_engine
 from cluster.command_line.progress import ShownTask
 from lopa_lab.bench.decoding import results_of, solved

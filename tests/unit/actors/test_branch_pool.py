@@ -10,11 +10,11 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from actors.branch_worker import BranchWorker
-from actors.kv_transfer import TRANSFERS
-from actors.rendezvous import Rendezvous
-from actors.worker_factory import WorkerFactory
-from actors.worker_handle import WorkerHandle
+from actors.calls.worker_handle import WorkerHandle
+from actors.transfer.kv_transfer import TRANSFERS, CollectiveTransfer, HostTransfer
+from actors.transfer.rendezvous import Rendezvous
+from actors.workers.branch_worker import BranchWorker
+from actors.workers.worker_factory import WorkerFactory
 from lopa_ray.config.group_settings import NEED_AN_ACCELERATOR, TransferName
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import model_loader
@@ -40,7 +40,7 @@ class FullCluster:
 
 def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FullCluster()
-    monkeypatch.setattr("actors.worker_factory.ray.remote", lambda **_: lambda _: cluster)
+    monkeypatch.setattr("actors.workers.worker_factory.ray.remote", lambda **_: lambda _: cluster)
     factory = WorkerFactory(tiny_spec(group={"num_workers": 1}))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no actor"):
@@ -160,6 +160,36 @@ def test_a_transfer_between_accelerators_is_refused_where_workers_share_one(name
 
 def test_every_value_of_the_setting_is_a_transfer() -> None:
     assert set(get_args(TransferName)) == {*TRANSFERS}
+
+
+class OnDevice:
+    """Stands in for a payload on an accelerator."""
+
+    def __init__(self, value: float) -> None:
+        self.value = torch.tensor([value])
+
+    def cpu(self) -> torch.Tensor:
+        return self.value.clone()
+
+    def copy_(self, other: torch.Tensor) -> None:
+        self.value = other
+
+
+def test_payloads_of_workers_that_share_an_accelerator_travel_through_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_host = {0: 3.0, 1: 4.0}
+
+    def broadcast(self: CollectiveTransfer, payloads: dict[int, torch.Tensor]) -> None:
+        for source, payload in payloads.items():
+            payload.fill_(on_host[source])
+
+    monkeypatch.setattr(CollectiveTransfer, "broadcast", broadcast)
+    transfer = HostTransfer()
+    transfer.rank = 1
+    payloads: Any = {0: OnDevice(7.0), 1: OnDevice(4.0)}
+    transfer.broadcast(payloads)
+    assert {source: payload.value.item() for source, payload in payloads.items()} == on_host
 
 
 def test_a_worker_uses_what_it_is_told_to() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 
-from actors.client_journals import ClientJournals
-from actors.client_streams import ClientStreams, StepEvents
+from actors.client.client_journals import ClientJournals
+from actors.group.master import Master
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.poison_requests import MAX_LONE_LOSSES
 from lopa_ray.scheduling.scheduler import Scheduler
@@ -27,32 +26,27 @@ def session(client: str, token: int = 2) -> DecodeSession:
 
 
 class Group:
-    """A master's scheduler, one client's stream from it, and that client's journals."""
+    """A master with its scheduler, and its client's journals."""
 
     def __init__(self, journals: ClientJournals, max_num_seqs: int) -> None:
         self.journals = journals
         self.scheduler = Scheduler(max_num_seqs)
-        self._streams = ClientStreams(self.scheduler, lambda: None)
-        self._stream: AsyncGenerator[StepEvents, None] = self._streams.stream("c")
-        self._unpublished: list[RequestEvent] = []
+        self._master = Master()
+        self._master._scheduler = self.scheduler
 
-    async def open(self) -> None:
-        await anext(self._stream)
-
-    def submit(self, sessions: Mapping[int, DecodeSession]) -> None:
-        self._streams.submit("c", sessions, self.journals.losses)
+    async def submit(self, sessions: Mapping[int, DecodeSession]) -> None:
+        await self._master.submit(sessions, self.journals.losses)
 
     async def begin_step(self) -> list[StepPlan]:
         """Plan a step, then publish the one before, as a master does."""
         plans = self.scheduler.plan(1)
-        if self._unpublished:
-            self._streams.publish(self._unpublished, None)
-            list(self.journals.record(await anext(self._stream)))
-        self._unpublished = []
+        self._master._publish()
+        while not self._master._published.empty():
+            list(self.journals.record(await anext(self._master.stream())))
         return plans
 
     def finish_step(self, plans: list[StepPlan]) -> None:
-        self._unpublished = self.scheduler.advance([MODEL.execute(plan) for plan in plans])
+        self._master._unpublished = self.scheduler.advance([MODEL.execute(plan) for plan in plans]), None
 
 
 def missing_positions(session: DecodeSession) -> set[int]:
@@ -72,15 +66,14 @@ def test_a_request_that_gave_its_slot_away_has_all_of_its_steps_in_its_journal()
     async def run() -> int:
         journals = ClientJournals()
         group, preempted = Group(journals, max_num_seqs=2), 0
-        await group.open()
         sessions = {0: session("a"), 1: session("a", 3)}
         for number, made in sessions.items():
             journals.begin(number, made)
-        group.submit(sessions)
+        await group.submit(sessions)
         for number in range(100):
             if number == 6:
                 journals.begin(2, session("b"))
-                group.submit({2: session("b")})
+                await group.submit({2: session("b")})
             plans = await group.begin_step()
             preempted += group.scheduler.waiting
             for restored in journals.resumed_sessions().values():
@@ -104,13 +97,11 @@ def test_the_request_that_ran_alone_is_the_one_that_is_blamed() -> None:
         ran_alone, blamed = list[int](), None
         while blamed is None:
             group = Group(journals, max_num_seqs=3)
-            await group.open()
-            group.submit(journals.resumed_sessions())
+            await group.submit(journals.resumed_sessions())
             if not ran_alone:
                 group.finish_step(await group.begin_step())
             await group.begin_step()
-            (alone,) = group.scheduler.planned_ids  # its number is the client's, from 1 on
-            ran_alone.append(alone - 1)
+            ran_alone += group.scheduler.planned_ids
             blamed = journals.record_silent_loss(max_num_seqs=3)
         assert len(ran_alone) == MAX_LONE_LOSSES and {*ran_alone} == {blamed}
 

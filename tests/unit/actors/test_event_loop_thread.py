@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from actors.event_loop_thread import EventLoopThread
+from actors.client.event_loop_thread import EventLoopThread
 from lopa_ray.errors import ClusterError
 
 

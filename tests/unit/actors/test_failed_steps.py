@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from actors.client_journals import ClientJournals
-from actors.client_streams import ClientStreams, StepEvents
-from actors.group_membership import GroupMembership
-from actors.master import MAX_REPEATS, Master
+from actors.client.client_journals import ClientJournals
+from actors.group.group_membership import GroupMembership
+from actors.group.master import MAX_REPEATS, Master
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import TransferError, WorkerError, WorkerLostError, WorkerMemoryError
-from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.protocol.events import RequestFailure, StepEvents
 from lopa_ray.scheduling.poison_requests import MAX_LOSSES
 from lopa_ray.scheduling.scheduler import Scheduler
 from lopa_ray.scheduling.step_limit import INITIAL_ROWS
@@ -33,7 +32,6 @@ def master(requests: int) -> tuple[Master, list[int]]:
     """A master whose requests are in flight, on one worker that is not there."""
     started = Master()
     started._scheduler = Scheduler(requests)
-    started._streams = ClientStreams(started._scheduler, lambda: None)
     started._membership = SimpleNamespace(pool=SimpleNamespace(), close=lambda: None)
     ids = [started._scheduler.submit(session()) for _ in range(requests)]
     started._scheduler.plan(1)
@@ -53,10 +51,10 @@ def test_an_error_that_no_request_is_to_blame_for_ends_the_group_after_a_few_att
     error = TransferError("the workers did not enter a new epoch: worker 0 lacks memory")
     for _ in range(MAX_REPEATS):
         started._handle(error)
-        assert failures(started) == {} and started._streams.broken is None
+        assert failures(started) == {} and started._broken is None
     assert started._scheduler.limit.rows == INITIAL_ROWS and started._scheduler.poison.next_of(ids) is None
     started._handle(error)
-    assert isinstance(started._streams.broken, WorkerLostError)
+    assert isinstance(started._broken, WorkerLostError)
 
 
 def test_an_innocent_request_goes_on_when_the_other_one_is_cancelled_during_its_lone_step() -> None:

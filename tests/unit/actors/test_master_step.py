@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.master import Master
+from actors.group.master import Master
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.scheduling.poison_requests import PoisonRequests
 
@@ -54,10 +54,11 @@ class Recorded(Master):
             advance=self._record_advance,
             planned_ids=(),
             poison=PoisonRequests(),
+            session_state=lambda _: None,
         )
         self._membership: Any = SimpleNamespace(pool=FakePool(self._called), change=self._record_change)
-        self._streams: Any = SimpleNamespace(
-            publish=lambda events, _: self.calls.append(f"publish {events[0]}")
+        self._published: Any = SimpleNamespace(
+            put_nowait=lambda sent: self.calls.append(f"publish {sent.events[0].request_key}")
         )
         self._look()
 
@@ -78,7 +79,8 @@ class Recorded(Master):
     def _record_advance(self, _: Any) -> list[Any]:
         self.steps_left -= 1
         self._look()
-        return [f"{self._called('advance') or self.steps_left}"]
+        name = self._called("advance") or self.steps_left
+        return [SimpleNamespace(request_key=name)]
 
 
 def steps(master: Recorded, number: int) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import actors.master_watch
-from actors.master_status import MasterStatus
-from actors.master_watch import FAILED_STEPS_FACTOR, STALL_FACTOR, MasterWatch
+import actors.client.master_watch
+from actors.client.master_watch import FAILED_STEPS_FACTOR, STALL_FACTOR, MasterWatch
+from actors.group.master_status import MasterStatus
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import WorkerLostError
 from support.master_statuses import HEALTHY
@@ -37,7 +37,7 @@ class FakeMaster:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors.master_watch, "PERIOD_S", 0.001)
+    monkeypatch.setattr(actors.client.master_watch, "PERIOD_S", 0.001)
     monkeypatch.setattr(GroupSettings, "hung_after_s", 0.05)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.client_streams import ClientStreams
-from actors.master import Master
+from actors.group.master import Master
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError
@@ -95,7 +94,6 @@ def master_of(requests: int, *, overlap: bool = True) -> tuple[Master, Device]:
     """A master with requests 1, 2, ... of one client."""
     master, device = Master(), Device()
     master._scheduler = Scheduler(8, overlap=overlap)
-    master._streams = ClientStreams(master._scheduler, lambda: None)
     master._membership = Membership(pool=device, close=lambda: None)  # type: ignore[assignment]
     for number in range(requests):
         master._scheduler.submit(new_session((1, 2 + number), SETTINGS, VOCABULARY))

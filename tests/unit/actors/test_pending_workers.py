@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-import actors.pending_workers
-from actors.pending_workers import START_FAILURES, PendingWorkers
-from actors.start_phases import StartPhases
+import actors.group.pending_workers
+from actors.group.pending_workers import START_FAILURES, PendingWorkers
+from actors.group.start_phases import StartPhases
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import CheckpointError, LopaError, WorkerLostError
 
@@ -62,8 +62,8 @@ class FakeFactory:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors.pending_workers, "PING_PERIOD_S", 0.001)
-    monkeypatch.setattr(actors.pending_workers, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(actors.group.pending_workers, "PING_PERIOD_S", 0.001)
+    monkeypatch.setattr(actors.group.pending_workers, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(GroupSettings, "loading_hung_after_s", 0.05)
 
 

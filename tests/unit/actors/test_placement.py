@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.placement import Allocation, BundleAllocator, actor_options, check_nodes, worker_bundle
+from actors.workers.placement import Allocation, BundleAllocator, actor_options, check_nodes, worker_bundle
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, SettingsError
 

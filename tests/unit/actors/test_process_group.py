@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-import actors.collective_backend
-import actors.process_group
-from actors.collective_backend import CollectiveBackend
-from actors.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
-from actors.rendezvous import Rendezvous, RendezvousStore
+import actors.transfer.collective_backend
+import actors.transfer.process_group
+from actors.transfer.collective_backend import CollectiveBackend
+from actors.transfer.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
+from actors.transfer.rendezvous import Rendezvous, RendezvousStore
 from lopa_ray.errors import SettingsError
 
 CPU = torch.device("cpu")
@@ -143,7 +143,7 @@ def test_torch_watches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 
     for name in NCCL_ENVIRONMENT:
         monkeypatch.setenv(name, "as a user has it")
-    monkeypatch.setattr(actors.process_group.c10d, "ProcessGroupNCCL", Recorder, raising=False)
+    monkeypatch.setattr(actors.transfer.process_group.c10d, "ProcessGroupNCCL", Recorder, raising=False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert isinstance(make_process_group("nccl", None, 0, 1, timedelta(seconds=1), "here"), NCCLGroup)
     assert seen == NCCL_ENVIRONMENT
@@ -156,7 +156,9 @@ def test_torch_watches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNCCL:
     fake = FakeNCCL()
     monkeypatch.setattr(
-        actors.collective_backend, "make_process_group", lambda *given: NCCLGroup(fake, given[4], CPU)
+        actors.transfer.collective_backend,
+        "make_process_group",
+        lambda *given: NCCLGroup(fake, given[4], CPU),
     )
     return fake
 

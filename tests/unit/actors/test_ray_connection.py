@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from ray._private import ray_constants
 
-import actors.ray_connection
-import actors.ray_node
+import actors.connection.ray_connection
+import actors.connection.ray_node
+from actors.client.event_loop_thread import EventLoopThread
+from actors.connection.ray_connection import ATTEMPTS_VARIABLE, LOCAL_RAY, LOCAL_STORE_BYTES, RayConnection
 from actors.engine import RayEngine
-from actors.event_loop_thread import EventLoopThread
-from actors.node_weights import STORE_SHARE
-from actors.ray_connection import ATTEMPTS_VARIABLE, LOCAL_RAY, LOCAL_STORE_BYTES, RayConnection
+from actors.workers.node_weights import STORE_SHARE
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec
@@ -68,7 +68,7 @@ class FakeRay:
 def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     fake = FakeRay()
     monkeypatch.setenv("HOME", str(tmp_path))  # a token is made there
-    for module in (actors.ray_connection, actors.ray_node):
+    for module in (actors.connection.ray_connection, actors.connection.ray_node):
         monkeypatch.setattr(module, "ray", fake)
     monkeypatch.setattr(RayConnection, "_owners", set())
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -122,7 +122,9 @@ def test_a_local_object_store_has_room_for_weights_and_for_the_slots_of_a_new_wo
     free: int,
     expected: Callable[[int, int], int],
 ) -> None:
-    monkeypatch.setattr(actors.ray_connection.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(
+        actors.connection.ray_connection.shutil, "disk_usage", lambda _: SimpleNamespace(free=free)
+    )
     weights, positions = 2**33, 4 * 256
     monkeypatch.setattr(ModelSpec, "weight_bytes", weights)
     config = tiny_config(group={"num_workers": workers}, model={"max_num_seqs": 4})
@@ -142,7 +144,7 @@ def test_a_cluster_outlives_them(ray: FakeRay, cluster: str, connected_before: b
 
 
 def test_a_cluster_that_is_not_there_is_said_at_once(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors.ray_connection, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(actors.connection.ray_connection, "ANSWER_TIMEOUT_S", 0.1)
     with pytest.raises(ClusterError, match=r"cannot connect to Ray at '127.0.0.1:9' .* correct RAY_ADDRESS"):
         RayConnection(tiny_config(), NOTHING)
     assert ray.starts == 0
@@ -193,7 +195,7 @@ def test_a_cluster_that_would_refuse_this_process_is_not_connected_to(
     wanted: bool | None,
     refusal: str | None,
 ) -> None:
-    monkeypatch.setattr(actors.ray_connection, "wants_token", lambda _: wanted)
+    monkeypatch.setattr(actors.connection.ray_connection, "wants_token", lambda _: wanted)
     if mode is None:
         monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     else:

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from actors.ray_token import AUTH_MODE, follow_cluster, make_token, wants_token
+from actors.connection.ray_token import AUTH_MODE, follow_cluster, make_token, wants_token
 
 
 class Gcs(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -17,14 +17,14 @@ from ray.exceptions import (
     RuntimeEnvSetupError,
 )
 
-from actors.actor_errors import (
+from actors.calls.actor_errors import (
     IN_A_STEP,
     MEMORY_ADVICE,
     ConnectionLostError,
     cause_of,
     unwrapped_errors,
 )
-from actors.rpc import death_of_worker
+from actors.calls.rpc import death_of_worker
 from lopa_ray.errors import CheckpointError, ClusterError, TransferError, WorkerLostError, WorkerMemoryError
 
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors import start_phases
-from actors.start_phases import StartPhases
+from actors.group import start_phases
+from actors.group.start_phases import StartPhases
 
 
 def test_a_phase_ends_with_the_last_that_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:

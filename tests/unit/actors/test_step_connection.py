@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError
 
-from actors import step_connection
-from actors.actor_errors import ConnectionLostError, cause_of, is_death
-from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
-from actors.step_thread import HEADER, StepAddress, StepThread
-from actors.step_transport import CallTransport, ConnectionTransport, make_step_transport
-from actors.worker_handle import WorkerHandle
+from actors.calls.actor_errors import ConnectionLostError, cause_of, is_death
+from actors.calls.worker_handle import WorkerHandle
+from actors.steps import step_connection
+from actors.steps.step_thread import HEADER, StepAddress, StepThread
+from actors.steps.step_transport import StepTransport
 from lopa_ray.errors import ScoreError, TransferError, WorkerError, WorkerMemoryError
 
 TIMEOUT_S = 10.0
@@ -50,11 +49,12 @@ async def connected(
     answer: Callable[[], Awaitable[None]] | None = None,
     *,
     overlaps: bool = False,
-) -> AsyncIterator[tuple[ConnectionTransport, FakeActor, StepThread]]:
+) -> AsyncIterator[tuple[StepTransport, FakeActor, StepThread]]:
     """A master's transport, and a worker in a thread that is connected to it."""
-    server, actor = ConnectionTransport(), FakeActor(answer)
+    server, actor = StepTransport(), FakeActor(answer)
     try:
         address = await server.address(actor)
+        assert address is not None
         thread = await asyncio.to_thread(StepThread, address, launch, TIMEOUT_S, overlaps=overlaps)
         yield server, actor, thread
     finally:
@@ -62,13 +62,13 @@ async def connected(
         server.close()
 
 
-def send(server: ConnectionTransport, actor: FakeActor, plan: Any) -> asyncio.Future[Any]:
+def send(server: StepTransport, actor: FakeActor, plan: Any) -> asyncio.Future[Any]:
     batch = server.scatter([WorkerHandle((actor,))], [plan])
     [(answer,)] = batch._replies.values()
     return answer
 
 
-async def ask(server: ConnectionTransport, actor: FakeActor, plan: Any) -> Any:
+async def ask(server: StepTransport, actor: FakeActor, plan: Any) -> Any:
     return await asyncio.wait_for(send(server, actor, plan), TIMEOUT_S)
 
 
@@ -249,8 +249,9 @@ def test_ray_is_asked_about_a_worker_that_takes_long(monkeypatch: pytest.MonkeyP
             await _dead()
 
     async def run() -> None:
-        server, actor = ConnectionTransport(), FakeActor(dead_later)
+        server, actor = StepTransport(), FakeActor(dead_later)
         address = await server.address(actor)
+        assert address is not None
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(address.token)
         await reader.readexactly(1)
@@ -271,6 +272,7 @@ def test_nothing_is_unpickled_for_a_stranger() -> None:
     async def run() -> None:
         async with connected(at_once(lambda plan: plan)) as (server, actor, _):
             address = await server.address(actor)
+            assert address is not None
             assert address.token.hex() not in repr(address) and repr(address.token) not in repr(address)
             stranger: StepAddress = replace(address, token=bytes(len(address.token)))
             with pytest.raises(TransferError, match="does not reach its master"):
@@ -289,12 +291,16 @@ def test_nothing_is_unpickled_for_a_stranger() -> None:
     asyncio.run(run())
 
 
-def test_steps_are_calls_where_ray_encrypts_and_where_kv_travels_with_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert isinstance(make_step_transport(CollectiveTransfer), ConnectionTransport)
-    assert isinstance(make_step_transport(ObjectStoreTransfer), CallTransport)
+def test_steps_are_calls_where_ray_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    transport = make_step_transport(CollectiveTransfer)
-    assert isinstance(transport, CallTransport)
-    assert asyncio.run(transport.address(object())) is None
+    called: list[Any] = []
+
+    async def run() -> None:
+        answered = asyncio.get_running_loop().create_future()
+        actor = SimpleNamespace(execute=SimpleNamespace(remote=lambda plan: called.append(plan) or answered))
+        transport = StepTransport()
+        assert await transport.address(actor) is None
+        transport.scatter([WorkerHandle((actor,))], ["plan"])  # type: ignore[list-item]
+
+    asyncio.run(run())
+    assert called == ["plan"]

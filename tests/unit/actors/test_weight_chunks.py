@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from actors import weight_chunks
-from actors.weight_chunks import from_chunks, to_chunks
+from actors.workers import weight_chunks
+from actors.workers.weight_chunks import from_chunks, to_chunks
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.weights import Weights

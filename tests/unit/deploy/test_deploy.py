@@ -21,7 +21,7 @@ import yaml
 from ray.serve.schema import ServeDeploySchema
 from typer.main import get_command
 
-from actors.ray_connection import KILL_TIMEOUT_MS, KILL_TIMEOUT_VARIABLE
+from actors.connection.ray_connection import KILL_TIMEOUT_MS, KILL_TIMEOUT_VARIABLE
 from cluster.jobs.__main__ import app
 from cluster.serving.http.serve_proxy import CALLBACK, CALLBACK_VARIABLE
 from cluster.serving.serve_environment import SERVE_ENVIRONMENT

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.master_status import MasterStatus
+from actors.group.master_status import MasterStatus
 from cluster.serving.replica.group_server import GroupServer
 from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
 from support.master_statuses import HEALTHY

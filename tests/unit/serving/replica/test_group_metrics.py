@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.client_streams import StepEvents
-from actors.master_status import COUNTERS, GAUGES
+from actors.group.master_status import COUNTERS, GAUGES
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.events import RequestStep, StepEvents
 from lopa_ray.protocol.step_report import StepTiming
 from support.master_statuses import HEALTHY
 from support.verified_decode import PROBLEM, VERIFIED

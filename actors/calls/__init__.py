@@ -1,0 +1,1 @@
+"""Calls of workers as actors, and their errors."""

@@ -1,0 +1,1 @@
+"""The master's side of a group: steps, membership, and workers on their way."""

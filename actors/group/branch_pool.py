@@ -1,0 +1,184 @@
+"""BranchPool: the branch workers of a group as Ray actors: started, joined, called, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from actors.calls.actor_errors import IN_A_STEP, cause_of, is_death
+from actors.calls.rpc import RPCBatch, death_of_worker
+from actors.calls.worker_handle import WorkerHandle
+from actors.steps.step_transport import StepTransport
+from actors.workers.worker_factory import WorkerFactory
+from lopa_ray.errors import LopaError, TransferError, WorkerLostError
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.protocol.step_report import StepReport
+
+
+class BranchPool:
+    """The workers of one epoch, by rank. A call that finds a worker dead or hung removes it, then raises
+    WorkerLostError."""
+
+    def __init__(self, factory: WorkerFactory) -> None:
+        self.epoch = -1
+        self.intact = False
+        """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
+        self.lost_workers = 0
+        self._factory = factory
+        self._group = factory.config.group
+        self._transport = StepTransport()
+        self.workers: list[WorkerHandle] = []
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    # Workers
+
+    async def add_workers(
+        self, newcomers: Sequence[WorkerHandle], request_by_slot: Mapping[int, int]
+    ) -> list[LopaError]:
+        """Add workers that have loaded the model, as the highest ranks; `join_epoch` lets them take part. Before that
+        they take over the slots of requests in flight (slot → request). Those that fail are killed; returns why."""
+        if not newcomers:
+            return []
+        self.intact = False
+        if self.workers:
+            states = self.workers[0].call("call_runner", "export_slots", request_by_slot)
+            calls = {
+                worker: tuple(
+                    shard.call_runner.remote("import_slots", state)
+                    for shard, state in zip(worker.shards, states, strict=True)
+                )
+                for worker in newcomers
+            }
+            timeout_s = self._group.step_timeout_s / 2
+        else:
+            calls = {worker: worker.call("ping") for worker in newcomers}
+            timeout_s = self._group.loading_hung_after_s
+        pending = RPCBatch(calls)
+        await pending.wait(timeout_s)
+        failures: list[LopaError] = []
+        for worker, _, errors in pending.results():
+            if worker in pending.unanswered():
+                errors.append(TimeoutError("it did not answer in time"))
+            if errors:
+                self._factory.kill(worker)
+                failures.append(cause_of("a new worker", "take over slots", errors[0]))
+            else:
+                self.workers.append(worker)
+        return failures
+
+    def remove_workers(self, workers: Collection[WorkerHandle]) -> None:
+        """Kill workers and remove them. Workers that have left the pool already are ignored."""
+        leaving = [worker for worker in self.workers if worker in workers]
+        self.intact = self.intact and not leaving
+        self.workers = [worker for worker in self.workers if worker not in leaving]
+        for worker in leaving:
+            self._factory.kill(worker)
+            self._transport.forget(worker)
+
+    async def join_epoch(
+        self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
+    ) -> list[tuple[bool, ...]]:
+        """Enter the next epoch, with a new collective group; see `BranchRunner.reconcile`. Raises WorkerLostError if a
+        worker is lost, TransferError if they cannot reach each other."""
+        self.epoch += 1
+        joins, timeout_s = {}, self._group.step_timeout_s / 2
+        store, size = self._factory.store, len(self.workers)
+        for rank, worker in enumerate(self.workers):
+            calls = [
+                shard.join_epoch.remote(
+                    await store.rendezvous(f"kv{index}", rank, size, self.epoch, timeout_s),
+                    await store.rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
+                    await self._transport.address(shard),
+                    request_by_slot,
+                    pending,
+                )
+                for index, shard in enumerate(worker.shards)
+            ]
+            joins[worker] = tuple(calls)
+        held: list[tuple[tuple[bool, ...], ...]] = await self._gather(RPCBatch(joins), "join its group")
+        torn = [worker for worker, by_shard in zip(self.workers, held, strict=True) if len(set(by_shard)) > 1]
+        if torn:
+            # The shards of these workers lost their connection during the commit. Other workers have all of the K/V, or
+            # stage it again.
+            self.remove_workers(torn)
+            raise WorkerLostError(f"{len(torn)} workers had the K/V of a commit on some of their shards only")
+        self.intact = True
+        return [by_shard[0] for by_shard in held]
+
+    # Calls
+
+    def scatter(self, plans: Sequence[StepPlan]) -> RPCBatch:
+        """Send each worker its plan; `gather` waits for the reports."""
+        return self._transport.scatter(self.workers, plans)
+
+    async def gather(self, batch: RPCBatch) -> list[StepReport]:
+        """Wait for the reports of all workers and return them. Raises WorkerLostError, or what a worker raised."""
+        return [report for report, *_ in await self._gather(batch, IN_A_STEP)]
+
+    async def drop(self, batch: RPCBatch) -> None:
+        """Wait until no worker is busy any more with a step whose reports are not wanted. Raises as `gather`."""
+        await self._gather(batch.of(self.workers), IN_A_STEP)
+
+    async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
+        """See `EpochWorkers.restage`; a request at a time on each rank. All of them in one forward could be larger than
+        any step: while requests take turns for lack of memory, their pending commits add up."""
+        for requests in zip_longest(*lost.values()):
+            calls = {
+                self.workers[rank]: self.workers[rank].call("execute", StepPlan(self.epoch, 0, (request,)))
+                for rank, request in zip(lost, requests, strict=True)
+                if request is not None
+            }
+            await self._gather(RPCBatch(calls), IN_A_STEP)
+
+    async def check_alive(self) -> None:
+        """Raises WorkerLostError if a worker is lost. For an idle group, which has no step that would show it."""
+        await self._gather(RPCBatch({worker: worker.call("ping") for worker in self.workers}), "answer")
+
+    async def checksums(self) -> list[list[SlotChecksum]]:
+        """Per worker, per slot; the slots of the first shard come before the slots of the next."""
+        answers = await self._gather(
+            RPCBatch({w: w.call("call_runner", "checksums") for w in self.workers}), "answer"
+        )
+        return [[slot for shard in by_shard for slot in shard] for by_shard in answers]
+
+    async def _gather(self, pending: RPCBatch, what: str) -> list[tuple[Any, ...]]:
+        """All results, in order of rank, each by shard. Every call settles before an error is raised, so that no worker
+        is still busy then. After an error the epoch is given up, which releases workers that wait for a failed peer."""
+        timeout = self._group.step_timeout_s
+        await pending.wait(timeout, on_error=lambda: self._factory.store.abandon(self.epoch))
+        hung: Collection[WorkerHandle] = pending.unanswered()
+        if hung:
+            for worker in hung:
+                worker.kill()
+            await pending.wait(timeout / 2, without=hung)
+            hung = {*hung, *pending.unanswered()}
+        lost: dict[WorkerHandle, str] = {}
+        errors: list[LopaError] = []
+        replies = []
+        for worker, reply, raised in pending.results():
+            name = f"worker {self.workers.index(worker)}"
+            death = next((error for error in raised if is_death(error)), None)
+            if worker in hung:
+                lost[worker] = f"{name} did not {what} within {timeout:g} s"
+            elif death is not None:
+                lost[worker] = f"{name} died: {await death_of_worker(worker, death)}"
+            else:
+                errors += [cause_of(name, what, error) for error in raised]
+                replies.append(reply)
+        self.intact = self.intact and not errors
+        self.lost_workers += len(lost)
+        if lost:
+            self.remove_workers(lost)
+            raise WorkerLostError("; ".join(lost.values()))
+        if errors:
+            # A TransferError may follow from the error of another worker, so other errors come first.
+            raise next((error for error in errors if not isinstance(error, TransferError)), errors[0])
+        return replies
+
+    def close(self) -> None:
+        self.remove_workers(self.workers)
+        self._transport.close()

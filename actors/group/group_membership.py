@@ -1,0 +1,106 @@
+"""GroupMembership: which workers are in a group, and how that changes at a step boundary."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import ray
+
+from actors.calls.worker_handle import WorkerInfo
+from actors.group.branch_pool import BranchPool
+from actors.group.pending_workers import PendingWorkers
+from actors.group.start_phases import StartPhases
+from actors.workers.worker_factory import WorkerFactory
+from lopa_ray.errors import LopaError, TransferError, WorkerLostError
+from lopa_ray.scheduling.recovery import change_epoch
+from lopa_ray.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger("lopa.group")
+
+
+class GroupMembership:
+    """The workers of a group (`pool`), the workers that are to join it (`pending`), and the target number of both."""
+
+    def __init__(self, factory: WorkerFactory, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when `change_due` may have become true."""
+        group = factory.config.group
+        self.pool = BranchPool(factory)
+        self.pending = PendingWorkers(factory, group, on_change)
+        self.target = group.num_workers
+        self._factory = factory
+        self._on_change = on_change
+        self._start_timeout_s = group.start_timeout_s
+
+    async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
+        """Create the workers, and enter the first epoch with those that have loaded the model; the others join as
+        newcomers do. Raises as `PendingWorkers.until_start`, WorkerLostError after `group.start_timeout_s`, and
+        TransferError if the workers do not reach each other."""
+        self.pending.set_target(self.target)
+        if self.target * self._factory.config.group.tensor_parallel_size > 1:
+            self._factory.store.open()
+        while not (self.pool.intact and len(self.pool)):
+            if not len(self.pool):
+                await self._until_ready(phases)
+            try:
+                await self.change(scheduler)
+            except WorkerLostError as error:
+                logger.warning(f"workers were lost while the group starts: {error}")
+        phases.end("join")
+        return self.pending.info
+
+    async def _until_ready(self, phases: StartPhases) -> None:
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                await self.pending.until_start(phases)
+        except TimeoutError:
+            if not self.pending.ready:
+                raise WorkerLostError(
+                    f"no worker has loaded the model within {self._start_timeout_s:g} s; free in the cluster: "
+                    f"{ray.available_resources()}; a download or a slow disk may take longer than "
+                    "group.start_timeout_s: raise it"
+                ) from None
+
+    def resize(self, num_workers: int) -> None:
+        """Have that many workers: at the next step if they are fewer, and as they become ready if they are more."""
+        self.target = num_workers
+        self._factory.weights.shared |= num_workers > 1
+        self.pending.reset_failures()
+        self.pending.set_target(self.target - len(self.pool))
+        self._on_change()
+
+    @property
+    def change_due(self) -> bool:
+        """The next step needs `change` first."""
+        return not self.pool.intact or self.pending.ready or len(self.pool) > self.target
+
+    async def change(self, scheduler: Scheduler) -> None:
+        """Enter the next epoch with the survivors and the newcomers, without the workers that leave. Raises
+        WorkerLostError if a worker is lost meanwhile, and TransferError if the workers do not reach each other or one
+        fails: that is no error of the requests in the coming step. Unless no worker is left it may be called again."""
+        pool, pending = self.pool, self.pending
+        pool.remove_workers(pool.workers[self.target :])
+        newcomers = pending.take_ready()
+        try:
+            for failure in await pool.add_workers(newcomers, scheduler.request_by_slot):
+                pending.record_failure(failure)
+            await change_epoch(scheduler, pool)
+        except LopaError as error:
+            if newcomers:
+                pending.record_failure(error)
+            if isinstance(error, WorkerLostError):
+                raise
+            pool.remove_workers(newcomers)  # they may be the ones that fail or are not reached
+            if isinstance(error, TransferError):
+                raise
+            raise TransferError(f"the workers did not enter a new epoch: {error}") from error
+        else:
+            if any(worker in pool.workers for worker in newcomers):
+                pending.record_joined()
+        finally:
+            pending.set_target(self.target - len(pool))
+
+    def close(self) -> None:
+        self.pending.set_target(0)
+        self.pool.close()

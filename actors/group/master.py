@@ -1,0 +1,294 @@
+"""Master: the step loop of one decode group.
+
+A plain class with async methods; `GroupFailover` wraps it in an actor. Each step is one scatter and one gather over the
+branch workers, and one message to the client. With overlap the next step is sent before the reports of the last one are
+gathered. A step that fails because workers were lost is run again on those that are left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+
+from ray.util.placement_group import PlacementGroup
+
+from actors.calls.worker_handle import RunnerFactory, WorkerInfo
+from actors.group.autoscaling_loop import AutoscalingLoop
+from actors.group.group_membership import GroupMembership
+from actors.group.master_status import MasterStatus
+from actors.group.start_phases import StartPhases
+from actors.group.steps_in_flight import StepsInFlight
+from actors.workers.worker_factory import WorkerFactory
+from lopa_ray.decoding.request_session import RequestSession
+from lopa_ray.errors import (
+    LopaError,
+    ProtocolError,
+    RepeatedLossError,
+    SettingsError,
+    TransferError,
+    WorkerLostError,
+    WorkerMemoryError,
+)
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.protocol.events import RequestEvent, StepEvents
+from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.protocol.step_report import StepTiming
+from lopa_ray.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger("lopa.group")
+
+MAX_REPEATS = 3
+"""How often in a row a step is run again though no worker is lost and no request is to blame."""
+
+IDLE_CHECK_S = 1.0
+"""Seconds between two checks that idle workers are alive."""
+
+
+class Master:
+    """Owns the scheduler and the workers. All state changes happen on its event loop."""
+
+    def __init__(self, name: str = "group") -> None:
+        """Its process starts before the model is known. `name`: of the group, for Ray's dashboard."""
+        self._name = name
+        self._work_arrived = asyncio.Event()
+        self._started = asyncio.Event()
+        self._workers_lock = asyncio.Lock()
+        """Held while the workers are called."""
+        self._autoscaling: AutoscalingLoop | None = None
+        self._loop: asyncio.Task[None] | None = None
+        self._in_flight = StepsInFlight()
+        self._steps = 0
+        self._step_began: float | None = None
+        self._repeats = 0
+        self._broken: LopaError | None = None
+        """Why no request is taken any more."""
+        self._unpublished: tuple[list[RequestEvent], StepTiming | None] = [], None
+        """The events of the last step, until the client is sent them."""
+        self._published: asyncio.Queue[StepEvents] = asyncio.Queue()
+        self._failed_steps = 0
+        self._out_of_memory_steps = 0
+
+    def __repr__(self) -> str:
+        return f"{self._name}/master"
+
+    async def start(
+        self,
+        spec: ModelSpec,
+        runner_factory: RunnerFactory | None = None,
+        reserved: PlacementGroup | None = None,
+    ) -> tuple[WorkerInfo, dict[str, float]]:
+        """Create the workers and wait until the group can begin; see `GroupMembership.start` and `WorkerFactory`.
+        Raises CapacityError, CheckpointError, SettingsError, WorkerLostError."""
+        phases = StartPhases()
+        self._config = spec.config
+        self._scheduler = Scheduler.from_config(spec.config)
+        factory = WorkerFactory(spec, runner_factory, reserved, self._name)
+        self._membership = GroupMembership(factory, self._work_arrived.set)
+        info = await self._membership.start(self._scheduler, phases)
+        self._loop = asyncio.create_task(self._step_loop())
+        if self._config.group.scaling is not None:
+            self._autoscaling = AutoscalingLoop(self._config.group, self._membership, self._scheduler)
+        self._started.set()
+        return info, phases.seconds
+
+    # The client
+
+    async def stream(self) -> AsyncIterator[StepEvents]:
+        """The events of all requests. A master has one client, which calls this once."""
+        while True:
+            yield await self._published.get()
+
+    async def submit(self, sessions: Mapping[int, RequestSession], losses: Mapping[int, int]) -> None:
+        """Queue requests (id → session). `losses`: `WorkerLostError.losses` of requests from a group that was lost.
+        Raises ProtocolError for a session that is finished already."""
+        for request_id, session in sessions.items():
+            self._scheduler.submit(session, request_id)
+            self._scheduler.poison.add_losses(request_id, losses.get(request_id, 0))
+        if self._broken is not None:
+            self._fail_all(self._broken)
+        self._work_arrived.set()
+
+    async def cancel(self, request_ids: list[int]) -> None:
+        """Free the requests' slots at the next step. Those that have ended are passed over."""
+        for request_id in request_ids:
+            self._scheduler.cancel(request_id)
+
+    # Operators
+
+    async def resize(self, num_workers: int) -> None:
+        """Have that many workers, while requests decode. Returns at once: fewer take effect at the next step, more once
+        their model is loaded. A group that follows its load goes on from there. Raises SettingsError for less than 1,
+        or beyond the bounds of `group.scaling`, and what broke the group."""
+        if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
+            raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
+        await self._started.wait()
+        if self._broken is not None:
+            raise self._broken
+        if self._autoscaling is not None:
+            self._autoscaling.resize(num_workers)
+        self._membership.resize(num_workers)
+
+    async def checksums(self) -> list[list[SlotChecksum]]:
+        """Per worker, per slot; waits for the start of the group. Raises ProtocolError while requests are in flight."""
+        await self._started.wait()
+        if self._scheduler.busy:
+            raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
+        async with self._workers_lock:
+            return await self._membership.pool.checksums()
+
+    async def status(self) -> MasterStatus:
+        """How the group is doing, right now, or as soon as it has started."""
+        await self._started.wait()
+        began = self._step_began
+        return MasterStatus(
+            workers=len(self._membership.pool),
+            pending_workers=len(self._membership.pending),
+            target_workers=self._membership.target,
+            max_num_seqs=self._config.model.max_num_seqs,
+            in_flight=self._scheduler.in_flight,
+            waiting=self._scheduler.waiting,
+            waiting_by_client=self._scheduler.waiting_by_client,
+            steps=self._steps,
+            stalled_s=0.0 if began is None else time.monotonic() - began,
+            broken=self._broken,
+            last_error=self._membership.pending.last_error,
+            prefix_hits=self._scheduler.prefix_index.hit_requests,
+            prefix_positions=self._scheduler.prefix_index.hit_positions,
+            failed_steps=self._failed_steps,
+            lost_workers=self._membership.pool.lost_workers,
+            out_of_memory_steps=self._out_of_memory_steps,
+            max_step_rows=self._scheduler.limit.rows,
+            dtype=self._config.model.dtype,
+        )
+
+    # The step loop
+
+    async def _step_loop(self) -> None:
+        while self._broken is None:
+            try:
+                await self._wait_for_work()
+                self._step_began = time.monotonic()
+                async with self._workers_lock:
+                    await self._step()
+                self._repeats = self._failed_steps = 0
+            except Exception as error:
+                self._failed_steps += 1
+                self._handle(error)
+            finally:
+                self._step_began = None
+
+    def _handle(self, error: Exception) -> None:
+        # The next step begins with a change of membership.
+        self._membership.pool.intact = False
+        if isinstance(error, WorkerLostError):
+            logger.warning(f"workers were lost: {error}")
+            if not len(self._membership.pool):
+                self._end(error)
+        elif isinstance(error, TransferError) or not self._scheduler.planned_ids:
+            # No request is to blame: the workers do not form a group, or all requests of the step were cancelled.
+            self._repeats += 1
+            if self._repeats > MAX_REPEATS:
+                self._end(WorkerLostError(f"the workers cannot go on together: {error}"))
+        elif isinstance(error, WorkerMemoryError) and self._scheduler.split_steps():
+            logger.warning(
+                f"a step of {len(self._scheduler.planned_ids)} requests needs too much memory; from now on a worker "
+                f"gets at most {self._scheduler.limit.rows} rows per step, and requests take turns ({error})"
+            )
+            self._out_of_memory_steps += 1
+            self._failed_steps = 0  # each of these steps is smaller than the one before
+        else:
+            culprit = self._scheduler.poison.record_error(self._scheduler.planned_ids)
+            if culprit is not None and isinstance(error, WorkerMemoryError):
+                self._scheduler.refuse_branch()
+            self._abort(culprit, error)
+
+    async def _wait_for_work(self) -> None:
+        while not self._scheduler.busy and not self._membership.change_due:
+            self._work_arrived.clear()
+            try:
+                await asyncio.wait_for(self._work_arrived.wait(), IDLE_CHECK_S)
+            except TimeoutError:
+                async with self._workers_lock:
+                    await self._membership.pool.check_alive()
+
+    async def _step(self) -> None:
+        """Send the steps that may be in flight, and process the oldest. If one fails, the next call runs them again."""
+        if not self._in_flight and self._membership.change_due:
+            await self._membership.change(self._scheduler)
+        try:
+            try:
+                self._send_steps()
+            finally:
+                self._publish()
+            await self._process_step()
+        except Exception as error:
+            self._step_began = time.monotonic()  # of what is waited for from now on
+            cause = await self._in_flight.drop(self._membership.pool, error)
+            if isinstance(cause, WorkerLostError):
+                self._record_loss(cause)
+            if cause is error:
+                raise
+            raise cause from error
+        if not self._scheduler.busy or self._membership.change_due:
+            self._publish()
+
+    def _send_steps(self) -> None:
+        """Send a step, and with overlap a second one, unless the group is about to change."""
+        pool = self._membership.pool
+        if not self._in_flight:
+            self._in_flight.send(pool, self._scheduler.plan)
+        if self._in_flight and not self._membership.change_due:
+            self._in_flight.send(pool, self._scheduler.plan_overlapped)
+
+    async def _process_step(self) -> None:
+        if not self._in_flight:
+            self._unpublished = self._scheduler.advance([]), None
+            return
+        branches = self._in_flight.branches
+        reports, step = await self._in_flight.gather(self._membership.pool)
+        began = time.perf_counter()
+        events = self._scheduler.advance(reports)
+        select_s = time.perf_counter() - began
+        self._unpublished = events, step.timing(reports, select_s)
+        self._steps += 1
+        if self._autoscaling is not None:
+            # Of all requests in flight: with overlap a step has half of them, and lasts as long as both halves.
+            seconds = step.plan_s + step.scatter_s + step.gather_s + select_s
+            self._autoscaling.meter.record_step(branches, seconds)
+
+    def _record_loss(self, error: WorkerLostError) -> None:
+        """A request whose step has lost workers again and again ends with an error."""
+        planned, with_group = self._scheduler.planned_ids, not len(self._membership.pool)
+        culprit = self._scheduler.poison.record_loss(planned, with_group=with_group)
+        reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
+        self._abort(culprit, RepeatedLossError(reason))
+
+    def _publish(self) -> None:
+        """Send the events of the last step, once the plans of the next one are on their way to the workers."""
+        (events, timing), self._unpublished = self._unpublished, ([], None)
+        if events:
+            states = {event.request_key: self._scheduler.session_state(event.request_key) for event in events}
+            going_on = {request_id: state for request_id, state in states.items() if state is not None}
+            self._published.put_nowait(StepEvents(tuple(events), timing, going_on))
+
+    def _abort(self, culprit: int | None, error: Exception) -> None:
+        if culprit is not None:
+            logger.warning(f"a request ends because its step fails when it is run alone: {error}")
+            self._scheduler.abort(culprit, error)
+
+    def _end(self, error: LopaError) -> None:
+        """The group cannot go on: every request, present and future, gets the reason."""
+        self._broken = error
+        if self._autoscaling is not None:
+            self._autoscaling.close()
+        self._membership.close()
+        self._fail_all(error)
+
+    def _fail_all(self, error: LopaError) -> None:
+        for request_id in self._scheduler.unfinished_ids:
+            losses = self._scheduler.poison.losses[request_id]
+            self._scheduler.abort(request_id, WorkerLostError(str(error), losses))
+        self._unpublished = self._scheduler.drain(), None
+        self._publish()

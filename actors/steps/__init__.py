@@ -1,0 +1,1 @@
+"""The connection on which plans and reports of steps travel."""

@@ -1,0 +1,1 @@
+"""Collective groups of workers and of shards, in which K/V travels."""

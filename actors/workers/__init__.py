@@ -1,0 +1,1 @@
+"""Branch workers as actors: placement, weights, and the actor itself."""

@@ -1,0 +1,82 @@
+"""NodeWeights: one copy of the weights per node, downloaded and read once, and shared by the node's workers.
+
+The first worker on a node reads the parameters and puts them into Ray's object store. Workers on CPU map the copy as
+their model's memory; others upload from it. The master owns the copies, so they outlive the worker that made them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectLostError
+
+from actors.calls.worker_handle import WorkerInfo
+from lopa_ray.config.execution_config import ExecutionConfig
+from lopa_ray.execution.model_files import is_on_hub
+
+STORE_SHARE = 0.75
+"""Maximum share of a node's object store that a copy may take; the rest is for other objects."""
+
+logger = logging.getLogger("lopa.weights")
+
+
+@dataclass(slots=True)
+class _NodeState:
+    chunks: list[Any] | None = None
+    """Object references of the copy; None: there is none yet."""
+    downloaded: bool = False
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a worker downloads, or makes the copy; the others wait for it."""
+
+
+class NodeWeights:
+    """The copies of one group's weights. For the master's event loop."""
+
+    def __init__(self, config: ExecutionConfig) -> None:
+        """The only actor of a group reads for itself, because a shared copy would need more memory."""
+        self.shared = config.group.max_actors > 1
+        self._random = config.model.load_format == "dummy"  # drawing them in the worker is faster than a copy
+        self._on_hub = is_on_hub(config.model)
+        self._nodes: dict[str, _NodeState] = {}
+
+    async def load(self, worker: Any) -> WorkerInfo:
+        """Have a worker's actor load its model, or its shard of it. Raises what reading raised, or ObjectLostError for
+        a copy that is gone."""
+        if self._random or not (self.shared or self._on_hub):
+            info: WorkerInfo = await worker.load_model.remote(None)
+            return info
+        node_id, needed = await worker.node_and_weight_bytes.remote()
+        node = self._nodes.setdefault(node_id, _NodeState())
+        shares = self.shared and _fits_object_store(node_id, needed)
+        async with node.busy:
+            if self._on_hub and not node.downloaded:
+                await worker.download_weights.remote()
+                node.downloaded = True
+            if shares and node.chunks is None:
+                reading = worker.read_weights.options(num_returns="streaming").remote()
+                chunks = [chunk async for chunk in reading]
+                await reading.completed()  # raises the exception of the reading worker
+                node.chunks = chunks
+            copy = node.chunks if shares else None
+        try:
+            info = await worker.load_model.remote(copy)
+        except ObjectLostError:
+            node.chunks = None
+            raise
+        return info
+
+
+def _fits_object_store(node_id: str, needed: int) -> bool:
+    store = sum(n["Resources"].get("object_store_memory", 0.0) for n in ray.nodes() if n["NodeID"] == node_id)
+    fits = bool(needed <= store * STORE_SHARE)
+    if not fits:
+        logger.warning(
+            f"each worker on node {node_id[:8]} reads the weights for itself: a copy of {needed / 2**30:.1f} GiB is "
+            f"too much for its object store of {store / 2**30:.1f} GiB; start Ray there with "
+            f"--object-store-memory {needed / STORE_SHARE:.0f} or more"
+        )
+    return fits
