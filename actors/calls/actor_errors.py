@@ -71,8 +71,8 @@ _MODEL_TOO_LARGE = (
 
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
-    """The error of a worker that was to do `what`, without Ray's wrapping. An error that is no LopaError is wrapped in
-    one: of memory, of a lost peer or object, or of a process that could not be started."""
+    """The error that a worker raised while it did `what`, without Ray's wrapping. An error that is no LopaError is
+    wrapped in one: lack of memory, a lost peer or object, or a process that could not be started."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause

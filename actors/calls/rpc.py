@@ -30,8 +30,8 @@ class RPCBatch:
         on_error: Callable[[], None] = lambda: None,
         without: Collection[WorkerHandle] = (),
     ) -> None:
-        """Wait until the calls of all workers but those of `without` are done, or for `timeout` seconds. `on_error` is
-        called after errors; it has to release the workers that wait for a failed one."""
+        """Wait until the calls of all workers that are not in `without` are done, or for `timeout` seconds. `on_error`
+        is called after errors; it has to release the workers that wait for a failed one."""
         deadline = time.monotonic() + timeout
         pending = {task for worker, tasks in self._replies.items() if worker not in without for task in tasks}
         while pending:
@@ -88,6 +88,6 @@ def _as_future(call: Any) -> asyncio.Future[Any]:
 
 
 def _retrieve(answer: asyncio.Future[Any]) -> None:
-    # A worker may be killed whose answer is not awaited any more. asyncio logs errors that nobody has read.
+    # A killed worker's call may fail after nothing awaits it any more; asyncio would log the error as never retrieved.
     if not answer.cancelled():
         answer.exception()

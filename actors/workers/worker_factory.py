@@ -46,8 +46,9 @@ class WorkerFactory:
         """A new worker without a model. Ray places it when there is room."""
         allocation = self._allocator.allocate()
         name = next(self._names)
-        # Ray's types lack the option.
-        actor: Any = ray.remote(concurrency_groups={HEALTH: 1})(BranchWorker)  # type: ignore[call-overload]
+        actor: Any = ray.remote(  # type: ignore[call-overload]  # Ray's types lack the option
+            concurrency_groups={HEALTH: 1}
+        )(BranchWorker)
         remote = actor.options(**actor_options(self.config), **allocation.options)
         try:
             worker = WorkerHandle(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -71,13 +72,13 @@ class NoulCriteria(RequestModel):
 class AnyQuestion(RequestModel):
     """A question of any type."""
 
+    @abstractmethod
     def as_question(self, name: str) -> Question:
-        """The same for the model; raises NotImplementedError for a type that is refused."""
-        raise NotImplementedError
+        """The same for the model."""
 
+    @abstractmethod
     def answer_object(self, answer: Any) -> AnswerObject:
-        """Its answer in the shape of this protocol; raises NotImplementedError as well."""
-        raise NotImplementedError
+        """Its answer in the shape of this protocol."""
 
 
 class NoulParam(AnyQuestion):
@@ -149,7 +150,7 @@ class ScoreCriteriaParam(AnyQuestion):
 
 
 class BoxParam(AnyQuestion):
-    """A place in an image, which no model here reads."""
+    """A place in an image, which no model here reads. Abstract: validation refuses each one before it is made."""
 
     type: Literal["box"]
 

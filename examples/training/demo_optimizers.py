@@ -34,7 +34,7 @@ class Optimizers:
         for optimizer in (self.muon, self.adam):
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            optimizer.step()  # type: ignore[no-untyped-call]
+            optimizer.step()  # type: ignore[no-untyped-call]  # torch's types lack it
             optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 When a step of several requests fails, one of them may be the cause. So each one makes its next step alone, and a
 request whose lone steps fail as well is ended. A scheduler applies these rules to its requests. A client applies them
-to the requests of a group whose master was lost: nobody else knows which requests that group had.
+to the requests of a group whose master was lost: only its client knows which requests that group had.
 """
 
 from __future__ import annotations
