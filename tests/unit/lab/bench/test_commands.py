@@ -33,6 +33,19 @@ def test_forward_beside_its_floor_and_a_plain_forward(tmp_path: Path) -> None:
         assert row["step ÷ plain"] == pytest.approx(row["step ms"] / row["plain ms"])
 
 
+@pytest.mark.slow
+def test_what_has_no_plain_forward_or_no_floor_leaves_the_figure_out(tmp_path: Path) -> None:
+    sizes = ("--branches", "2", "--window", "8", "--prefix", "8", "--repeats", "1")
+    for option, figure in (
+        ("implementation=native,transformers", "plain ms"),
+        ("quantization=none,w8a8", "floor ms"),
+    ):
+        name, _, values = option.partition("=")
+        record = bench_record(tmp_path, "forward", *TINY, *sizes, f"--{name}", values)
+        assert [row[figure] is None for row in record.rows] == [False, True]
+        assert all(row["step ms"] > 0 for row in record.rows)
+
+
 def test_an_earlier_record_is_set_beside(tmp_path: Path) -> None:
     command = ("forward", *TINY, "--branches", "1", "--window", "8", "--prefix", "8", "--repeats", "1")
     before = tmp_path / "before.json"
@@ -48,9 +61,10 @@ def test_an_earlier_record_is_set_beside(tmp_path: Path) -> None:
 
 def test_steps_in_this_process(tmp_path: Path) -> None:
     options = ("--workers", "0", "--branches", "1,3", "--max-new-tokens", "16", "--steps", "20")
-    record = bench_record(tmp_path, "step", *TINY, *options)
+    record = bench_record(tmp_path, "step", *TINY, *options, "--dtype", "auto")
     assert [row["branches"] for row in record.rows] == [1, 3]
     for row in record.rows:
+        assert row["dtype"] in ("float32", "bfloat16")
         assert (row["copies in"], row["waits"]) == (1, 1)
         assert row["steps"] == 20 and row["forward ms"] > 0
         assert row["step ms"] >= row["control ms"] > 0
@@ -73,6 +87,12 @@ def test_decodes_are_those_of_the_engine(tmp_path: Path) -> None:
     assert first["same tokens %"] == 100
     assert first["TPS max"] >= first["TPS"] > 0
     assert 0 <= first["solved %"] <= 100
+
+
+def test_decodes_of_random_prompts(tmp_path: Path) -> None:
+    options = ("--requests", "3", "--concurrency", "2", "--max-new-tokens", "16", "--prompt", "8")
+    (row,) = bench_record(tmp_path, "decode", *TINY, *options, "--decoder", "lopa").rows
+    assert row["solved %"] is None and row["model"] == "dream-27m, 1 layers"
 
 
 def test_every_decoder_by_default(tmp_path: Path) -> None:
@@ -138,6 +158,10 @@ def test_parts_are_measured_once_and_make_a_page(tmp_path: Path) -> None:
     again = bench(*command)
     assert "forward-cpu: measured before" in again.output
     assert BenchRecord.read(tmp_path / "records" / "forward-cpu.json") == record
+    late = bench(
+        "all", "--smallest", "--parts", "decode-cpu", "--minutes", "0", "--output", tmp_path / "late"
+    )
+    assert late.exit_code == 1 and "1 of 1 parts are missing: decode-cpu" in late.output
 
 
 @pytest.mark.parametrize("smallest", [False, True])

@@ -1,25 +1,36 @@
-"""Rows of SDAR's and LLaDA2's decoders that say the same in other words, or record an end that is not one here."""
+"""Rows of SDAR's and LLaDA2's decoders: settings that have another name or range here, and calls that are compared."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from lopa_lab.conformance.cases import Case
+from lopa_lab.conformance.cases import Case, Verdict
 from lopa_lab.conformance.recorded import recorded_settings
+from lopa_lab.conformance.replay import replay
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 
 Row = dict[str, Any]
 
 SDAR, LLADA2 = "sdar_moe/sdar_moe_generate_cases", "llada2/llada2_generate_cases"
+LLADA21 = "llada2/llada21_generate_cases"
 
 
 def as_case(row: Row) -> Case:
     return Case(Path("cases.jsonl"), 1, row["id"], row["kind"], row, row["model"], None)
+
+
+def verdict_of(row: Row) -> Verdict:
+    torch.set_num_threads(1)
+    (verdict,) = replay([as_case(row)], GOLDEN / "models", LocalEngine.from_config)
+    return verdict
 
 
 def rows(name: str) -> list[Row]:
@@ -36,9 +47,6 @@ def settings_of(name: str, kind: str, change: Row) -> BlockDiffusionSettings:
     settings = recorded_settings(as_case(row))
     assert isinstance(settings, BlockDiffusionSettings)
     return settings
-
-
-# Settings
 
 
 @pytest.mark.parametrize(
@@ -62,4 +70,31 @@ def test_filters_of_the_published_samplers(name: str, kind: str) -> None:
     assert (found.top_k, found.top_p) == (1, None)
 
 
-# Ends
+def edited_row() -> Row:
+    return min((row for row in rows(LLADA21) if len(row["edits"]) > 3), key=lambda row: row["nfe"])
+
+
+def row_with_eos_in_the_prompt() -> Row:
+    """Its calls are compared up to the end that this EOS makes there."""
+    return next(row for row in rows(LLADA2) if "returned_length" in row)
+
+
+@pytest.mark.parametrize("make_row", [edited_row, row_with_eos_in_the_prompt])
+def test_changed_calls_fills_and_edits_are_noticed(make_row: Callable[[], Row]) -> None:
+    row = make_row()
+    changes = {
+        "nfe": row["nfe"] + 1,
+        "windows": [[0, 1, 0], *row["windows"][1:]],
+        "fill_step": [row["fill_step"][0] + 1, *row["fill_step"][1:]],
+        "canvas": [row["canvas"][0] ^ 1, *row["canvas"][1:]],
+        "fill_conf": [row["fill_conf"][0] + 2e-4, *row["fill_conf"][1:]],
+    }
+    if "edits" in row:
+        (call, at, old, new), *later = row["edits"]
+        changes |= {
+            "edits": [[call, at, old ^ 1, new], *later],
+            "edit_conf": [row["edit_conf"][0] + 2e-4, *row["edit_conf"][1:]],
+            "tokens": [*row["tokens"][:-1], row["tokens"][-1] ^ 1],
+        }
+    for key, value in changes.items():
+        assert verdict_of(row | {key: value}).status == "differs", key

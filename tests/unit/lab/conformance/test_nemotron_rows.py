@@ -61,7 +61,7 @@ def test_joint_drafting_gives_the_recorded_tokens(kind: str) -> None:
         adapter = str(model / row["lora"]) if row.get("lora") else None
         ends = recorded_settings(case_of(row))
         with LocalEngine.from_pretrained(model, max_model_len=256, draft_adapter=adapter) as engine:
-            for num_branches in (1, 2, 4, 8):
+            for num_branches in (1, 4):
                 settings = SelfSpeculationSettings(
                     max_new_tokens=ends.max_new_tokens,
                     num_branches=num_branches,
@@ -82,3 +82,18 @@ def test_the_end_of_thinking_ends_the_answer(row: Row) -> None:
     assert row["tokens"][at] == end_token and end_token not in row["tokens"][:at]
     # Earlier calls of that block go on there until everything in front of the end is filled.
     assert verdict_of(cut(row, at + 1, end_token)).status == "passed"
+
+
+def test_tokens_taken_behind_the_end_are_at_most_a_block() -> None:
+    row = rows("spec", "nld_spec")[0]
+    tokens = row["tokens"]
+    at = max(at for at in range(len(tokens) - 1) if tokens[at] not in tokens[:at])
+    row["settings"]["eos_token_id"] = tokens[at]
+    calls = row["nfe"] = row["fill_step"][at]
+    row["windows"] = row["windows"][:calls]
+    row["accepted"] = row["accepted"][: sum(window[2] == "c" for window in row["windows"][1:])]
+    for key in ("tokens", "fill_step", "fill_conf"):
+        row[key] = row[key][: at + 1]
+    assert verdict_of(row).status == "passed"
+    row["accepted"][-1:] = [row["settings"]["block_length"] + 1]
+    assert verdict_of(row).status == "differs"

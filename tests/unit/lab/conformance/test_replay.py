@@ -49,62 +49,32 @@ def verdict_of(tmp_path: Path) -> Callable[[Row], Verdict]:
 # What differs is found, at the round where it differs first.
 
 
-def set_token(row: Row) -> None:
-    row["tokens"][-1] ^= 1
-
-
-def set_steps(row: Row) -> None:
-    row["steps"] += 1
-
-
-def set_fill(row: Row) -> None:
-    row["trace"][2]["f"][0][1] ^= 1
-
-
-def set_winner(row: Row) -> None:
-    recorded = row["trace"][2]
-    recorded["w"] = (recorded["w"] + 1) % len(recorded["br"])
-
-
-def set_confidence(row: Row) -> None:
-    row["trace"][2]["cf"][0] += 2e-4
-
-
-def set_nan(row: Row) -> None:
-    row["trace"][2]["cf"][0] = float("nan")
-
-
-def set_cached(row: Row) -> None:
-    row["trace"][2]["u"] += 1
-
-
-def set_branch(row: Row) -> None:
-    row["trace"][2]["br"][0] = [0, 0]
-
-
-def drop_round(row: Row) -> None:
-    del row["trace"][-1]
-
-
 @pytest.mark.parametrize(
-    ("spoil", "what", "at"),
+    ("path", "change", "what", "at"),
     [
-        (set_token, "tokens", 0),
-        (set_steps, "steps", 0),
-        (set_fill, "fills", 3),
-        (set_winner, "winner", 3),
-        (set_confidence, "confidences", 3),
-        (set_nan, "confidences", 3),
-        (set_cached, "cache round", 3),
-        (set_branch, "branches", 3),
-        (drop_round, "steps", 0),
+        ("tokens -1", lambda token: token ^ 1, "tokens", 0),
+        ("steps", lambda steps: steps + 1, "steps", 0),
+        ("trace", lambda trace: trace[:-1], "steps", 0),
+        ("trace 2 f 0 1", lambda token: token ^ 1, "fills", 3),
+        ("trace 2 q 0", lambda token: token ^ 1, "canvas", 3),
+        ("trace 2 w", lambda winner: 0 if winner else 1, "winner", 3),
+        ("trace 2 cf 0", lambda confidence: confidence + 2e-4, "confidences", 3),
+        ("trace 2 cf 0", lambda confidence: float("nan"), "confidences", 3),
+        ("trace 2 u", lambda updated: updated + 1, "cache round", 3),
+        ("trace 2 br 0", lambda branch: [0, 0], "branches", 3),
+        ("trace 2 ln 0", lambda length: length + 1, "branch lengths", 3),
+        ("trace 2 nm 0", lambda masks: masks + 1, "branch masks", 3),
     ],
 )
 def test_first_difference_is_named(
-    spoil: Callable[[Row], None], what: str, at: int, verdict_of: Callable[[Row], Verdict]
+    path: str, change: Callable[[Any], Any], what: str, at: int, verdict_of: Callable[[Row], Verdict]
 ) -> None:
-    row = shortest("lopa_cases")
-    spoil(row)
+    row: Any = shortest("lopa_cases")
+    *parents, last = (int(key) if key.lstrip("-").isdigit() else key for key in path.split())
+    changed = row
+    for key in parents:
+        changed = changed[key]
+    changed[last] = change(changed[last])
     verdict = verdict_of(row)
     assert verdict.status == "differs"
     assert (verdict.differences[0].what, verdict.differences[0].round) == (what, at)

@@ -26,6 +26,7 @@ def test_scores_of_three_questions() -> None:
     assert scores.brier == pytest.approx((2 * 0.2**2 + 2 * 0.65**2 + 2 * 0.25**2) / 3)
     assert scores.calibration_error == pytest.approx((abs(1 - 0.8) + abs(0 - 0.65) + abs(1 - 0.75)) / 3)
     assert [bin.count for bin in scores.bins] == [0, 0, 0, 0, 0, 0, 1, 1, 1, 0]
+    assert Outcome("choice", ((0.0, -1.0), (-1.0, 0.0)), 0).choices_by_order == {0, 1}
 
 
 def test_questions_of_a_bin_are_taken_together() -> None:
@@ -36,7 +37,7 @@ def test_questions_of_a_bin_are_taken_together() -> None:
     assert certain.bins[-1].count == 1 and certain.calibration_error == 0.0
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("temperature", [0.3, 2.5])
 def test_the_temperature_of_a_model_that_is_too_sure_or_too_unsure_is_found(temperature: float) -> None:
     """Right values are drawn from the softmax at that temperature."""
     draw = random.Random(1)

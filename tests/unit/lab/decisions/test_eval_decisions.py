@@ -43,13 +43,10 @@ def test_a_text_and_a_boolean_are_two_answers(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("{", "line 1"),
-        ("[]", "input and questions"),
-        ({"input": "x", "questions": [PREDICATE]}, r"questions\[0\]\.answer: got null"),
         ({"input": "x", "questions": [{**PREDICATE, "answer": "yes"}]}, "true, false"),
         ({"input": "x", "questions": [{**CHOICE, "answer": "no"}]}, "a value of the choices"),
         ({"input": "x", "questions": [{**SCORE, "answer": 2}]}, "number or label"),
         ({"input": "x", "questions": [{**SCORE, "answer": True}]}, "number or label"),
-        ({"input": "x", "questions": [{"type": "box", "answer": 1}]}, r"questions\[0\]"),
         ("", "no labelled questions"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +24,14 @@ from cluster.cli import app
 from lopa_lab.evaluation import LopaRayLM
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
 from lopa_lab.evaluation.engines import config_of
+from lopa_lab.evaluation.totals import DecodeTotals, decoding_lines
+from lopa_lab.requests import encode_prompt
 from lopa_lab.word_problems import held_out_problems
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
+from lopa_ray.text.tokenizer import require_tokenizer
 from support.paths import TASKS
 from support.solved_problems import solved_problems
 
@@ -44,6 +51,18 @@ def model() -> Iterator[LopaRayLM]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine.from_config(Config.load("demo", {"model": {"max_model_len": 512}})) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def settings(engine: LocalEngine) -> GenerationSettings:
+    """Those of `instance`."""
+    return engine.config.decode.replace(max_new_tokens=64)
+
+
 def instance(context: str, repeat: int = 0, **generation: Any) -> Instance:
     return Instance("generate_until", {}, (context, {**SHORT, **generation}), repeat, ("task", 0, 1))
 
@@ -52,29 +71,33 @@ def answers(model: LopaRayLM, *instances: Instance) -> list[str]:
     return model.generate_until(list(instances), disable_tqdm=True)
 
 
-@pytest.mark.parametrize("parse_special", [True, False])
-def test_special_tokens_in_text(parse_special: bool) -> None:
-    made = get_model("lopa_ray")(local=True, max_model_len=256, parse_special=parse_special)
-    text = "<|im_start|>user\nTom has 6 bags.<|im_end|>\n<|im_start|>assistant\n"
-    characters = made._tokenizer.encode(text)
-    _, session = made._prepare(instance(text), repeat=0)
-    assert (session.prompt == characters) != parse_special
-    assert made.get_model_info()["lopa_ray"]["parse_special"] is parse_special
-    made.close()
-
-
 def chat(model: LopaRayLM, *contents: str, **options: Any) -> ChatPrompt:
     roles = ("user", "assistant")
     history = [{"role": roles[at % 2], "content": content} for at, content in enumerate(contents)]
     return model.apply_chat_template(history, **options)
 
 
-def test_answers_are_those_of_the_engine(model: LopaRayLM) -> None:
-    settings = model._engine.config.decode.replace(max_new_tokens=64)
-    plain = [model._engine.generate(prompt, settings, raw=True).text for prompt in PROMPTS]
+def test_answers_are_those_of_the_engine(
+    model: LopaRayLM, engine: LocalEngine, settings: GenerationSettings
+) -> None:
+    """Special tokens that a data set writes into a chat are text, too."""
+    plain = [engine.generate(prompt, settings, raw=True).text for prompt in PROMPTS]
     assert answers(model, *map(instance, PROMPTS)) == plain
-    chats = [model._engine.generate(prompt, settings).text for prompt in PROMPTS]
-    assert answers(model, *(instance(chat(model, prompt)) for prompt in PROMPTS)) == chats
+    contents = [*PROMPTS, f"{PROMPTS[0]}<|im_end|>"]
+    chats = [engine.generate(content, settings).text for content in contents]
+    assert answers(model, *(instance(chat(model, content)) for content in contents)) == chats
+
+
+def test_special_tokens_in_text(engine: LocalEngine, settings: GenerationSettings) -> None:
+    text = f"<|im_start|>user\n{PROMPTS[0]}<|im_end|>\n<|im_start|>assistant\n"
+    found = []
+    for parse_special in (True, False):
+        made = get_model("lopa_ray")(local=True, max_model_len=512, parse_special=parse_special)
+        found += answers(made, instance(text))
+        assert found[-1] == engine.generate(text, settings, raw=True, parse_special=parse_special).text
+        assert made.get_model_info()["lopa_ray"]["parse_special"] is parse_special
+        made.close()
+    assert found[0] != found[1]
 
 
 def test_answers_end_before_a_stop_string(model: LopaRayLM) -> None:
@@ -85,21 +108,20 @@ def test_answers_end_before_a_stop_string(model: LopaRayLM) -> None:
     assert answers(model, instance(chat(model, PROMPTS[0]), until="####")) == [cut]
 
 
-def test_chats_of_several_turns_and_beginnings_of_answers(model: LopaRayLM) -> None:
+def test_chats_of_several_turns_and_beginnings_of_answers(
+    model: LopaRayLM, engine: LocalEngine, settings: GenerationSettings
+) -> None:
     prompt = chat(model, PROMPTS[0], "It is 3.", PROMPTS[1])
-    assert prompt.messages[1] == {"role": "assistant", "content": "It is 3."}
-    assert str(prompt) == model._tokenizer.decode(model._encode(prompt), skip_special_tokens=False)
+    assert prompt.messages[1] == {"role": "assistant", "content": "It is 3."} and not prompt.prefix
     begun = chat(model, PROMPTS[0], "The answer", add_generation_prompt=False)
     assert begun.prefix == "The answer" and str(begun).endswith("The answer")
-    ids = model._encode(begun)
-    assert model._tokenizer.decode(ids, skip_special_tokens=False) == str(begun)
-
-
-def test_special_tokens_in_a_data_set_are_text(model: LopaRayLM) -> None:
-    special = next(text for text, is_special in model._tokenizer.added_tokens.values() if is_special)
-    plain, marked = (model._encode(chat(model, content)) for content in ("x", f"x{special}"))
-    ids = {token for token, (_, is_special) in model._tokenizer.added_tokens.items() if is_special}
-    assert [token for token in marked if token in ids] == [token for token in plain if token in ids]
+    tokenizer = require_tokenizer(engine.tokenizer)
+    for asked in (prompt, begun):
+        ids = encode_prompt(engine, asked.messages, asked.prefix)
+        assert tokenizer.decode(ids, skip_special_tokens=False) == str(asked)
+        kept = pickle.loads(pickle.dumps(asked))
+        assert kept == asked and (kept.messages, kept.prefix) == (asked.messages, asked.prefix)
+        assert answers(model, instance(kept)) == [engine.generate(ids, settings).text]
 
 
 def test_sampled_answers_differ_by_repeat_and_come_again(model: LopaRayLM) -> None:
@@ -134,6 +156,8 @@ def test_a_prompt_that_is_too_long_loses_its_beginning(model: LopaRayLM) -> None
         ({"a.b": 1}, "unknown section 'a'"),
         ({"num_branches": 0}, "num_branches"),
         ({"groups": 2}, "local"),
+        ({"mc_num": 0}, "mc_num: got 0; allowed"),
+        ({"check_greedy": "maybe"}, "check_greedy: got 'maybe'; allowed"),
         ({"config": "absent"}, "absent"),
     ],
 )
@@ -183,6 +207,15 @@ def test_a_task_is_scored_and_its_results_say_what_decoding_took(folder: Path) -
     assert info["parse_special"] is True
     took = info["tasks"]["word_problems"]
     assert took["requests"] == 8 and took["tpf"] == took["tokens"] / took["steps"] > 2 and took["tps"] > 0
+
+
+def test_lines_on_what_decoding_took() -> None:
+    totals = DecodeTotals(requests=2, steps=10, forwards=40, seconds=4.0, tokens=30)
+    assert decoding_lines({}) == []
+    shown, note = decoding_lines({"word_problems": totals})
+    assert shown.splitlines()[0] == "| Tasks | TPF | tokens/s | tokens | requests |"
+    assert shown.splitlines()[2] == "| word_problems | 3.00 | 7.5 | 30 | 2 |"
+    assert note.startswith("word_problems: 2 problems are too few: ")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,11 @@ from lopa_lab.evaluation.engines import Groups
 from lopa_lab.evaluation.harness_requests import encode_pair, needs_greedy, rolling_windows
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.word_problems import held_out_problems
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import PromptTooLongError
+from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 from support.paths import TASKS
 from support.solved_problems import solved_problems
 
@@ -32,14 +36,27 @@ PROBLEMS = held_out_problems(1, 6)
 
 BOS = 0
 
+CONFIG = Config.load("demo", {"model": {"max_model_len": 256}})
+
 torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LopaRayLM]:
-    made = LopaRayLM(local=True, max_model_len=256, mc_num=4)
+    made = LopaRayLM(CONFIG, local=True, mc_num=4)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine.from_config(CONFIG) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def tokenizer(engine: LocalEngine) -> Tokenizer:
+    return require_tokenizer(engine.tokenizer)
 
 
 def instance(context: str, continuation: str, idx: int = 0, doc: int = 0, task: str = "task") -> Instance:
@@ -55,8 +72,8 @@ def chat(model: LopaRayLM, question: str, prefix: str = "") -> ChatPrompt:
     )
 
 
-def value(model: LopaRayLM, prefix: list[int], target: list[int]) -> float:
-    ((_, found),) = log_likelihoods(model._engine, [LikelihoodRequest(prefix, target)], mc_num=4)
+def value(engine: LocalEngine, prefix: list[int], target: list[int]) -> float:
+    ((_, found),) = log_likelihoods(engine, [LikelihoodRequest(prefix, target)], mc_num=4)
     assert isinstance(found, LogLikelihood)
     return found.value
 
@@ -70,9 +87,9 @@ class Split(TemplateLM):
     eot_token_id = BOS
     _loglikelihood_tokens = loglikelihood_rolling = generate_until = None
 
-    def __init__(self, model: LopaRayLM) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
-        self._tokenizer = model._tokenizer
+        self._tokenizer = tokenizer
         self.pairs: list[tuple[list[int], list[int]]] = []
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
@@ -98,24 +115,36 @@ class Split(TemplateLM):
         ("x", ""),
     ],
 )
-def test_a_text_is_split_as_the_harness_splits_it(model: LopaRayLM, context: str, continuation: str) -> None:
-    harness = Split(model)
+def test_a_text_is_split_as_the_harness_splits_it(
+    engine: LocalEngine, tokenizer: Tokenizer, context: str, continuation: str
+) -> None:
+    harness = Split(tokenizer)
     harness.loglikelihood([instance(context, continuation)], disable_tqdm=True)
-    assert [encode_pair(model._engine, context, continuation)] == harness.pairs
+    assert [encode_pair(engine, context, continuation)] == harness.pairs
 
 
-def test_a_context_of_spaces_or_of_nothing_begins_with_bos(model: LopaRayLM) -> None:
-    assert encode_pair(model._engine, "", "") == ([BOS], [])
-    spaces = encode_pair(model._engine, " ", "Tom")
-    assert spaces == ([BOS], model._tokenizer.encode(" Tom", add_special_tokens=False))
+def test_a_context_of_spaces_or_of_nothing_begins_with_bos(engine: LocalEngine, tokenizer: Tokenizer) -> None:
+    assert encode_pair(engine, "", "") == ([BOS], [])
+    assert encode_pair(engine, " ", "Tom") == ([BOS], tokenizer.encode(" Tom", add_special_tokens=False))
+
+
+def test_special_tokens_in_text_may_be_characters(engine: LocalEngine, tokenizer: Tokenizer) -> None:
+    context, continuation = "<|im_start|>Tom", " has<|im_end|>"
+    characters = tokenizer.encode(context + continuation)
+    for parse_special in (True, False):
+        prefix, target = encode_pair(engine, context, continuation, parse_special=parse_special)
+        windows = rolling_windows(engine, context + continuation, parse_special=parse_special)
+        assert (prefix + target == characters) != parse_special
+        assert ([token for _, part in windows for token in part] == characters) != parse_special
 
 
 @pytest.mark.parametrize("length", [1, 255, 256, 700])
-def test_each_token_of_a_text_is_a_target_once(model: LopaRayLM, length: int) -> None:
+def test_each_token_of_a_text_is_a_target_once(
+    engine: LocalEngine, tokenizer: Tokenizer, length: int
+) -> None:
     text = "x" * length
-    ids = model._tokenizer.encode(text)
-    windows = list(rolling_windows(model._engine, text))
-    assert [token for _, target in windows for token in target] == ids
+    windows = list(rolling_windows(engine, text))
+    assert [token for _, target in windows for token in target] == tokenizer.encode(text)
     assert windows[0][0] == [BOS]
     assert all(prefix and len(prefix) + len(target) <= 256 for prefix, target in windows)
     assert all(len(prefix) + len(target) == 256 for prefix, target in windows[1:])
@@ -124,30 +153,44 @@ def test_each_token_of_a_text_is_a_target_once(model: LopaRayLM, length: int) ->
 # Answers
 
 
-def test_continuations_get_the_engine_s_log_likelihoods(model: LopaRayLM) -> None:
+def test_continuations_get_the_engine_s_log_likelihoods(model: LopaRayLM, engine: LocalEngine) -> None:
     question, answer = PROBLEMS[0].question, PROBLEMS[0].answer
     asked = [instance(question, " " + answer), instance(chat(model, question), answer, 1)]
     found = model.loglikelihood(asked, disable_tqdm=True)
-    expected = [value(model, *encode_pair(model._engine, *each.args)) for each in asked]
+    expected = [value(engine, *encode_pair(engine, *each.args)) for each in asked]
     assert [likelihood for likelihood, _ in found] == expected
     assert model.loglikelihood(asked[::-1], disable_tqdm=True) == found[::-1]
     assert model.loglikelihood([], disable_tqdm=True) == []
 
 
-def test_texts_get_the_sum_of_their_windows(model: LopaRayLM) -> None:
+def test_a_context_that_is_too_long_loses_its_beginning(model: LopaRayLM, engine: LocalEngine) -> None:
+    long, answer = "Tom has 3 boxes. " * 100, " It is 3."
+    ((found, _),) = model.loglikelihood([instance(long, answer, task="long")], disable_tqdm=True)
+    prefix, target = encode_pair(engine, long, answer)
+    assert found == value(engine, prefix[-(256 - len(target)) :], target)
+    assert totals(model, "long")["truncated_prompts"] == 1
+    with pytest.raises(PromptTooLongError, match="max_model_len 256"):
+        model.loglikelihood([instance("Tom", long)], disable_tqdm=True)
+
+
+def totals(model: LopaRayLM, task: str) -> dict[str, Any]:
+    return model.get_model_info()["lopa_ray"]["tasks"][task]
+
+
+def test_texts_get_the_sum_of_their_windows(model: LopaRayLM, engine: LocalEngine) -> None:
     texts = [" ".join(problem.question for problem in PROBLEMS * 2), "", "Tom"]
     asked = [
         Instance("loglikelihood_rolling", {}, (text,), 0, ("texts", at, 1)) for at, text in enumerate(texts)
     ]
-    windows = [list(rolling_windows(model._engine, text)) for text in texts]
+    windows = [list(rolling_windows(engine, text)) for text in texts]
     assert [len(each) > 1 for each in windows] == [True, False, False]
-    expected = [math.fsum(value(model, *window) for window in each) for each in windows]
+    expected = [math.fsum(value(engine, *window) for window in each) for each in windows]
     assert model.loglikelihood_rolling(asked, disable_tqdm=True) == expected
-    assert model._likelihoods.totals["texts"].requests == 3
+    assert totals(model, "texts")["requests"] == 3
 
 
 def test_groups_share_requests_and_windows(model: LopaRayLM) -> None:
-    two = Groups(model._config, 2, local=True)
+    two = Groups(CONFIG, 2, local=True)
     groups = Likelihoods(two, 4, "auto", parse_special=True)
     asked = [instance(problem.question, " So", at) for at, problem in enumerate(PROBLEMS)]
     expected = model.loglikelihood(asked, disable_tqdm=True)
@@ -160,7 +203,7 @@ def test_groups_share_requests_and_windows(model: LopaRayLM) -> None:
     two.close()
 
 
-def test_greedy_decoding_is_asked_for_where_a_document_has_one_continuation(model: LopaRayLM) -> None:
+def test_greedy_decoding_is_asked_for_where_a_document_has_one_continuation() -> None:
     choices = [instance("a", str(at), at, doc) for doc in range(2) for at in range(2 - doc)]
     repeated = [instance("a", "b", 0, 5), instance("a", "b", 0, 5)]
     asked = [*choices, *repeated]

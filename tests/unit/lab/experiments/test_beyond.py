@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -21,6 +22,7 @@ from lopa_lab.experiments.run.lookaheads import (
 from lopa_lab.experiments.run.winner_rules import (
     BranchValue,
     ByValue,
+    LinearPredictor,
     RandomWinner,
     WinnerRecorder,
     expected_fills,
@@ -29,6 +31,7 @@ from lopa_lab.experiments.run.winner_rules import (
 )
 from lopa_lab.records.intervals import Estimate
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
+from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
@@ -68,6 +71,26 @@ def test_a_whole_decode_evaluates_no_more_branches_than_lopa(make_lookahead: Mak
             assert len(set(positions)) == len(positions)
 
 
+def test_forks_of_the_first_step_that_has_some() -> None:
+    """Before paths part: pairs of LoPA's best tokens, positions that lie apart, a second-best token at the end."""
+    usual = first_forks(lambda settings, random: Lookahead(settings))
+    pairs, distant, second = map(first_forks, (ForksOfForks, DistantForks, SecondTokens))
+    assert pairs == [(*usual[0], *usual[1]), (*usual[0], *usual[2]), *usual[:3]]
+    assert distant[0] == usual[0] and least_distance(distant) > least_distance(usual)
+    assert second[:-1] == usual[:4]
+    report = MODEL.report(varied(SecondTokens)[0], 0)
+    assert second[-1] == ((report.positions[-1], (report.tokens[-1] + 1) % VOCABULARY.mask_token_id),)
+
+
+def first_forks(make_lookahead: MakeLookahead) -> list[tuple[tuple[int, int], ...]]:
+    forks = ([branch.fills for branch in plan.branches if branch.fills] for plan in varied(make_lookahead))
+    return next(filter(None, forks))
+
+
+def least_distance(forks: list[tuple[tuple[int, int], ...]]) -> int:
+    return min(b - a for a, b in pairwise(sorted(position for ((position, _),) in forks)))
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -94,6 +117,16 @@ def test_the_winner_has_most_of_the_value(value: BranchValue, expected: Callable
             assert values[winner] == pytest.approx(max(values))
             compared += len(set(values)) > 1
     assert compared
+
+
+def test_a_predictor_finds_what_tells_branches_of_a_step_apart() -> None:
+    """Steps differ much, and branches a little, the other way round."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(500, 9))
+    winners = means + rng.normal(size=(500, 9))
+    decided = 5 * means[:, 0] - (winners - means)[:, 0] + 0.5 * (winners - means)[:, 3]
+    weights = LinearPredictor.fit(winners, means, decided).weights
+    assert weights == pytest.approx([-1, 0, 0, 0.5, 0, 0, 0, 0, 0], abs=0.05)
 
 
 def test_a_predictor_is_fitted_on_decodes() -> None:

@@ -14,13 +14,12 @@ from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.run.setup import FIT_SEED
 from lopa_lab.experiments.table import EXPERIMENTS, load_experiment
 from lopa_ray.errors import SettingsError
-from support.marks import also_long
 
 pytestmark = pytest.mark.slow
 
 
 OFTEN = ("branches", "verified")
-"""Experiments that `make test` runs; `make test-long` runs all that need no groups."""
+"""Nightly runs all that need no groups."""
 
 SELDOM = [name for name in EXPERIMENTS if name not in OFTEN and load_experiment(name).smallest is not None]
 
@@ -60,8 +59,10 @@ def smaller(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("smaller")
-@pytest.mark.parametrize("name", [*OFTEN, *also_long(*SELDOM)])
-def test_an_experiment_runs(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [*OFTEN, *(pytest.param(name, marks=pytest.mark.nightly) for name in SELDOM)]
+)
+def test_an_experiment_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = experiment(name, *TWO_PROBLEMS, "--output", tmp_path)
     assert done.exit_code == 0, done.output
     record = ExperimentRecord.read(tmp_path / f"{name}.json")
@@ -73,6 +74,9 @@ def test_an_experiment_runs(name: str, tmp_path: Path) -> None:
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / f"{name}.md").read_text()
     assert EXPERIMENTS[name] in page and found.text in page
+    # All points are kept: none is measured again.
+    monkeypatch.delattr(type(load_experiment(name)), "measure")
+    assert experiment(name, *TWO_PROBLEMS, "--output", tmp_path).exit_code == 0
 
 
 @pytest.mark.usefixtures("smaller")

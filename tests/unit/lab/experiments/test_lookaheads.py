@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
 
 from lopa_lab.experiments.run.lookaheads import (
     BestFork,
+    EarlyExit,
     MakeLookahead,
     RandomBranch,
     RandomPositions,
@@ -36,6 +38,26 @@ def test_with_the_usual_lookahead_it_is_lopa() -> None:
     usual = MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
     assert forks(varied(lambda settings, random: Lookahead(settings))) == forks(usual)
     assert max(len(plan.branches) for plan in usual) == 4
+
+
+def test_a_random_branch_is_the_only_one() -> None:
+    plans = varied(RandomBranch)
+    assert {len(plan.branches) for plan in plans} == {1}
+    assert {bool(plan.branches[0].fills) for plan in plans} == {True, False}, "forks and the anchor are drawn"
+    assert forks(varied(RandomBranch)) == forks(plans) != forks(varied(RandomBranch, "b"))
+
+
+def test_random_positions_are_as_many_as_usual_and_the_anchor_competes() -> None:
+    drawn = [varied(RandomPositions, seed)[1].branches for seed in "abcdef"]
+    assert {len(branches) for branches in drawn} == {4}
+    assert {branches[-1].fills for branches in drawn} == {()}
+    assert len({branches[0].fills for branches in drawn}) > 1
+
+
+def test_an_early_exit_leaves_the_anchor_alone_where_candidates_are_sure() -> None:
+    assert {len(plan.branches) for plan in varied(partial(EarlyExit, below=0.0))} == {1}
+    some = [len(plan.branches) for plan in varied(partial(EarlyExit, below=0.8))]
+    assert 1 in some[1:] and max(some) == 4
 
 
 def test_the_best_fork_is_lopas_first_until_paths_part() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from lopa_lab.experiments import ablation, open_ended, tfo, verified
+from lopa_lab.experiments import ablation, beyond, open_ended, tfo, verified
+from lopa_lab.experiments.predictor import Observed, ObservedSession
 from lopa_lab.experiments.run.experiment import ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
+from lopa_ray.decoding.result import GenerationResult
 from support.experiment_record import experiment_record, values
+from support.fake_model import VOCABULARY, FakeModel
 
 
 def outcomes(steps: list[int], tokens: int = 40, correct: int = 1) -> dict[str, Any]:
@@ -52,6 +57,8 @@ def test_bars_of_verified_lookahead() -> None:
     assert "7 of 8 bars are met" in text and "7 of 8 bars are met" in found.headline
     assert "10, 10, 10 of 10 answers" in text
     assert text.startswith("This is one small model") and "one small model" in found.headline
+    few = verified.EXPERIMENT.finding(verified_record(9, {}, {}))
+    assert "Fewer than 10 problems do not tell whether bars are met" in few.headline
 
 
 def test_answers_of_verified_lookahead_are_compared_one_by_one() -> None:
@@ -73,6 +80,58 @@ def test_lopa_among_random_orders() -> None:
     assert cells["worst of the orders"] == ["2.00 [2.00 to 2.00]", "–"]
 
 
+@pytest.mark.parametrize(("problems", "says"), [(9, False), (10, True)])
+def test_few_problems_have_no_shares_of_a_gain_and_meet_no_bar(problems: int, says: bool) -> None:
+    found = tfo_finding([6] * problems, [20] * problems, (20, 10, 5))
+    assert ("of the way from the mean to the best" in found.text) == says
+    assert ("of what LoPA gains over a single branch" in found.against_paper) == says
+    points = [
+        (point, outcomes([20 if point["variant"] == beyond.LOPA else 10] * problems))
+        for point in beyond.EXPERIMENT.points()
+    ]
+    found = beyond.EXPERIMENT.finding(experiment_record("beyond", problems, *points))
+    assert ("meet the bar in every cell" in found.headline) == says
+    assert {row[-1] for row in found.rows} == {"", "yes" if says else "–"}
+
+
+def test_answers_of_verified_lookahead_are_their_tokens_and_ends() -> None:
+    result = GenerationResult(
+        [1, 2], "a", "stop", tokens=2, steps=1, rule_steps=1, forwards=1, seconds=0.0, prompt_tokens=1
+    )
+    others = [replace(result, token_ids=[1, 3]), replace(result, finish_reason="length")]
+    assert len({verified.answer_fingerprint(each) for each in (result, *others)}) == 3
+    assert verified.answer_fingerprint(replace(result, steps=9)) == verified.answer_fingerprint(result)
+
+
+def test_observed_steps() -> None:
+    """Higher scores, more accepted tokens; a branch without masks beats all; equal branches say nothing."""
+    observed = Observed(("mean", "bottom(0.1)"))
+    observed.observe([[0.5, 0.5], [0.9]], [2, 2])
+    assert observed.steps == 0
+    observed.observe([[0.2, 0.8], [0.6, 0.6], []], [1, 2, 5])
+    assert (observed.steps, observed.best) == (1, 5)
+    assert observed.accepted == {"mean": 5, "bottom(0.1)": 5}
+    observed.observe([[0.1, 0.9], [0.4, 0.4]], [3, 1])
+    assert observed.accepted == {"mean": 5 + 3, "bottom(0.1)": 5 + 1}
+    assert observed.rank_correlation == pytest.approx({"mean": 2.0, "bottom(0.1)": 0.0})
+
+
+def test_accepted_tokens_of_the_winner_are_what_the_step_decides() -> None:
+    settings = LopaSettings(max_new_tokens=32, num_branches=4, block_size=16, ignore_eos=True)
+    model = FakeModel(seed=5, probability_exponent=0.3)
+    seen: list[list[int]] = []
+
+    class Watched(Observed):
+        def observe(self, scores: Any, accepted: Any) -> None:
+            seen.append(list(accepted))
+
+    session = ObservedSession(LopaSession([1, 2], settings, VOCABULARY), Watched(("mean",)))
+    while not session.finished:
+        plan = session.plan()
+        outcome = session.advance(model.reports(plan))
+        assert seen[-1][outcome.winner] == len(outcome.adopted) + len(outcome.filled)
+
+
 def test_what_is_left_of_the_gain() -> None:
     tpf = {
         ablation.LOPA: 8.0,
@@ -92,3 +151,9 @@ def test_texts_are_compared_by_position_and_pair() -> None:
     assert open_ended.equal_tokens([1], []) == (0, 1)
     assert open_ended.count_n_grams([1, 2, 1, 2, 3]) == (3, 4)
     assert open_ended.count_n_grams([1]) == (0, 0)
+
+
+def test_an_open_prompt_has_no_question_of_its_own() -> None:
+    story = "Mia has 6 pens. She gives 2 away."
+    assert open_ended.open_prompt(f"{story} How many are left?") == f"{story} How much is that?"
+    assert open_ended.open_prompt("How many pens are left?") is None

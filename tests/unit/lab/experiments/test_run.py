@@ -13,10 +13,11 @@ import pytest
 from lopa_lab.experiments.branches import aup
 from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.runner import weights_fingerprint
+from lopa_lab.experiments.run.runner import text_fingerprint, weights_fingerprint
 from lopa_lab.experiments.run.setup import Setup
 from lopa_lab.records.intervals import Estimate, Resamples, estimate
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
+from lopa_lab.word_problems import held_out_problems
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
 
@@ -95,7 +96,9 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert again.started == begun.started
     assert {"n": 1} in again and {"n": 2} not in again
     again.append(measured(2))
-    assert PointsLog(path, SETUP)[{"n": 2}] == measured(2)
+    with pytest.raises(ValueError):
+        again.append(MeasuredPoint(point={"n": 3}, data={"value": math.nan}))
+    assert PointsLog(path, SETUP)[{"n": 2}] == measured(2) and {"n": 3} not in PointsLog(path, SETUP)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,10 @@ def test_files_that_are_no_runs_are_refused(tmp_path: Path) -> None:
         ExperimentRecord.read(tmp_path / "none.json")
 
 
-def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
+def test_other_problems_and_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
+    problems = held_out_problems(2, 5)
+    assert text_fingerprint(problems) == text_fingerprint(held_out_problems(2, 5))
+    assert text_fingerprint(problems) not in map(text_fingerprint, (problems[:4], held_out_problems(3, 5)))
     (tmp_path / "config.json").write_text(json.dumps({"a": 1}))
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"1" * 100)

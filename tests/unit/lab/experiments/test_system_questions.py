@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from cluster.cli import app
 from lopa_lab.experiments import parallelism, sync
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord
 from lopa_lab.records.figure import svg_image
@@ -53,7 +59,8 @@ def a_sync_record() -> ExperimentRecord:
 
 
 def test_a_step_in_parts() -> None:
-    found = sync.EXPERIMENT.finding(a_sync_record())
+    of = a_sync_record()
+    found = sync.EXPERIMENT.finding(of)
     text = values(found.text)
     # Shares of 60 ms and of 100 ms; a block of each branch is staged in every step.
     assert "blocks of 8, commit-winner takes 15.0 % of a step, pre-write 1.67 % and control 16.7 %" in text
@@ -64,6 +71,9 @@ def test_a_step_in_parts() -> None:
         "difference of +12.7 points; it is 96 % with the single-phase commit, and 100 % for forwards" in text
     )
     assert "The 2 workers share 2 cores" in text
+    for apart in ({"cores": 16}, {"accelerators": ("a device",)}):
+        elsewhere = of.model_copy(update={"machine": of.machine.model_copy(update=apart)})
+        assert "share" not in sync.EXPERIMENT.finding(elsewhere).text
     rows = {tuple(row[:3]): row[3:] for row in found.rows}
     assert values(rows["32", "2", "single_phase"][2]) == "0.48", "one branch stages for all"
     assert "0.87 times as long (blocks of 8)" in values(found.against_paper)
@@ -71,6 +81,17 @@ def test_a_step_in_parts() -> None:
         "16.7 % (blocks of 8) and 16.7 % (blocks of 32) of a step, and control 16.7 % and 16.7 %."
         in values(found.headline)
     )
+
+
+def test_counts_of_workers() -> None:
+    assert list(map(sync.worker_counts, (2, 4, 6))) == [[1, 2], [1, 2, 4], [1, 2, 4, 6]]
+
+
+def test_one_worker_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = ["experiment", "parallelism", "--set", "group.num_workers=1", "--output", str(tmp_path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and "set 2 or more" in " ".join(done.output.split())
 
 
 def a_parallelism_record(gains: dict[int, float]) -> ExperimentRecord:
@@ -107,3 +128,40 @@ def test_where_arrangements_cross() -> None:
     assert "latency of one request is higher with task-parallel" in found.against_paper
     image = words_of_plot(parallelism.EXPERIMENT, of)
     assert ">tokens/s<" in image and image.count(">task-parallel<") == 1
+
+
+def test_arrangements_that_do_not_cross_once() -> None:
+    def sentence(*ratios: float) -> str:
+        figures = {2**at: np.full(9, ratio) for at, ratio in enumerate(ratios)}
+        return parallelism.crossing_sentence("Throughput", figures)
+
+    assert "with branch-parallel for every number of requests (clearly so for 1, 2 " in sentence(0.5, 0.9)
+    assert sentence(1.0, 1.0).endswith("with task-parallel for every number of requests, nowhere clearly.")
+    assert "with task-parallel up to 1 in flight" in sentence(2.0, 0.5)
+    assert "better throughput changes more than once" in sentence(2.0, 0.5, 2.0)
+
+
+class CountingEngine:
+    """Answers every session with itself, and counts the requests that it has in flight."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.in_flight = self.most = 0
+
+    def run(self, sessions: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        (session,) = sessions
+        with self.lock:
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+        yield 0, session
+        with self.lock:
+            self.in_flight -= 1
+
+
+def test_clients_have_one_request_each() -> None:
+    engines: list[Any] = [CountingEngine(), CountingEngine()]
+    sessions: list[Any] = list(range(50))
+    assert parallelism.send(engines, sessions, 3) == sessions
+    assert engines[0].most <= 2 and engines[1].most <= 1, "the third client shares the first engine"
+    with pytest.raises(ValueError, match="lost"):
+        parallelism.send(engines, [*sessions, ValueError("lost")], 2)

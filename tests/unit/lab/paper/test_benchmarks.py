@@ -1,17 +1,87 @@
-"""The paper's benchmarks in the harness: prompts, and what passes."""
+"""The paper's benchmarks in the harness: its tasks, and what this project changes in those of MBPP+."""
 
 from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("lm_eval")
 
+from datasets import Dataset, DatasetDict
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
 
-from lopa_lab.paper.cell_run import _task_manager
-from lopa_lab.paper.tasks import BENCHMARKS
+from lopa_lab.evaluation.chat_prompt import ChatPrompt
+from lopa_lab.paper.cell_run import _task_manager, evaluate
+from lopa_lab.paper.tasks import BENCHMARKS, HarnessTask
+from lopa_lab.requests import cut_at_stop
+from support.paths import DATA
 
 
 def test_all_tasks_are_in_the_harness() -> None:
     known = _task_manager().all_tasks
     tasks = [task for each in BENCHMARKS.values() for task in (each.text, each.chat) if task]
     assert not [task.name for task in tasks if task.name not in known]
+
+
+class Answer(LM):
+    """Gives every request the same answer."""
+
+    tokenizer_name = "none"
+    loglikelihood = loglikelihood_rolling = None
+
+    def __init__(self, answer: str, has_chats: bool) -> None:
+        super().__init__()
+        self.answer, self.has_chats = answer, has_chats
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        return [cut_at_stop(self.answer, request.args[1]["until"]) for request in requests]
+
+    def apply_chat_template(self, history: Any, add_generation_prompt: bool = True) -> ChatPrompt:
+        return ChatPrompt.of_history(history, add_generation_prompt)
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        return ""
+
+
+def execute(references: Sequence[str], predictions: Sequence[Sequence[str]], k: Sequence[int]) -> Any:
+    """Stands for the metric of the Hub, which runs programs in a process of their own."""
+    ((test,), ((program,),)) = references, predictions
+    try:
+        exec(f"{program}\n{test}", {})
+    except Exception:
+        return {"pass@1": 0.0}, {}
+    return {"pass@1": 1.0}, {}
+
+
+def over_row(task: HarnessTask) -> HarnessTask:
+    """The task over one problem."""
+
+    def load(**_: Any) -> DatasetDict:
+        row = json.loads((DATA / "code" / "mbpp_plus_hub.jsonl").read_text())
+        return DatasetDict(test=Dataset.from_list([row]))
+
+    nowhere = {"dataset_path": None, "dataset_name": None}
+    return HarnessTask(task.name, {**task.changes, **nowhere, "custom_dataset": load})
+
+
+@pytest.mark.parametrize(("chat", "end"), [(False, "[DONE] and more"), (True, "```\nand more")])
+@pytest.mark.parametrize(("added", "score"), [("value", 1.0), ("max(value, 0)", 0.0)])
+def test_mbpp_plus_passes_with_the_further_tests_only(
+    chat: bool, end: str, added: str, score: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second answer is right for the assertions of the row, and wrong for the further tests of EvalPlus."""
+    metric = SimpleNamespace(compute=execute)
+    monkeypatch.setitem(sys.modules, "evaluate", SimpleNamespace(load=lambda _: metric))
+    benchmark = BENCHMARKS["mbpp_plus"]
+    assert benchmark.chat is not None
+    benchmark = replace(benchmark, text=over_row(benchmark.text), chat=over_row(benchmark.chat))
+    program = f"def add_up(values):\n    return sum({added} for value in values)\n"
+    scores, name = evaluate(Answer(program + end, chat), benchmark, None)
+    assert scores[name] == score

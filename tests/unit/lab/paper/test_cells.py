@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+from typing import Any
+
 import pytest
 
 from lopa_lab.paper.cells import METRICS, TABLES, cells, published
@@ -41,6 +44,24 @@ def test_every_preset_of_the_paper_makes_a_cell() -> None:
         "paper/llada-d2f",
         "paper/llada-lopa",
     }
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "task", "changed"),
+    [
+        ("table1", "D2F-Dream d2f", "math", {"decode.decoder": "d2f", "decode.window_attention": "full"}),
+        ("table2", "D2F-DiffuCoder d2f", "mbpp_plus", {"decode.window_attention": "block_causal"}),
+        ("table4", "D2F-Dream-Instruct S14", "gsm8k", {"model.path": "Dream-org/Dream-v0-Instruct-7B"}),
+        ("table7", "D2F-Dream-7B-Base (CUDA)", "gsm8k", {"decode.decoder": "d2f", "group.num_workers": 1}),
+        ("table7", "SDAR-8B-Chat (LMDeploy)", "mbpp", {"model.path": "JetLM/SDAR-8B-Chat"}),
+        ("fig4", "D2F-Dream 3 branches", "mbpp", {"decode.num_branches": 3}),
+        ("fig4", "D2F-DiffuCoder D2F", "mbpp_plus", {"decode.window_attention": "block_causal"}),
+    ],
+)
+def test_rows_change_their_preset(table: str, row: str, task: str, changed: dict[str, Any]) -> None:
+    (cell,) = (cell for cell in cells(table) if (cell.row, cell.task) == (row, task))
+    config = cell.load()
+    assert {name: attrgetter(name)(config) for name in changed} == changed
 
 
 def test_other_tables_are_refused() -> None:

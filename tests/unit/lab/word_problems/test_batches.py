@@ -1,4 +1,4 @@
-"""Training batches: problems of a step, garbled words, and the lines of a curve that a resumed run writes again."""
+"""Training batches: problems of a step, their rows, and what each position of a row sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions about told quantities: the right label fits what is told, and every label is right now and then."""
+"""Decisions about told quantities: the right label fits what is told, and none that is held out is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems in the grammar's wordings: true, short enough, in no held-out wording, and hardly ever the same."""
+"""Problems in the grammar's wordings: true, and in no held-out wording."""
 
 from __future__ import annotations
 
