@@ -84,7 +84,8 @@ def test_decoding_imports_no_compiler() -> None:
 
 def test_help_and_the_package_itself_import_nothing_large() -> None:
     run(
-        "import sys, lopa_ray, actors\n"
+        "import sys, lopa_ray, actors, cluster.jobs\n"
+        "assert not {'torch', 'ray', 'numpy', 'pydantic'} & set(sys.modules)\n"
         "from typer.testing import CliRunner\n"
         "from cluster.cli import app\n"
         "for command in ([], ['generate'], ['serve']):\n"

@@ -31,13 +31,17 @@ def shape(image: str) -> str:
 
 
 @pytest.mark.usefixtures("site")
-def test_figures_are_drawn_from_the_kept_decodes() -> None:
+def test_figures_are_drawn_from_the_kept_decodes_and_the_tables_of_pages() -> None:
+    """From tables to the last coordinate, with the matplotlib of constraints.txt: their file changes with them."""
     pytest.importorskip("matplotlib")
     import decode_figures
+    import page_figures
 
     kept = json.loads(decode_figures.DECODES.read_text(encoding="utf-8"))
     for name, draw in decode_figures.DRAWN.items():
         assert shape(draw(kept)) == shape((decode_figures.FIGURES / name).read_text(encoding="utf-8")), name
+    for name, draw in page_figures.DRAWN.items():
+        assert draw() == (page_figures.FIGURES / name).read_text(encoding="utf-8"), name
 
 
 @pytest.mark.usefixtures("site")
