@@ -219,7 +219,11 @@ def test_lines_on_what_decoding_took() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "words"), [(["--tasks", "gms8k"], "Tasks not found: gms8k"), ([], "No tasks specified")]
+    ("tasks", "words"),
+    [
+        (["--tasks", "gms8k"], "Tasks not found: gms8k"),
+        pytest.param([], "No tasks specified", marks=pytest.mark.nightly),
+    ],
 )
 def test_wrong_tasks_are_one_line_and_start_no_group(
     tasks: list[str], words: str, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from lopa_lab.experiments import parallelism, sync
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord
+from lopa_lab.experiments.run.outcomes import StepTotals
 from lopa_lab.records.figure import svg_image
 from support.experiment_record import experiment_record, values
 
@@ -27,8 +28,10 @@ def words_of_plot(experiment: Experiment, of: ExperimentRecord) -> str:
 
 def columns(**per_step: float) -> dict[str, list[float]]:
     """Totals of problems of 10, 20 and 30 steps that are all alike."""
-    steps = (10, 20, 30)
-    return {"steps": list(steps), **{name: [value * n for n in steps] for name, value in per_step.items()}}
+    totals = StepTotals()
+    for steps in (10, 20, 30):
+        totals.add({"steps": steps, **{name: value * steps for name, value in per_step.items()}})
+    return totals.columns
 
 
 def a_sync_record() -> ExperimentRecord:

@@ -16,13 +16,13 @@ def training(seed: int, count: int) -> list[Decision]:
 def test_a_seed_gives_the_same_decisions_and_none_is_held_out() -> None:
     assert training(2, 30) == training(2, 30)
     held_out = {decision.input for decision in held_out_decisions(2, 100)}
-    assert held_out.isdisjoint(decision.input for decision in training(2, 2000))
+    assert held_out.isdisjoint(decision.input for decision in training(2, 500))
 
 
 def test_the_right_label_fits_what_is_told() -> None:
     """Checked by another reading of the texts: of who has how many of one thing, and of ages."""
     checked: Counter[str] = Counter()
-    for decision in training(3, 4000):
+    for decision in training(3, 2000):
         told = {
             name: int(number)
             for name, number in re.findall(r"(\w+) (?:has|has got|owns|is) (\d+)", decision.input)
@@ -44,4 +44,4 @@ def test_the_right_label_fits_what_is_told() -> None:
             ]
             assert decision.question.labels[decision.right] == ("yes" if holds else "no"), decision
             checked["than"] += 1
-    assert min(checked["most"], checked["than"]) > 30
+    assert min(checked["most"], checked["than"]) > 10

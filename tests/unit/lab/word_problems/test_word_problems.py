@@ -40,7 +40,7 @@ def test_a_seed_gives_the_same_problems() -> None:
 
 def test_every_calculation_is_true_and_the_last_one_is_the_answer() -> None:
     for problem in (
-        training(1, 1000) + held_out_problems(1, 200) + held_out_problems(1, 200, held_out_words=True)
+        training(1, 300) + held_out_problems(1, 100) + held_out_problems(1, 100, held_out_words=True)
     ):
         found = calculations(problem)
         assert 1 <= len(found) <= 4
@@ -53,7 +53,7 @@ def test_every_calculation_is_true_and_the_last_one_is_the_answer() -> None:
 
 
 def test_the_question_tells_every_number_that_was_not_calculated() -> None:
-    for problem in training(2, 500):
+    for problem in training(2, 300):
         told = set(re.findall(r"\d+", problem.question))
         if re.search(r"\b([Hh]alf|twice)\b", problem.question):
             told.add("2")
@@ -67,13 +67,13 @@ def test_held_out_problems_are_no_training_problems() -> None:
     questions = {problem.question for problem in held_out}
     assert len(questions) == 300
     assert all(map(is_held_out, questions))
-    assert not any(is_held_out(problem.question) for seed in range(5) for problem in training(seed, 1000))
+    assert not any(is_held_out(problem.question) for problem in training(0, 1000))
 
 
 def test_prompts_and_answers_fit_under_the_shipped_tokenizer() -> None:
     tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
     assert tokenizer is not None
-    for problem in training(4, 1000):
+    for problem in training(4, 300):
         assert len(tokenizer.encode(problem.answer)) < ANSWER
         chat = tokenizer.apply_chat_template([{"role": "user", "content": problem.question}])
         assert tokenizer.decode(chat, skip_special_tokens=False) == chat_prompt(problem.question)
