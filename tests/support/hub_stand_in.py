@@ -1,8 +1,4 @@
-"""A stand-in for the Hugging Face Hub: what huggingface_hub asks of it for downloads, over HTTP on this machine.
-
-As a process of its own: `python tests/support/hub_stand_in.py org/name=FOLDER ...` prints its URL, the HF_ENDPOINT of
-its clients, and serves until it is stopped.
-"""
+"""A stand-in for the Hugging Face Hub: what huggingface_hub asks of it for downloads, over HTTP on this machine."""
 
 from __future__ import annotations
 
@@ -31,8 +27,6 @@ class Request:
 
     method: str
     path: str
-    token: str | None
-    bytes_range: str | None
 
     @property
     def file(self) -> str | None:
@@ -71,11 +65,6 @@ class HubStandIn:
         self.log: list[Request] = []
         self.statuses: dict[str, int] = {}
         """End of a path -> status that is answered instead of it."""
-        self.cut_after: int | None = None
-        """The next download breaks off after so many bytes of its content."""
-        self.downloads_allowed = threading.Event()
-        """Downloads wait for it."""
-        self.downloads_allowed.set()
         self._server = _Server(self)
         self._thread: threading.Thread | None = None
 
@@ -88,7 +77,6 @@ class HubStandIn:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.downloads_allowed.set()
         self._stop()
 
     def repository(self, name: str, folder: Path, *, revision: str = "main") -> str:
@@ -106,12 +94,8 @@ class HubStandIn:
         return commit
 
     def downloads(self) -> Counter[str]:
-        """How often each file was sent, in whole or in part."""
+        """How often each file was sent."""
         return Counter(request.file for request in self.log if request.method == "GET" and request.file)
-
-    def asked_for(self, part: str) -> list[Request]:
-        """The requests whose path has that part."""
-        return [request for request in self.log if part in request.path]
 
     @contextlib.contextmanager
     def unreachable(self) -> Iterator[None]:
@@ -168,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         # A revision's slashes are escaped, so the path is taken apart before its escapes are.
         parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         token = self.headers.get("Authorization", "").removeprefix("Bearer ") or None
-        hub.log.append(Request(self.command, "/" + "/".join(parts), token, self.headers.get("Range")))
+        hub.log.append(Request(self.command, "/" + "/".join(parts)))
         for end, status in hub.statuses.items():
             if hub.log[-1].path.endswith(end):
                 return self._refuse(status, None, HTTPStatus(status).phrase)
@@ -224,15 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in files:
             return self._refuse(404, "EntryNotFound", "Entry not found")
         content = files[path]
-        headers = {"ETag": f'"{_etag(path, content)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
-        start, status = 0, 200
-        if wanted := self.headers.get("Range"):
-            start, status = int(wanted.removeprefix("bytes=").removesuffix("-")), 206
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        if self.command == "GET":
-            self.server.hub.downloads_allowed.wait()
-        self._send(status, content[start:], headers)
-        return None
+        return self._send(200, content, {"ETag": f'"{_etag(path, content)}"', "X-Repo-Commit": commit})
 
     def _send_json(self, value: object) -> None:
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
@@ -248,12 +224,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        hub = self.server.hub
-        if hub.cut_after is not None and "X-Repo-Commit" in headers:
-            content, hub.cut_after = content[: hub.cut_after], None
-        self.wfile.write(content)
+        if self.command == "GET":
+            self.wfile.write(content)
 
 
 def _etag(path: str, content: bytes) -> str:
@@ -273,17 +245,3 @@ def _tree_entry(path: str, content: bytes) -> dict[str, object]:
     if path.endswith(LARGE_FILES):
         entry["lfs"] = {"oid": _etag(path, content), "size": len(content), "pointerSize": 134}
     return entry
-
-
-def main(arguments: list[str]) -> None:
-    with HubStandIn() as hub:
-        for argument in arguments:
-            name, _, folder = argument.partition("=")
-            hub.repository(name, Path(folder))
-        print(hub.url, flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -44,9 +44,6 @@ CASES: dict[str, Case] = {
         ("-1.499", "-1", "0", "0.249999"),
         ("-1.5", "-1.50", "0.25", "0.250", "1"),
     ),
-    "page": Case({"type": "number", "minimum": 1}, ("1", "1.5", "100"), ("0", "0.999999", "-3")),
-    "below": Case({"type": "number", "maximum": -3}, ("-3", "-3.5", "-1000"), ("-2.9", "0", "3")),
-    "large bounds": Case({"type": "number", "minimum": 1e12}, ("1000000000000", "1000000000000.5"), ("999999999999",)),
     "safe integers": Case({"type": "integer", "maximum": 9007199254740991}, ("7", "-7"), ("9007199254740992",)),
     "draft 4 bounds": Case(
         {"$schema": DRAFT_4, "type": "number", "minimum": 0, "exclusiveMinimum": True},
@@ -65,12 +62,10 @@ CASES: dict[str, Case] = {
         ('"ab"', '"abcd"'),
         ('"a"', '"abcde"', '"AB"'),
     ),
-    "beginning": Case({"type": "string", "pattern": "^x-"}, ('"x-"', '"x-ab"'), ('"ax-"', '"x"')),
     "ending": Case({"type": "string", "pattern": "\\.json$"}, ('".json"', '"a.json"'), ('"a.json5"', '"ajson"')),
     "alternatives with anchors": Case(
         {"type": "string", "pattern": "(^a$|^b+$)"}, ('"a"', '"bb"'), ('"ab"', '"c"', '""')
     ),
-    "anything": Case({"type": "string", "pattern": "^.*$"}, ('"é x"', '""'), ('"\n"', "1")),
     "lookahead": Case(
         {"type": "string", "pattern": "^(?!con$)(?=[a-z])[a-z0-9]{2,5}$"}, ('"conx"', '"a1"'), ('"con"', '"1a"')
     ),
@@ -219,11 +214,6 @@ CASES: dict[str, Case] = {
         ('{"c":2}', '{"c":5}'),
         ("{}", '{"c":1}', '{"c":6}'),
     ),
-    "extended": Case(
-        {"type": "object", "properties": {"a": WHOLE}, "anyOf": [{"required": ["a"]}, {"properties": {"b": TEXT}}]},
-        ('{"a":1}', '{"a":1,"b":"c"}', "{}"),
-        ('{"a":"x"}', '{"b":2}'),
-    ),
     "reference with siblings": Case(
         {"$ref": "#/$defs/n", "maximum": 9, "$defs": {"n": {"type": "integer", "minimum": 3}}}, ("3", "9"), ("2", "10")
     ),
@@ -252,11 +242,6 @@ CASES: dict[str, Case] = {
         ('{"k":"a","x":1}', '{"k":"b","y":1}', '{"k":"c"}'),
         ('{"k":"a"}', '{"k":"b","x":1}'),
     ),
-    "forbidden together": Case(
-        {"type": "object", "properties": {"a": WHOLE, "b": WHOLE}, "not": {"required": ["a", "b"]}},
-        ("{}", '{"a":1}', '{"b":1}'),
-        ('{"a":1,"b":2}',),
-    ),
     "not null": Case({"not": {"type": ["null", "object"]}}, ("1", '"a"', "[]"), ("null", "{}")),
     "nested constants": Case(
         {"enum": [{"a": [1, None]}, "x", 2.5], "type": ["object", "number"]}, ('{"a": [1, null]}', "2.5"), ('"x"',)
@@ -278,117 +263,7 @@ CASES: dict[str, Case] = {
         ('{"a":1}',),
         ("{}", '{"b":1}'),
     ),
-    # Files
-    "package.json": Case(
-        {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "maxLength": 214, "pattern": "^(?:@[a-z0-9-~][a-z0-9-._~]*/)?[a-z0-9-~]+$"},
-                "private": {"anyOf": [{"type": "boolean"}, {"enum": ["false", "true"]}]},
-                "bin": {"type": ["string", "object"], "additionalProperties": TEXT},
-                "files": {"type": "array", "items": TEXT},
-                "exports": {"$ref": "#/definitions/entry"},
-                "dependencies": {"$ref": "#/definitions/dependency"},
-                "repository": {
-                    "type": ["object", "string"],
-                    "properties": {"type": TEXT, "url": TEXT},
-                },
-            },
-            "patternProperties": {"^_": {"tsType": "any"}},
-            "definitions": {
-                "dependency": {"type": "object", "additionalProperties": TEXT},
-                "entry": {
-                    "oneOf": [
-                        {"type": "null"},
-                        {"type": "string", "pattern": "^\\./"},
-                        {"type": "object", "patternProperties": {"^[^.0-9]+$": {"$ref": "#/definitions/entry"}},
-                         "additionalProperties": False},
-                    ]
-                },
-            },
-        },
-        (
-            '{"name":"@a/b","private":true,"dependencies":{"c":"^1"}}',
-            '{"bin":"x","exports":{"import":"./a","require":{"node":null}}}',
-            '{"name":"a","_x":[1]}',
-        ),
-        ('{"name":"A"}', '{"private":"yes"}', '{"exports":"a"}', '{"exports":{".":null}}', '{"files":"x"}'),
-    ),
-    "workflow": Case(
-        {
-            "$schema": "http://json-schema.org/draft-07/schema#",
-            "type": "object",
-            "required": ["on", "jobs"],
-            "additionalProperties": False,
-            "properties": {
-                "name": TEXT,
-                "on": {"oneOf": [{"$ref": "#/definitions/event"},
-                                 {"type": "array", "items": {"$ref": "#/definitions/event"}, "minItems": 1}]},
-                "jobs": {
-                    "type": "object",
-                    "patternProperties": {
-                        "^[_a-zA-Z][a-zA-Z0-9_-]*$": {
-                            "type": "object",
-                            "properties": {
-                                "runs-on": TEXT,
-                                "steps": {"type": "array", "minItems": 1, "items": {
-                                    "type": "object",
-                                    "properties": {"uses": TEXT, "run": TEXT, "timeout-minutes": NUMBER},
-                                    "dependencies": {"timeout-minutes": ["run"]},
-                                    "anyOf": [{"required": ["uses"]}, {"required": ["run"]}],
-                                }},
-                            },
-                            "required": ["runs-on"],
-                        }
-                    },
-                    "minProperties": 1,
-                    "additionalProperties": False,
-                },
-            },
-            "definitions": {"event": {"type": "string", "enum": ["push", "pull_request"]}},
-        },
-        (
-            '{"on":"push","jobs":{"a":{"runs-on":"x","steps":[{"run":"make"}]}}}',
-            '{"on":["push"],"jobs":{"b_1":{"runs-on":"x"}}}',
-        ),
-        (
-            '{"on":"tag","jobs":{"a":{"runs-on":"x"}}}',
-            '{"on":"push","jobs":{}}',
-            '{"on":"push","jobs":{"1":{"runs-on":"x"}}}',
-            '{"on":"push","jobs":{"a":{"runs-on":"x","steps":[{}]}}}',
-            '{"on":"push","jobs":{"a":{"runs-on":"x","steps":[{"uses":"y","timeout-minutes":3}]}}}',
-        ),
-    ),
-    "compose": Case(
-        {
-            "type": "object",
-            "patternProperties": {"^x-": {}},
-            "properties": {
-                "services": {
-                    "type": "object",
-                    "patternProperties": {"^[a-zA-Z0-9._-]+$": {"$ref": "#/definitions/service"}},
-                    "additionalProperties": False,
-                }
-            },
-            "additionalProperties": False,
-            "definitions": {
-                "service": {
-                    "type": "object",
-                    "properties": {
-                        "image": TEXT,
-                        "ports": {"type": "array", "uniqueItems": True,
-                                  "items": {"oneOf": [{"type": "number"}, {"type": "string"}]}},
-                        "command": {"oneOf": [TEXT, {"type": "array", "items": TEXT}]},
-                        "cpus": {"type": ["number", "string"], "minimum": 0},
-                    },
-                    "patternProperties": {"^x-": {}},
-                    "additionalProperties": False,
-                }
-            },
-        },
-        ('{"services":{"web":{"image":"a","ports":["80"],"command":["b","c"],"x-d":1}}}', '{"x-a":{"b":1}}'),
-        ('{"services":{"w b":{}}}', '{"version":"3"}', '{"services":{"web":{"ports":["1","1"]}}}'),
-    ),
+    # A file
     "tsconfig": Case(
         {
             "allOf": [

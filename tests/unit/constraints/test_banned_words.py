@@ -50,7 +50,7 @@ def check(constraint: Constraint, good: list[tuple[int, ...]], length: int) -> N
                 assert set(np.flatnonzero(bits)) - {MASK} == {answer[at] for answer in left}
 
 
-@pytest.mark.parametrize("words", [["a"], ["ab"], ["aba", "bb"], ["a b", "b"], ["ab a"], ["abab", "ba"]])
+@pytest.mark.parametrize("words", [["a"], ["aba", "bb"], ["a b", "b"], ["abab", "ba"]])
 def test_exactly_the_answers_without_the_words_are_left(words: list[str]) -> None:
     answers = itertools.product(range(1, len(TEXTS)), repeat=4)
     good = [answer for answer in answers if not spells(answer, words)]

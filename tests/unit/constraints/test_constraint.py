@@ -84,21 +84,6 @@ def spelled(tokens: list[int]) -> bytes:
     return b"".join(TEXTS[token] for token in tokens)
 
 
-# Exactness
-
-
-def good(regex: str, answer: tuple[int, ...], min_tokens: int) -> bool:
-    """A match in text, of tokens with text, then EOS alone."""
-    length = answer.index(EOS) if EOS in answer else len(answer)
-    words, rest = answer[:length], answer[length:]
-    if length < min(min_tokens, len(answer)) or set(rest) - {EOS} or not all(TEXTS[token] for token in words):
-        return False
-    try:
-        return re.fullmatch(regex, spelled(list(words)).decode()) is not None
-    except UnicodeDecodeError:
-        return False
-
-
 @settings(max_examples=100)
 @given(st.data())
 def test_a_state_that_was_filled_step_by_step_is_that_of_the_canvas(data: st.DataObject) -> None:
@@ -223,21 +208,21 @@ def decoded(wanted: GenerationSettings, model: FakeModel) -> str:
     return spelled(ids[:end]).decode()
 
 
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(any_wanted([{"guided_regex": regex} for regex in REGEXES]), MODELS)
 def test_answers_match_the_regex(wanted: GenerationSettings, model: FakeModel) -> None:
     assert wanted.guided_regex is not None
     assert re.fullmatch(wanted.guided_regex, decoded(wanted, model), re.ASCII)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(any_wanted([{"guided_json": schema, "min_tokens": 0} for schema in SCHEMAS]), MODELS)
 def test_answers_are_valid_json_under_the_schema(wanted: GenerationSettings, model: FakeModel) -> None:
     assert wanted.guided_json is not None
     jsonschema.validate(json.loads(decoded(wanted, model)), json.loads(wanted.guided_json))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(any_wanted([{"guided_choice": ["a", "ab", "a.b", "é(", "日"], "min_tokens": 0}]), MODELS)
 def test_answers_are_one_of_the_choices(wanted: GenerationSettings, model: FakeModel) -> None:
     if wanted.guided_choice is not None:
@@ -267,13 +252,9 @@ def test_without_a_pattern_plans_have_no_bitmasks() -> None:
         ({"guided_regex": "(ab?){30}", "max_new_tokens": 13}, "has 15 tokens.*is 13: raise it to 15"),
         ({"guided_regex": "a", "max_new_tokens": 9, "min_tokens": 3}, "no answer of 3 to 9 tokens"),
         ({"guided_regex": "Z"}, "no text that this model's tokens can spell"),
-        ({"guided_regex": "a(?=b)"}, "cannot be used.*look-around"),
         ({"guided_regex": r"(a)\1"}, "backreferences"),
         ({"guided_regex": r"a\bc"}, "word boundaries"),
-        ({"guided_regex": "a)|(b"}, "cannot be used"),
         ({"guided_regex": "(^a|b)"}, "anchor inside"),
-        ({"guided_regex": "^a$|b"}, "anchor inside"),
-        ({"guided_regex": r"(\Aa|b)"}, "anchor inside"),
         ({"guided_regex": r"[^\s\S]"}, "a part can match no text"),
         ({"guided_regex": "[ab]*a[ab]{11}"}, "too large: .* states"),
     ],

@@ -22,17 +22,11 @@ def message_of(path: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        *(
-            (name, "weights are read from safetensors alone")
-            for name in ("pytorch_model.bin", "consolidated.00.pth")
-        ),
-        ("model-q4.gguf", "GGUF is not read: name a folder, or a name on the Hugging Face Hub"),
-        ("M.Q4.GGUF", "GGUF is not read"),
+        ("pytorch_model.bin", "weights are read from safetensors alone, not from pytorch_model.bin"),
+        ("M.Q4.GGUF", "GGUF is not read: name a folder, or a name on the Hugging Face Hub"),
         ("adapter_model.bin", "model.lora (--lora)"),
-        ("diffusion_pytorch_model.safetensors", "is not read by that name"),
         ("model-00001-of-00002.safetensors", "add the files that belong to it"),
-        ("adapter_model.safetensors", "model.lora (--lora)"),
-        ("README.md", "add what is missing"),
+        ("optimizer.pt", "add what is missing"),
     ],
 )
 def test_files_of_another_name_or_format(checkpoint: Path, name: str, advice: str) -> None:
@@ -55,6 +49,16 @@ def test_folders_without_files(checkpoint: Path, tmp_path: Path) -> None:
     assert "got an empty folder; need config.json" in message_of(empty)
     above = checkpoint.rename(empty / "inner").parent
     assert f"got inner/; need config.json; name the folder in it, {empty / 'inner'}" in message_of(above)
+
+
+def test_places_that_are_no_folders(checkpoint: Path) -> None:
+    (checkpoint / "gone.gguf").symlink_to("nowhere")
+    for name, said in (
+        ("config.json", f"this is a file; name the folder that it is in, {checkpoint};"),
+        ("q8.gguf", "no such folder; GGUF is not read"),
+        ("gone.gguf", "this is a link to nowhere, which is gone"),
+    ):
+        assert said in message_of(checkpoint / name)
 
 
 def test_a_repository_in_the_cache_of_the_hub(checkpoint: Path, tmp_path: Path) -> None:

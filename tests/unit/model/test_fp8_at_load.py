@@ -21,15 +21,15 @@ from lopa_ray.model import native_implementation
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.config import Fp8Scales
-from lopa_ray.model.linear import Linear
 from lopa_ray.model.native_implementation import NativeImplementation, load_model
 from lopa_ray.model.quantization.weight_format import HeldWeights
+from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 from support.loaded_model import IDS, logits, same_weights
 from support.paths import MODELS
-from support.thread_tensor_parallel import ShardedRunner
+from support.thread_tensor_parallel import ShardedRunner, ShardThreads
 from support.tiny_model import ALL_MODELS, CANVAS_MODEL, filled_linear
 
 EXPERTS = "llada2-tiny-3l"
@@ -63,10 +63,6 @@ def rounding(x: Tensor) -> Tensor:
     return torch.maximum(x.float().abs() / 16, scale * 2**-10) * 1.001
 
 
-def layer_of(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    return filled_linear("fp8", weight, bias)
-
-
 def draw(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
@@ -77,7 +73,7 @@ def draw(*shape: int) -> Tensor:
 @needs_product
 @torch.inference_mode()
 def test_a_row_has_the_same_bits_whatever_is_beside_it_on_this_cpu() -> None:
-    layer, x = layer_of(draw(OUTPUTS, INPUTS)), draw(160, INPUTS).bfloat16()
+    layer, x = filled_linear("fp8", draw(OUTPUTS, INPUTS)), draw(160, INPUTS).bfloat16()
     whole, order = layer(x), torch.Generator().manual_seed(1)
     for size in (1, 15, 16, 17, 100):
         picked = torch.randperm(160, generator=order)[:size]
@@ -106,6 +102,8 @@ def test_a_checkpoint_is_converted_when_it_is_loaded(name: str, dtype: torch.dty
     for layer, weight in restored.items():
         before = plain.get_submodule(layer).weight
         assert ((weight - before).abs() <= rounding(before)).all(), layer
+    held = sum(parameter.nbytes for parameter in model.parameters())
+    assert NativeImplementation(model.config, dtype).weight_bytes() == held
     # Models of experts may route a row to others; what a format costs a dense one is measured.
     if plain.config.experts is None:
         wanted, changed = logits(plain), logits(model).float()
@@ -125,6 +123,7 @@ def test_the_demo_model_still_solves_its_problem(dtype: str) -> None:
     engine = LocalEngine.from_pretrained(
         "demo", quantization="fp8", dtype=dtype, max_num_seqs=1, max_model_len=256
     )
+    assert engine.runner.model.config.quantization == "fp8"
     problem = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
     assert engine.generate(problem, LopaSettings(num_branches=2, max_new_tokens=96)).text.endswith("35")
 
@@ -181,7 +180,30 @@ def test_a_checkpoint_in_fp8_keeps_its_layout(layout: str, tmp_path: Path) -> No
     assert checked == 8
 
 
+def test_layers_of_an_fp8_checkpoint_that_an_adapter_changes_are_converted_again(tmp_path: Path) -> None:
+    adapter = MODELS.parent / "lora" / "dream-tiny-4l-r4"
+    stored, plain = save_fp8("dream-tiny-4l", LAYOUTS["compressed_channel"], tmp_path)
+    wanted = load(plain, "none", lora=adapter)
+    for layer, weight in converted(load(stored, lora=adapter)).items():
+        before = wanted.get_submodule(layer).weight
+        assert ((weight - before).abs() <= rounding(before)).all()
+
+
 # Shards
+
+
+@pytest.mark.parametrize("expert_parallel", [True, False])
+def test_shards_have_parts_of_the_whole_weights(expert_parallel: bool) -> None:
+    """Their scales are those of whole rows."""
+    restored = converted(load(MODELS / EXPERTS))
+    config = load_config(MODELS / EXPERTS).with_quantization("fp8").with_expert_parallel(expert_parallel)
+    for group in ShardThreads(2).tp_groups:
+        implementation = NativeImplementation(config, torch.float32, "cpu", group)
+        parts = converted(implementation.build_model(implementation.read_weights(MODELS / EXPERTS)))
+        assert parts.keys() == restored.keys()
+        for layer, part in parts.items():
+            wanted = shard_parameter(f"{layer}.weight", restored[layer], config, group.rank, 2)
+            assert torch.equal(part, wanted)
 
 
 @pytest.mark.parametrize("name", ALL_MODELS)

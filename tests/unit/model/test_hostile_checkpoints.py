@@ -36,16 +36,11 @@ def refused(folder: Path, *parts: str, implementation: str = "auto") -> None:
 
 SIZES = [
     ("hidden_size", 10**9),
-    ("hidden_size", 2**63),
     ("hidden_size", -64),
     ("hidden_size", 64.0),
     ("num_hidden_layers", 10**6),
-    ("num_hidden_layers", 2**63),
-    ("num_attention_heads", 10**9),
     ("num_key_value_heads", 10**9),
-    ("intermediate_size", 2**63),
     ("vocab_size", 2**63),
-    ("max_position_embeddings", 2**63),
 ]
 
 
@@ -77,17 +72,18 @@ def test_absurd_numbers_of_experts(checkpoint: Path, changes: dict[str, Any], sa
     refused(checkpoint, "config.json", said)
 
 
-FILES = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-]
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-@pytest.mark.parametrize("name", [*FILES, "special_tokens_map.json", "additional_chat_templates/tool.jinja"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("config.json", "pipe"),
+        ("generation_config.json", "device"),
+        ("tokenizer.json", "pipe"),
+        ("tokenizer_config.json", "device"),
+        ("special_tokens_map.json", "pipe"),
+        ("chat_template.jinja", "pipe"),
+        ("additional_chat_templates/tool.jinja", "device"),
+    ],
+)
 def test_pipes_and_devices_are_not_read(tmp_path: Path, name: str, kind: str) -> None:
     folder = demo_copy(tmp_path)
     (folder / name).unlink(missing_ok=True)
@@ -120,15 +116,9 @@ def split(pattern: str) -> dict[str, Any]:
     ("part", "value", "said"),
     [
         ("normalizer", doubling(60), "more than"),
-        ("normalizer", {"type": "Replace", "pattern": {"Regex": ""}, "content": "x" * 1000}, ""),
-        ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}, ""),
-        ("normalizer", {"type": "Replace", "pattern": 1, "content": ""}, "invalid type"),
         ("normalizer", {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 20_000}, "more than"),
         ("pre_tokenizer", split("(a|aa)+$"), ""),
-        ("pre_tokenizer", split(r"(\s+)+$"), ""),
-        ("pre_tokenizer", split(r"(?:1|1,|,)*,$"), ""),
         ("pre_tokenizer", split("("), "unmatched"),
-        ("decoder", {"type": "Sequence", "decoders": doubling(60)["normalizers"]}, "more than"),
         (
             "model",
             {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["x" * 10**6, -1.0]]},
@@ -145,26 +135,23 @@ def test_rules_of_tokenizers_that_explode(
     refused(folder, "tokenizer.json: its tokenizer cannot encode short texts", said)
 
 
-def shifted(vocab: dict[str, int]) -> dict[str, int]:
-    return {token: number + 2**31 for token, number in vocab.items()}
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("name", "change"),
     [
-        shifted,
-        lambda vocab: {**vocab, "!": 2**31},
-        lambda vocab: {**vocab, "!": -1},
-        lambda vocab: {**vocab, "!": True},
-        lambda vocab: {**vocab, "new": 0},
+        ("tokenizer.json", {"!": 2**31}),
+        ("tokenizer.json", {"!": -1}),
+        ("tokenizer.json", {"!": True}),
+        ("vocab.json", {"!": 2**31}),
+        ("vocab.json", {"new": 0}),
     ],
-    ids=["shifted", "large", "negative", "no number", "twice"],
+    ids=str,
 )
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json"])
-def test_ids_of_a_vocabulary_are_unique_and_not_large(tmp_path: Path, name: str, change: Any) -> None:
+def test_ids_of_a_vocabulary_are_unique_and_not_large(
+    tmp_path: Path, name: str, change: dict[str, int]
+) -> None:
     folder = demo_copy(tmp_path)
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
-    vocab = change(model["vocab"])
+    vocab = model["vocab"] | change
     if name == "tokenizer.json":
         edit_json(folder / name, model={**model, "vocab": vocab})
     else:
@@ -200,7 +187,6 @@ def test_a_nested_rule_is_refused(tmp_path: Path) -> None:
 
 
 FIRST = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
-WORDS = {"vocab": {"a": 0, "hello": 1}, "unk_token": "<none>"}
 
 
 def begin_with(*ids: int) -> dict[str, Any]:
@@ -209,24 +195,13 @@ def begin_with(*ids: int) -> dict[str, Any]:
     return {"type": "TemplateProcessing", "single": FIRST, "pair": FIRST, "special_tokens": special}
 
 
-def of_model(**model: Any) -> dict[str, Any]:
-    return {"model": model, "added_tokens": []}
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"post_processor": begin_with()}, "cannot encode"),
         ({"post_processor": begin_with(99_999)}, "with id 99999"),
-        ({"post_processor": begin_with(2**31)}, "with id 2147483648"),
         ({"post_processor": {"type": "BertProcessing", "sep": ["a", 9999], "cls": ["b", 0]}}, "with id 9999"),
-        ({"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}}, "cannot encode"),
-        (of_model(type="WordLevel", **WORDS), "cannot encode"),
-        (
-            of_model(type="WordPiece", **WORDS, continuing_subword_prefix="##", max_input_chars_per_word=100),
-            "cannot encode",
-        ),
-        (of_model(type="Unigram", unk_id=None, vocab=[["a", -1.0], ["b", -1.0]]), "cannot encode"),
+        ({"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]}, "added_tokens": []}, ""),
     ],
 )
 def test_a_tokenizer_that_cannot_encode_is_refused(tmp_path: Path, changes: Any, said: str) -> None:

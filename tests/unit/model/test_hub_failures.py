@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.hub.failures import named_failures
 from lopa_ray.model.hub.repository import download, pin
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
@@ -58,11 +61,6 @@ def test_what_the_hub_refuses(
     refused(read, source, said, f"{hub.url}/{source.partition('@')[0]};", "no folder here", "HF_TOKEN")
 
 
-def test_a_pinned_name_needs_no_request(hub: HubStandIn) -> None:
-    assert pin(f"org/missing@{COMMIT}") == f"org/missing@{COMMIT}"
-    assert hub.log == []
-
-
 def test_gated_repositories(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories["org/model"].accepted = {"hf_accepted"}
     name = pin("org/model")
@@ -93,7 +91,35 @@ def test_no_connection(hub: HubStandIn) -> None:
         refused(pin, "org/other", "Connection refused", f"check the connection to {hub.url}")
 
 
-@pytest.mark.parametrize("status", [403, 404, 429, 503])
+def test_a_hub_that_never_answers(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = pin("org/model")
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        use_hub(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path / "home")
+        assert pin("org/model") == name
+        refused(pin, "org/other", "ReadTimeout", "check the connection")
+
+
+@pytest.mark.parametrize(
+    ("failure", "cache"),
+    [
+        (OSError("Permission denied"), "/cache"),
+        (RuntimeError("Data processing error: No space left on device"), "/cache"),  # as Xet says it
+        (RuntimeError("Could not determine home directory."), "~/cache"),
+    ],
+)
+def test_a_cache_that_cannot_be_written(
+    failure: Exception, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", cache)
+    with (
+        pytest.raises(CheckpointError, match=f"make room in the cache {cache}, or set HF_HOME"),
+        named_failures("org/model", None),
+    ):
+        raise failure
+
+
+@pytest.mark.parametrize("status", [404, 503])
 @pytest.mark.parametrize("path", ["/revision/main", "/config.json"])
 def test_other_answers(hub: HubStandIn, path: str, status: int) -> None:
     name = "org/model@main" if path == "/revision/main" else pin("org/model")

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support.hub_client import hub_environment
 from support.hub_stand_in import HubStandIn
 from support.paths import ROOT
@@ -26,34 +24,26 @@ print(json.dumps([name, str(folder), time.monotonic() - start, untouched]))
 """
 
 
-def start(environment: dict[str, str], source: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def run(environment: dict[str, str], source: str) -> tuple[Any, str]:
+    """What a process printed, and its stderr."""
+    done = subprocess.run(
         [sys.executable, "-c", DOWNLOAD, source],
         cwd=ROOT,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
+        timeout=120,
     )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[Any, str]:
-    """What it printed, and its stderr."""
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return json.loads(out), err
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home-of-processes"
-
-
-def test_variables_of_the_environment_count(hub: HubStandIn, home: Path) -> None:
+def test_variables_of_the_environment_count(hub: HubStandIn, tmp_path: Path) -> None:
+    home = tmp_path / "home-of-processes"
     hub.repositories["org/model"].readers = {"hf_reader"}
     commit = hub.repositories["org/model"].revisions["main"]
     with_bars = hub_environment(hub.url, home, HF_TOKEN="hf_reader", HF_HUB_DISABLE_PROGRESS_BARS="0")
-    (name, folder, _, untouched), err = finish(start(with_bars, "org/model"))
+    (name, folder, _, untouched), err = run(with_bars, "org/model")
     assert name == f"org/model@{commit}"
     assert folder == str(home / "hub" / "models--org--model" / "snapshots" / commit)
     assert untouched
@@ -61,7 +51,7 @@ def test_variables_of_the_environment_count(hub: HubStandIn, home: Path) -> None
     hub.log.clear()
     offline = hub_environment(hub.url, home, HF_HUB_OFFLINE="1")
     for source in (name, "org/model"):
-        (again, same, seconds, _), err = finish(start(offline, source))
+        (again, same, seconds, _), err = run(offline, source)
         assert (again, same, err) == (name, folder, "")
         # Attempts to connect that are repeated would take 20.
         assert seconds < 5

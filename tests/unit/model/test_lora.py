@@ -103,16 +103,10 @@ def test_merging_is_done_in_fp32(adapter: Path) -> None:
     [
         ("use_dora", True),
         ("bias", "all"),
-        ("bias", "lora_only"),
         ("modules_to_save", ["lm_head"]),
-        ("fan_in_fan_out", True),
-        ("lora_bias", True),
         ("layers_to_transform", [0]),
-        ("layers_pattern", "layers"),
-        ("layer_replication", [[0, 2]]),
         ("peft_type", "LOHA"),
         ("init_lora_weights", "pissa"),
-        ("trainable_token_indices", [1]),
         ("a_setting_of_the_future", {"on": 1}),
     ],
 )
@@ -121,21 +115,16 @@ def test_unsupported_settings_are_refused_by_name(adapter: Path, key: str, value
     refused(adapter, "adapter_config.json", f"{key} = {value!r}")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("lora_alpha", 0), ("lora_alpha", None), ("lora_alpha", "8"), ("rank_pattern", 3)]
-)
+@pytest.mark.parametrize(("key", "value"), [("lora_alpha", 0), ("lora_alpha", "8"), ("rank_pattern", 3)])
 def test_bad_numbers_are_refused(adapter: Path, key: str, value: object) -> None:
     configure(adapter, **{key: value})
     refused(adapter, "adapter_config.json", key)
 
 
 @pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern"])
-@pytest.mark.parametrize("pattern", [r"(([a-z]|\w|.)+)+[a-z][0-9](?=[a-z])"])
-def test_a_pattern_has_a_limit_of_time(
-    adapter: Path, monkeypatch: pytest.MonkeyPatch, key: str, pattern: str
-) -> None:
+def test_a_pattern_has_a_limit_of_time(adapter: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setattr(lora, "MATCH_S", 0.3)
-    configure(adapter, **{key: {pattern: 1}})
+    configure(adapter, **{key: {r"(([a-z]|\w|.)+)+[a-z][0-9](?=[a-z])": 1}})
     refused(adapter, "adapter_config.json", f"{key} patterns that take too long")
 
 

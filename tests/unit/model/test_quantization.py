@@ -15,20 +15,18 @@ from torch import Tensor
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.int8 import exact_matmul
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
-from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.linear import Linear
 from lopa_ray.model.native_implementation import load_model
 from lopa_ray.model.quantization.int8_format import quantize_rows
 from lopa_ray.model.transformer import Transformer
+from support.loaded_model import logits, same_weights
 from support.paths import MODELS
 from support.tiny_model import DENSE_MODELS, filled_linear, load_tiny_model, random_model
 
 FORMATS = ("w8", "w8a8")
-IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 
 
 def layer(weight: Tensor, bias: Tensor | None = None, *, int8_activations: bool = True) -> Linear:
@@ -37,14 +35,6 @@ def layer(weight: Tensor, bias: Tensor | None = None, *, int8_activations: bool 
 
 def load(path: Path, quantization: str = "none", dtype: torch.dtype = torch.float32) -> Transformer:
     return load_model(path, dtype=dtype, device="cpu", quantization=quantization)
-
-
-def logits(model: Transformer) -> Tensor:
-    return BranchRunner(model, max_num_seqs=1, max_model_len=16).logits(IDS)
-
-
-def state(model: Transformer) -> dict[str, Tensor]:
-    return {name: parameter.data for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("spread", [1e-30, 1e-3, 1.0, 1e4])
@@ -124,16 +114,20 @@ def test_a_checkpoint_is_quantised_when_it_is_loaded(
     assert 0 < (changed - wanted).norm() / wanted.norm() < 0.05 + 4 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("quantization", FORMATS)
+@pytest.mark.parametrize(
+    ("quantization", "other", "dtype"), [("w8", "w8a8", torch.float32), ("w8a8", "w8", torch.bfloat16)]
+)
 @pytest.mark.parametrize("name", DENSE_MODELS)
-def test_what_is_saved_in_int8_loads_back(name: str, quantization: str, tmp_path: Path) -> None:
-    model = load(MODELS / name, quantization)
-    save_model(model, tmp_path, dtype=torch.float32)
-    again = load(tmp_path)
+def test_what_is_saved_in_int8_loads_back(
+    name: str, quantization: str, other: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = load(MODELS / name, quantization, dtype)
+    save_model(model, tmp_path, dtype=dtype)
+    again = load(tmp_path, dtype=dtype)
     assert again.config == model.config
-    assert state(again).keys() == state(model).keys()
-    assert all(torch.equal(state(again)[key], value) for key, value in state(model).items())
+    assert same_weights(again, model)
     assert torch.equal(logits(again), logits(model))
+    assert torch.equal(logits(load(tmp_path, other, dtype)), logits(load(MODELS / name, other, dtype)))
     raw = json.loads((tmp_path / "config.json").read_text())
     assert raw["quantization_config"] == {"quant_method": "lopa_ray_int8", "format": quantization}
     published, saved = (load_file(folder / "model.safetensors") for folder in (MODELS / name, tmp_path))
@@ -142,7 +136,10 @@ def test_what_is_saved_in_int8_loads_back(name: str, quantization: str, tmp_path
     assert len(scaled) == 7 * model.config.num_layers
     for key in scaled:
         assert saved[f"{key}_scale"].shape == published[key].shape[:1]
-    assert {tensor.dtype for key, tensor in saved.items() if key not in scaled} == {torch.float32}
+    others = saved.keys() - scaled
+    assert {key: saved[key].dtype for key in others} == {
+        key: torch.float32 if key.endswith("_scale") else dtype for key in others
+    }
 
 
 def test_an_adapter_is_merged_before_weights_are_quantised_and_never_after(tmp_path: Path) -> None:
@@ -159,13 +156,10 @@ def test_an_adapter_is_merged_before_weights_are_quantised_and_never_after(tmp_p
         load_model(tmp_path / "int8", dtype=torch.float32, device="cpu", lora=adapter)
 
 
-def test_other_formats_and_broken_files_are_refused(tmp_path: Path) -> None:
+def test_broken_files_are_refused(tmp_path: Path) -> None:
     save_model(load(MODELS / DENSE_MODELS[0], "w8a8"), tmp_path, dtype=torch.float32)
     config, file = tmp_path / "config.json", tmp_path / "model.safetensors"
     raw, tensors = json.loads(config.read_text()), load_file(file)
-    config.write_text(json.dumps(raw | {"quantization_config": {"quant_method": "gptq", "bits": 4}}))
-    with pytest.raises(CheckpointError, match=r"quantization_config.*gptq.*lopa_ray_int8"):
-        load_config(tmp_path)
     config.write_text(json.dumps(raw | {"quantization_config": None}))
     with pytest.raises(CheckpointError, match=r"weight_scale .*not part of"):
         load(tmp_path)
@@ -194,5 +188,6 @@ def test_random_weights_are_the_same_before_they_are_quantised() -> None:
 @pytest.mark.parametrize("quantization", FORMATS)
 def test_the_demo_model_still_solves_its_problem(quantization: str) -> None:
     engine = LocalEngine.from_pretrained("demo", quantization=quantization, max_num_seqs=1, max_model_len=256)
+    assert engine.runner.model.config.quantization == quantization
     problem = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
     assert engine.generate(problem, LopaSettings(num_branches=2, max_new_tokens=96)).text.endswith("35")

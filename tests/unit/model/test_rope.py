@@ -58,19 +58,16 @@ def test_the_default_type_is_read(file: Path, implementation: Any, key: str) -> 
 
 
 @pytest.mark.parametrize(
-    "parameters",
+    ("key", "parameters"),
     [
-        {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0},
-        {"rope_type": "default", "rope_theta": 10000.0, "factor": 4.0},
-        {"type": "linear", "factor": 2.0},
-        {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}},
-        {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
-        {"rope_type": ["default"]},
-        [1],
+        ("rope_scaling", {"type": "linear", "factor": 2.0}),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": 10000.0, "factor": 4.0}),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}),
+        ("rope_scaling", {"rope_type": ["default"]}),
+        ("rope_parameters", [1]),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_what_is_not_computed_is_refused_by_name(
     file: Path, implementation: Any, key: str, parameters: Any

@@ -88,10 +88,7 @@ def test_llada2_ends_at_padding(implementation: str, absent: Any, tmp_path: Path
     ("of_config", "of_generation", "ends"),
     [
         (9, ..., (9,)),
-        ([9, 8], ..., (9, 8)),
         ([9, 8], [8, 7], (9, 8, 7)),
-        (9, [8, 9], (9, 8)),
-        (9, 8, (9, 8)),
         (None, [8, 7], (8, 7)),
         (..., 8, (8,)),
     ],

@@ -75,6 +75,14 @@ def test_logits_agree(folder: Path) -> None:
     torch.testing.assert_close(keys, values, atol=1e-5, rtol=0)
 
 
+def test_half_precision() -> None:
+    native, other = both(MODELS / "dream-tiny-4l", dtype="bfloat16")
+    assert {p.dtype for p in other.model.parameters()} == {torch.bfloat16}
+    assert not any(p.requires_grad for p in other.model.parameters()) and not other.model.training
+    expected, got = (runner.logits(IDS) for runner in (native, other))
+    torch.testing.assert_close(got, expected, atol=0.5, rtol=0)
+
+
 def test_without_yarn_the_class_takes_none_of_its_own(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(MODELS / TINY_MODELS["nemotron"], tmp_path / "model"))
     edit_json(folder / "config.json", rope_parameters={"rope_type": "default", "rope_theta": 10000.0})

@@ -16,6 +16,7 @@ from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text import tokenizer_limits
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
+from lopa_ray.text_input import BYTE_ORDER_MARK
 from support.paths import ROOT
 from support.tokenizer_folders import SPECIAL, THINK, opened, user, write_qwen2, write_whole
 
@@ -48,6 +49,8 @@ def test_published_files_load_and_their_code_does_not_run(
     chat = user("it's 12 <|mask|>")
     expected = opened(tmp_path).apply_chat_template(chat)
     written = add_remote_code(tmp_path, class_name)
+    for file in (*tmp_path.glob("*.json"), *tmp_path.glob("*.txt")):
+        file.write_bytes(BYTE_ORDER_MARK + file.read_bytes())
     tokenizer = opened(tmp_path)
     assert tokenizer.apply_chat_template(chat) == expected
     assert tokenizer.added_tokens[first + 3] == ("<|mask|>", True)
@@ -86,27 +89,18 @@ def test_a_list_of_words_is_a_layout(tmp_path: Path) -> None:
     assert not tokenizer.byte_level and not tokenizer.has_chat_template
 
 
-def test_layouts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    write_qwen2(
-        tmp_path, tokenizer_class="LlamaTokenizer"
-    )  # whose files are others: it would know three words
-    with pytest.raises(CheckpointError, match=r"tokenizer\.model: no such file"):
-        Tokenizer.from_pretrained(tmp_path)
-    write_qwen2(tmp_path, tokenizer_class="CTRLTokenizer")  # in Python
-    with pytest.raises(
-        CheckpointError, match=r"vocab\.json and merges\.txt: CTRLTokenizer .*tokenizer\.json"
-    ):
-        Tokenizer.from_pretrained(tmp_path)
-    write_qwen2(tmp_path, tokenizer_class="UnknownTokenizer")
-    with pytest.raises(
-        CheckpointError, match=r"vocab\.json and merges\.txt: cannot be read.*tokenizer\.json"
-    ):
-        Tokenizer.from_pretrained(tmp_path)
-    (tmp_path / "vocab.json").unlink()
-    (tmp_path / "merges.txt").unlink()
-    (tmp_path / "tokenizer.model").write_bytes(b"x")
-    with pytest.raises(CheckpointError, match=r"tokenizer\.model: cannot be read.*tokenizer\.json"):
-        Tokenizer.from_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("class_name", "said"),
+    [
+        ("LlamaTokenizer", r"tokenizer\.model: no such file"),  # it would know three words
+        ("CTRLTokenizer", r"vocab\.json and merges\.txt: CTRLTokenizer .*tokenizer\.json"),  # in Python
+        ("UnknownTokenizer", r"vocab\.json and merges\.txt: cannot be read.*tokenizer\.json"),
+    ],
+)
+def test_layouts_that_cannot_be_read_are_refused(tmp_path: Path, class_name: str, said: str) -> None:
+    write_qwen2(tmp_path, tokenizer_class=class_name)
+    with pytest.raises(CheckpointError, match=said):
+        opened(tmp_path)
 
 
 def test_a_whole_file_is_read_as_it_is(tmp_path: Path) -> None:
@@ -149,32 +143,33 @@ def test_a_missing_tokenizer_matters_only_for_text(tmp_path: Path) -> None:
         require_tokenizer(None)
 
 
-def test_broken_files_are_named(tmp_path: Path) -> None:
+def test_wrong_settings_are_named(tmp_path: Path) -> None:
     first = write_qwen2(tmp_path)
-    for template, kind in ((7, "int"), ({"default": 7}, "dict")):
-        write_qwen2(tmp_path, chat_template=template)
-        with pytest.raises(CheckpointError, match=rf"chat_template of type {kind}"):
-            Tokenizer.from_pretrained(tmp_path)
-    write_qwen2(tmp_path, chat_template=[{"name": "default"}])
-    with pytest.raises(CheckpointError, match="cannot be read as a tokenizer"):
-        Tokenizer.from_pretrained(tmp_path)
-    wrong: list[Any] = [[1], {"x": {}}, {str(first): {}}, {str(first): "x"}]
-    for listed in wrong:
-        write_qwen2(tmp_path, added_tokens_decoder=listed)
-        with pytest.raises(CheckpointError, match=r"tokenizer_config\.json.*added tokens"):
-            Tokenizer.from_pretrained(tmp_path)
-    write_qwen2(tmp_path, added_tokens_decoder={str(first + 5): {"content": "<|mask|>", "special": True}})
-    with pytest.raises(CheckpointError, match=rf"id {first + 5}.*gives it {first}"):
-        Tokenizer.from_pretrained(tmp_path)
+    elsewhere = {str(first + 5): {"content": "<|mask|>", "special": True}}
+    for settings, said in (
+        ({"chat_template": {"default": 7}}, "chat_template of type dict"),
+        ({"chat_template": [{"name": "default"}]}, "cannot be read as a tokenizer"),
+        ({"added_tokens_decoder": [1]}, r"tokenizer_config\.json.*added tokens"),
+        ({"added_tokens_decoder": {"x": {}}}, r"tokenizer_config\.json.*added tokens"),
+        ({"added_tokens_decoder": {str(first): {}}}, r"tokenizer_config\.json.*added tokens"),
+        ({"added_tokens_decoder": elsewhere}, rf"id {first + 5}.*gives it {first}"),
+    ):
+        write_qwen2(tmp_path, **settings)
+        with pytest.raises(CheckpointError, match=said):
+            opened(tmp_path)
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    write_qwen2(tmp_path)
     (tmp_path / "merges.txt").write_text("a b c")
     with pytest.raises(CheckpointError, match=r"vocab\.json and merges\.txt: cannot be read as a tokenizer"):
-        Tokenizer.from_pretrained(tmp_path)
+        opened(tmp_path)
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(CheckpointError, match=r"merges\.txt: no such file.*vocab\.json and merges\.txt"):
-        Tokenizer.from_pretrained(tmp_path)
+        opened(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot be read"):
-        Tokenizer.from_pretrained(tmp_path)
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize(

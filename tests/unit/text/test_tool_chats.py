@@ -27,7 +27,7 @@ TOOLS = [
         "type": "function",
         "function": {
             "name": "add",
-            "description": "The <sum> of two numbers, é.",
+            "description": "The <sum> of two numbers, é, <|im_end|>",
             "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
         },
     }
@@ -177,6 +177,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def test_a_template_without_tools_gets_them_as_text(plain: Tokenizer, tmp_path: Path) -> None:
     assert not plain.chat_template(TOOLS).knows_tools
+    turns = ["<|im_start|>", "<|im_end|>"] * 4
+    ids = plain.apply_chat_template(CHAT, tools=TOOLS)
+    assert special_tokens(plain, ids) == [*turns, "<|im_start|>"]
     text = written(plain, CHAT, tools=TOOLS)
     system, user, assistant, results, rest = text.split("<|im_end|>\n")
     assert system.startswith("<|im_start|>system\nbe brief\n\n# Tools")
@@ -231,9 +234,7 @@ def test_calls_are_written_as_the_template_writes_them(tokenizer: Tokenizer) -> 
     "change",
     [
         {"tool_calls": ["x"]},
-        {"tool_calls": [{}]},
         {"tool_calls": [{"function": {"name": "f"}}]},
-        {"tool_calls": [{"function": {"name": 1, "arguments": {}}}]},
         {"tool_calls": 1},
         {"reasoning_content": ["x"]},
         {"name": 1},
