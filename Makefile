@@ -82,7 +82,7 @@ coverage: dev
 	@$(BIN)/python -m pytest -q $(FAST) --cov --cov-report=term --cov-report=xml:build/coverage.xml $(PYTEST_ARGS)
 
 test-long: dev
-	@$(BIN)/python -m pytest -m 'slow or long' --timeout 7200 -v $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m 'slow or nightly' --timeout 7200 -v $(PYTEST_ARGS)
 	@$(BIN)/python -m pytest -m 'hypothesis and not slow' --hypothesis-profile=new --timeout 7200 -q tests/unit $(PYTEST_ARGS)
 
 $(VENV)/.docs: $(VENV)/.installed

@@ -39,13 +39,13 @@ PACKAGES = {
 """Package → its own tests."""
 PER_PACKAGE, SEED = 24, 0
 
-REST = "not fast and not slow and not long and not clients"
+REST = "not fast and not slow and not nightly and not clients"
 PHASES = {
     "fast": (180, "fast", "{own}"),
     "own": (180, REST, "{own}"),
     "recorded": (180, REST, "tests/unit/lab/conformance"),
-    "unit": (1800, "not slow and not long", "tests/unit --ignore={own}"),
-    "other": (3600, "not slow and not long and not clients", "tests --ignore=tests/unit"),
+    "unit": (1800, "not slow and not nightly", "tests/unit --ignore={own}"),
+    "other": (3600, "not slow and not nightly and not clients", "tests --ignore=tests/unit"),
 }
 """Name → limit in seconds of the processor, marks and paths of tests. They may be idle for twice that time. Neither a
 pause nor load is to look like a fault."""

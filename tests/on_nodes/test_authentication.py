@@ -75,7 +75,7 @@ def environment_at(home: Path) -> dict[str, str]:
     return {**inherited, "HOME": str(home)}
 
 
-@pytest.fixture(scope="module", params=[pytest.param("token", marks=pytest.mark.long), "no token"])
+@pytest.fixture(scope="module", params=[pytest.param("token", marks=pytest.mark.nightly), "no token"])
 def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("machine")
     environment = environment_at(folder / "home")
@@ -88,7 +88,7 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield Machine(head, environment, TOKEN_MODE if request.param == "token" else {})
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(4 * TIMEOUT_S)
 def test_a_job_a_deployment_and_lopa_generate(machine: Machine, tmp_path: Path) -> None:
     """All at once, since most of the time they wait for Ray to start processes."""
@@ -121,7 +121,7 @@ def serve_file(folder: Path, port: int) -> Path:
 
 
 @pytest.mark.timeout(3 * TIMEOUT_S)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_lopa_serve(machine: Machine, tmp_path: Path) -> None:
     # The deployment of the test before has the same name.
     end(

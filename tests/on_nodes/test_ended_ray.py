@@ -59,7 +59,7 @@ def processes_titled(session: int, title: str) -> list[psutil.Process]:
     return [process for process in processes_in_session(session) if command_line(process).startswith(title)]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_driver_of_a_job(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(
@@ -69,7 +69,7 @@ def test_the_driver_of_a_job(tmp_path: Path) -> None:
     check_that_it_ends_with_ray([*command, "--workers", "1"], "groups at work", tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_server(tmp_path: Path) -> None:
     command = ["cluster.cli", "serve", "--port", str(free_port()), "--workers", "1"]
     check_that_it_ends_with_ray(command, "Serving ", tmp_path)

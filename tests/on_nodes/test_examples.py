@@ -19,15 +19,15 @@ EXAMPLES = ROOT / "examples"
         ("decide.py", ["yes with probability", "forwards in 2 steps"]),
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
         # Those that start a Ray of their own take long.
-        pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.long),
-        pytest.param("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.long),
+        pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.nightly),
+        pytest.param("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.nightly),
         pytest.param(
-            "batch_with_ray_data.py", ["#### 35", "#### 31", "not decoded: "], marks=pytest.mark.long
+            "batch_with_ray_data.py", ["#### 35", "#### 31", "not decoded: "], marks=pytest.mark.nightly
         ),
         pytest.param(
             "scale_while_decoding.py",
             ["3 workers", "2 workers", "answers as before: yes"],
-            marks=pytest.mark.long,
+            marks=pytest.mark.nightly,
         ),
     ],
 )

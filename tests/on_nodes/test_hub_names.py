@@ -10,16 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lopa_ray.config.model_settings import DEMO_MODEL
-from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from programs.hub_nodes import PROMPTS
 from support.hub_client import hub_environment
 from support.hub_stand_in import HubStandIn
 from support.paths import GOLDEN, MODELS, PROGRAMS
-from support.server_process import START_TIMEOUT_S, is_ready, start_server
 from support.tiny_model import SETTINGS
-from support.waiting import wait_until
 
 MODEL, OTHER, ADAPTER = (
     MODELS / "dream-tiny-4l",
@@ -28,7 +24,7 @@ MODEL, OTHER, ADAPTER = (
 )
 WEIGHTS = "model.safetensors"
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 def test_each_node_downloads_once_and_later_workers_load_the_same(tmp_path: Path) -> None:
@@ -63,39 +59,3 @@ def test_each_node_downloads_once_and_later_workers_load_the_same(tmp_path: Path
     with LocalEngine.from_pretrained(MODEL, lora=str(ADAPTER), max_model_len=256) as engine:
         expected = [result.token_ids for result in engine.generate(PROMPTS, SETTINGS["two_phase"])]
     assert printed["tokens"] == [expected, expected]
-
-
-def test_servers_and_jobs_take_names(tmp_path: Path) -> None:
-    prompt = "Mia has 4 bags with 6 shells in each. How many shells does Mia have?"
-    with LocalEngine.from_config(Config.load("demo")) as engine:
-        expected = engine.generate(prompt)
-    with HubStandIn() as hub:
-        commit = hub.repository("org/demo", DEMO_MODEL)
-        environment = hub_environment(hub.url, tmp_path / "home")
-        server = start_server(tmp_path, "--model", "org/demo", environment=environment)
-        try:
-            wait_until(lambda: is_ready(server), START_TIMEOUT_S, "the server to start")
-            client = server.openai()
-            assert [model.id for model in client.models.list()] == ["org/demo"]
-            assert client.models.retrieve("org/demo").id == "org/demo"
-            chat = client.chat.completions.create(
-                model="org/demo", messages=[{"role": "user", "content": prompt}]
-            )
-            assert chat.choices[0].message.content == expected.text
-        finally:
-            server.kill()
-        prompts, results = tmp_path / "prompts.jsonl", tmp_path / "results.jsonl"
-        prompts.write_text(json.dumps({"prompt": prompt}) + "\n")
-        command = [sys.executable, "-m", "cluster.jobs", "--model", "org/demo", "--workers", "2"]
-        job = subprocess.run(
-            [*command, "--input", str(prompts), "--output", str(results)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert job.returncode == 0, job.stderr
-        assert hub.downloads()["model.safetensors"] == 1
-    assert json.loads(results.read_text())["text"] == expected.text
-    spec = json.loads(Path(f"{results}.job.json").read_text())["spec"]
-    assert spec["model"]["path"] == f"org/demo@{commit}"

@@ -13,7 +13,7 @@ ROUNDS = 6
 """Nine requests each."""
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_workers_that_the_memory_monitor_ends(capsys: pytest.CaptureFixture) -> None:
     printed = run_program("low_memory.py", str(ROUNDS), timeout_s=900)

@@ -73,7 +73,7 @@ def driver(cluster: RayHead) -> psutil.Process:
 
 
 @pytest.mark.timeout(4 * JOB_TIMEOUT_S)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
     cluster: RayHead, prompts: Path, tmp_path: Path
 ) -> None:
@@ -134,7 +134,7 @@ def check(output: Path) -> None:
             assert row["token_ids"] == local.generate([1 + number % 90, 5]).token_ids
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_example_submits_a_job(cluster: RayHead, tmp_path: Path) -> None:
     options = ["--address", cluster.dashboard, "--folder", str(tmp_path), "--python", sys.executable]
     job = ["--workers=1", "--set=group.num_cpus=0.5"]

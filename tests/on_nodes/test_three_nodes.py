@@ -14,7 +14,7 @@ ROUNDS = {"workers": 6, "master": 6}
 """Nodes lost; nine requests each."""
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_group_over_three_nodes() -> None:
     printed = run_program("three_nodes.py")
     assert (printed["PACK"]["nodes"], printed["PACK"]["tokens"]) == (1, "equal")
@@ -23,7 +23,7 @@ def test_a_group_over_three_nodes() -> None:
     assert printed["lost"] == {"nodes": 3, "requests": 6, "workers_left": 2, "pause_s": ANY}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("actor", ROUNDS)
 def test_nodes_are_lost_again_and_again(actor: str, capsys: pytest.CaptureFixture) -> None:
@@ -38,11 +38,3 @@ def test_nodes_are_lost_again_and_again(actor: str, capsys: pytest.CaptureFixtur
             f"\nnode with {actor}: {len(losses)} nodes, {requests} requests, pause "
             f"{statistics.median(pauses):.2f} s (median), {max(pauses):.2f} s (worst)"
         )
-
-
-@pytest.mark.long
-def test_all_shards_of_a_worker_are_on_one_node() -> None:
-    workers = run_program("shard_nodes.py")
-    assert [len(nodes) for nodes in workers] == [2, 2, 2]
-    assert all(len(set(nodes)) == 1 for nodes in workers)
-    assert len({nodes[0] for nodes in workers}) == 3

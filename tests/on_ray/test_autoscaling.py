@@ -13,7 +13,7 @@ from support.waiting import wait_until
 SCALING = {"max_workers": 3, "target": 2.0}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_it_grows_while_it_decodes_and_shrinks_when_it_is_idle(reference: ReferenceResults) -> None:
     with RayEngine.from_config(tiny_config(group={"num_workers": 1, "scaling": SCALING})) as engine:
         group = GroupUnderTest(engine, reference)

@@ -15,7 +15,6 @@ from actors.transfer.kv_transfer import TRANSFERS
 from support.group_under_test import (
     NUM_WORKERS,
     GroupUnderTest,
-    ReferenceResults,
     group_with_faults,
     reference_of,
 )
@@ -29,41 +28,8 @@ KILL, STOP = signal.SIGKILL, signal.SIGSTOP
 
 STEP_TIMEOUT_S = 3.0
 
-EVENTS = {
-    **{f"killed: {point}": (point, 1, KILL) for point in ("step", "source", "receiver", "forward", "answer")},
-    **{f"killed: {point}": (point, 1, KILL) for point in ("load", "import_slots", "export_slots", "join")},
-    "killed: two at once": ("forward", 2, KILL),
-    "killed: all but one, receivers": ("receiver", NUM_WORKERS - 1, KILL),
-    "stopped: forward": ("forward", 1, STOP),
-    "stopped: source": ("source", 1, STOP),
-    "stopped: join": ("join", 1, STOP),
-}
 
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", EVENTS)
-def test_at_random_steps(
-    name: str, tmp_path: Path, reference: ReferenceResults, capsys: pytest.CaptureFixture
-) -> None:
-    point, workers, sig = EVENTS[name]
-    rng = random.Random(name)
-    timeout_s = STEP_TIMEOUT_S if sig == STOP else 60.0
-    with group_with_faults(tmp_path, reference, step_timeout_s=timeout_s) as (group, faults):
-
-        def inject() -> None:
-            faults.inject(point, workers, sig)
-            if point in ("load", "import_slots", "export_slots", "join"):
-                faults.inject("forward")
-
-        for _ in range(ROUNDS):
-            group.wait_for_workers(NUM_WORKERS)
-            group.run_batch(6, inject, after=rng.randrange(1, 60))
-            group.run_until(lambda: not faults.pending)
-        group.wait_for_workers(NUM_WORKERS)
-        report(capsys, name, group, list(faults.triggered().values()))
-
-
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("sig", "transfer", "folder"),
     [

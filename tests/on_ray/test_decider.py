@@ -11,7 +11,7 @@ import ray.data
 import torch
 
 from cluster.jobs import LopaDecider
-from lopa_ray import ChoiceQuestion, Config, LocalEngine, PredicateQuestion, ScoreQuestion, SettingsError
+from lopa_ray import ChoiceQuestion, Config, LocalEngine, PredicateQuestion, ScoreQuestion
 
 QUESTIONS = [
     {"type": "predicate", "name": "more", "instructions": "Does Mia have more?"},
@@ -58,36 +58,7 @@ def test_rows_get_columns(engine: LocalEngine, decider: LopaDecider) -> None:
     assert chats[0]["more"] == table.to_pylist()[0]["more"]
 
 
-def test_a_row_that_cannot_be_answered_says_why(decider: LopaDecider) -> None:
-    whole, masked, empty = decider(pyarrow.table({"input": [INPUTS[0], "<|mask|>", None]})).to_pylist()
-    assert whole["error"] is None
-    for row, words in ((masked, "input: got text with the mask token"), (empty, "input")):
-        assert words in row.pop("error")
-        assert {row[name] for name in ADDED[:-1]} == {None}
-
-
-@pytest.mark.parametrize(
-    ("questions", "words"),
-    [
-        ([{"type": "predicate", "instructions": "?"}], "names"),
-        ([QUESTIONS[0], QUESTIONS[0]], "names"),
-        ([{"type": "choice", "name": "a", "instructions": "?", "choices": []}], "choices"),
-        ([], "questions"),
-    ],
-)
-def test_wrong_questions_are_refused_first(questions: Any, words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
-        LopaDecider(questions, config="no such preset")
-
-
-def test_wrong_columns_are_refused(decider: LopaDecider) -> None:
-    with pytest.raises(SettingsError, match="input_column"):
-        decider({"text": INPUTS})
-    with pytest.raises(SettingsError, match="'who'"):
-        decider({"input": INPUTS, "who": INPUTS})
-
-
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_dataset(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.data.DataContext.get_current(), "enable_progress_bars", False)
     constructor = {"questions": QUESTIONS, "overrides": OVERRIDES}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -75,21 +74,6 @@ def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
         engine.status()
 
 
-@pytest.mark.long
-def test_an_engine_says_how_long_each_phase_of_its_start_took(reference: ReferenceResults) -> None:
-    began = time.monotonic()
-    with RayEngine.from_config(tiny_config(group=ONE_WORKER)) as engine:
-        took = time.monotonic() - began
-        first = engine.start_phases
-        assert list(first) == ["checkpoint", "master", "workers", "model", "join"]
-        assert all(seconds > 0 for seconds in first.values())
-        assert sum(first.values()) == pytest.approx(took, abs=0.5)
-        (master,) = actor_pids("Master")
-        send_signal(master, signal.SIGKILL)
-        assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
-        assert list(engine.start_phases) == ["master", "workers", "model", "join"]
-
-
 @pytest.mark.slow
 def test_a_stream_ends_with_what_generate_returns_and_may_be_left(reference: ReferenceResults) -> None:
     settings = SETTINGS["two_phase"]
@@ -102,7 +86,7 @@ def test_a_stream_ends_with_what_generate_returns_and_may_be_left(reference: Ref
         assert not any(chunk.result for chunk in chunks) and len(chunks) == last.step - 1
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_starts_another(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:
@@ -147,7 +131,7 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
     pids = run_program("unclosed_engine.py")
     assert pids

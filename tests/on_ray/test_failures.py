@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
-import ray
 
 from actors.engine import RayEngine
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.base import OnStep
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import (
-    CapacityError,
     CheckpointError,
-    ClusterError,
     WorkerLostError,
 )
 from lopa_ray.protocol.events import RequestFailure
@@ -29,18 +25,6 @@ from support.waiting import wait_until
 
 def wait_until_no_actors() -> None:
     wait_until(lambda: not actor_pids("BranchWorker") + actor_pids("Master"), 20, "the actors to end")
-
-
-@pytest.mark.slow
-def test_engines_share_ray_and_a_closed_one_says_so() -> None:
-    one = tiny_config(group={"num_workers": 1})
-    with RayEngine.from_config(one) as first, RayEngine.from_config(one) as second:
-        expected = second.generate(PROMPTS[0], SETTINGS["d2f"]).token_ids
-        first.close()
-        with pytest.raises(ClusterError, match="closed"):
-            first.generate(PROMPTS[0], SETTINGS["d2f"])
-        assert second.generate(PROMPTS[0], SETTINGS["d2f"]).token_ids == expected
-    wait_until_no_actors()
 
 
 @pytest.mark.slow
@@ -89,15 +73,3 @@ def test_wrong_checkpoint_leaves_nothing_running(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
         RayEngine.from_config(Config.parse({"model": {"path": str(tmp_path)}, "group": {"num_cpus": 0.5}}))
     wait_until_no_actors()
-
-
-def test_group_that_cannot_be_placed_says_what_the_cluster_has() -> None:
-    began = time.monotonic()
-    with pytest.raises(CapacityError, match=r"99 workers of 1 CPU each do not fit: .* with 8 CPU"):
-        RayEngine.from_config(tiny_config(group={"num_workers": 99, "num_cpus": 1.0}))
-    assert time.monotonic() - began < 15
-    wait_until_no_actors()
-
-
-def test_ray_outlives_an_engine_that_did_not_start_it() -> None:
-    assert ray.is_initialized()

@@ -70,7 +70,7 @@ def test_workers_whose_device_fails_are_replaced_and_the_request_that_caused_it_
     assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_step_that_lacks_memory_is_split_and_not_tried_whole_again(reference: ReferenceResults) -> None:
     config = tiny_config(group={"num_workers": 1}, model={"max_num_seqs": 4})
     with RayEngine.from_config(config, runner_factory=small_memory_runner) as engine:
@@ -97,7 +97,7 @@ def test_a_session_that_is_finished_already_is_refused_and_the_engine_goes_on(
     assert comparable(engine.generate(prompt, settings)) == reference[0, "two_phase"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_request_that_hangs_every_worker_ends_when_it_has_done_so_to_three_groups() -> None:
     slow = tiny_config(group={"step_timeout_s": 1.0})
     with RayEngine.from_config(slow, runner_factory=faulty_runner) as engine:

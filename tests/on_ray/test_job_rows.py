@@ -51,7 +51,7 @@ def comparable(row: Any) -> Any:
     return json.loads(json.dumps(row), object_hook=kept)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_group_answers_as_one_process_does() -> None:
     config = Config.load(
         "demo", {"group": {"num_workers": 2, "num_cpus": 0.5}, "decode": {"max_new_tokens": 16}}

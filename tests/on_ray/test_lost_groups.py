@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
@@ -116,7 +115,7 @@ def test_requests_go_on_on_another_group(engine: RayEngine, reference_steps: Ref
     assert engine.status().workers == 2
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_master_that_hangs_is_killed_and_its_requests_go_on(
     engine: RayEngine, reference_steps: ReferenceSteps
 ) -> None:
@@ -133,7 +132,7 @@ def test_a_master_that_hangs_is_killed_and_its_requests_go_on(
     assert engine.status().workers == 2
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
     """Steps that are handed on already are not decided again, so they cannot come out otherwise."""
     sessions = [engine.create_session(prompt, BY_LOAD) for prompt in PROMPTS]
@@ -174,7 +173,7 @@ def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_req
         assert "no other group could take over" in str(error) and "start_timeout_s" in str(error)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_first_that_takes_over_is_lost_as_well(tmp_path: Path, reference: ReferenceResults) -> None:
     """As when Ray puts it on a node that is gone, and does not know yet."""
     with group_with_faults(tmp_path, reference) as (group, faults):
@@ -188,7 +187,7 @@ def test_the_first_that_takes_over_is_lost_as_well(tmp_path: Path, reference: Re
         group.wait_for_workers(NUM_WORKERS)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_asyncio_program_sees_a_pause_and_the_rest(
     reference_steps: ReferenceSteps, tmp_path: Path
 ) -> None:
@@ -231,28 +230,3 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(
             engine.close()
 
     asyncio.run(main())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("class_name", ["Master", "BranchWorker"])
-def test_at_random_steps(
-    class_name: str, reference_steps: ReferenceSteps, capsys: pytest.CaptureFixture
-) -> None:
-    rng = random.Random(f"long {class_name}")
-    pauses: list[float] = []
-    number = 0
-    config = tiny_config(model=reference_steps.model, group={"num_workers": 3})
-    with RayEngine.from_config(config) as engine:
-        while number < 60 or len(pauses) < 10:
-            requests = random_requests(rng, 6)
-            number += len(requests)
-            steps, new_pauses = decode(engine, requests, {rng.randrange(5, 100): class_name})
-            pauses += new_pauses
-            assert steps == [reference_steps[request] for request in requests]
-            first, *others = engine.checksums()
-            assert others == [first] * len(others)
-    with capsys.disabled():
-        print(
-            f"\nkilled: {class_name}: {len(pauses)} groups lost, {number} requests, pause "
-            f"{statistics.median(pauses):.2f} s (median), {max(pauses):.2f} s (worst)"
-        )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,9 +25,6 @@ ALONE = {"num_workers": 1}
 
 STARTS_WITHIN_S = 100.0
 """Below it a worker that hangs until then would fail the start, and above it one that is replaced does not."""
-
-KILLS = 6
-"""Fewer than a start may have, if none of the workers lives until it is ready."""
 
 
 @pytest.fixture
@@ -106,29 +101,6 @@ def test_lost_as_soon_as_its_process_is_there(
         under_test = GroupUnderTest(engine, reference)
         under_test.run_batch(3)
         send_signal(signalled[0], signal.SIGCONT)
-        under_test.wait_for_workers(2)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("group", [TWO, TWO_OF_TWO_SHARDS], ids=str)
-def test_killed_again_and_again_from_the_start_on(group: dict[str, int], reference: ReferenceResults) -> None:
-    rng = random.Random(str(group))
-    passed_over = set(actor_pids("BranchWorker"))
-
-    def kill_some() -> None:
-        """Each at any moment of its start, or while it decodes."""
-        for _ in range(KILLS):
-            pid = next_worker(passed_over)
-            time.sleep(rng.uniform(0.0, 6.0))
-            send_signal(pid, signal.SIGKILL)
-            passed_over.add(pid)
-
-    killer = threading.Thread(target=kill_some)
-    killer.start()
-    with RayEngine.from_config(tiny_config(group=group)) as engine:
-        under_test = GroupUnderTest(engine, reference)
-        under_test.run_until(lambda: not killer.is_alive())
-        killer.join()
         under_test.wait_for_workers(2)
 
 

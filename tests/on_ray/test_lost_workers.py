@@ -68,7 +68,7 @@ def test_killed_while_another_joins(
     group.run_until(lambda: not faults.pending)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjection]) -> None:
     group, _ = group_and_faults
     group.wait_for_workers(NUM_WORKERS)
@@ -83,7 +83,7 @@ def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjectio
     assert group.engine.status().last_error is None
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("transfer", sorted(TRANSFERS.keys() - {tiny_config().transfer}))
 def test_killed_with_another_transfer(transfer: str, tmp_path: Path, reference: ReferenceResults) -> None:
     with group_with_faults(tmp_path, reference, transfer=transfer) as (group, faults):
@@ -93,7 +93,7 @@ def test_killed_with_another_transfer(transfer: str, tmp_path: Path, reference: 
         group.wait_for_workers(NUM_WORKERS)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("point", ["source", *also_long("forward")])
 def test_hung(tmp_path: Path, reference: ReferenceResults, point: str) -> None:
     with group_with_faults(tmp_path, reference, step_timeout_s=4.0) as (group, faults):

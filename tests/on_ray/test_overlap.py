@@ -20,7 +20,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", GROUPS)
 def test_tokens_do_not_depend_on_overlap(name: str, tmp_path: Path, reference: ReferenceResults) -> None:
     assert not tiny_config().overlap  # of the reference
@@ -30,7 +30,7 @@ def test_tokens_do_not_depend_on_overlap(name: str, tmp_path: Path, reference: R
         group.wait_for_workers(GROUPS[name]["num_workers"])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("point", ["step", "source", "forward", "answer"])
 def test_nor_on_losses_with_two_steps_in_flight(
     point: str, tmp_path: Path, reference: ReferenceResults
@@ -41,11 +41,3 @@ def test_nor_on_losses_with_two_steps_in_flight(
             group.run_batch(6, lambda: faults.inject(point, 1, signal.SIGKILL), after=draw.randrange(1, 60))
             group.run_until(lambda: not faults.pending)
             group.wait_for_workers(NUM_WORKERS)
-
-
-@pytest.mark.long
-def test_nor_on_changes_of_the_size(tmp_path: Path, reference: ReferenceResults) -> None:
-    with group_with_faults(tmp_path, reference, overlap_schedule=True) as (group, _):
-        for size in (1, 4, NUM_WORKERS):
-            group.run_batch(6, lambda size=size: group.engine.resize(size))
-            group.wait_for_workers(size)

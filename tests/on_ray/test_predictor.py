@@ -42,7 +42,7 @@ def results(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in RESULT_TYPES.keys() - TIMES}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_dataset(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.data.DataContext.get_current(), "enable_progress_bars", False)
     rows = [
@@ -109,7 +109,7 @@ def test_what_is_refused(predictor: LopaPredictor) -> None:
             predictor(batch)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_group_of_several_workers(engine: LocalEngine) -> None:
     group = LopaPredictor("demo", {**OVERRIDES, "group": {"num_workers": 2, "num_cpus": 0.5}})
     (row,) = group({"prompt": [PROBLEMS[0]]}).to_pylist()

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import ray
 
-import actors.group.pending_workers
 from actors.async_engine import AsyncRayEngine
-from actors.calls.worker_handle import WorkerHandle
 from actors.engine import RayEngine
-from actors.group.pending_workers import PendingWorkers
-from lopa_ray.config.group_settings import GroupSettings
-from lopa_ray.errors import SettingsError, WorkerLostError
+from lopa_ray.errors import SettingsError
 from support.group_under_test import TIMEOUT_S, GroupUnderTest, ReferenceResults
 from support.processes import actor_pids, send_signal
 from support.tiny_model import tiny_config
@@ -35,7 +29,7 @@ def test_one_to_three_to_one_while_decoding(reference: ReferenceResults) -> None
             engine.resize(0)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(reference: ReferenceResults) -> None:
     with RayEngine.from_config(tiny_config(group={"num_workers": 1, "num_cpus": 3.0})) as engine:
         group = GroupUnderTest(engine, reference)
@@ -49,7 +43,7 @@ def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(reference:
         wait_until(lambda: ray.available_resources()["CPU"] == free, TIMEOUT_S, "the CPUs to be free")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(reference: ReferenceResults) -> None:
     # The CPUs of an earlier test's workers are free before their processes have ended.
     wait_until(lambda: not actor_pids("BranchWorker"), TIMEOUT_S, "the workers of earlier tests to end")
@@ -76,7 +70,7 @@ def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(reference
         group.run_until(is_replaced)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_resize_of_the_asynchronous_engine(reference: ReferenceResults) -> None:
     async def main() -> None:
         engine = await AsyncRayEngine.start(tiny_config(group={"num_workers": 1}))
@@ -88,58 +82,3 @@ def test_resize_of_the_asynchronous_engine(reference: ReferenceResults) -> None:
             engine.close()
 
     asyncio.run(main())
-
-
-class FailingActor:
-    """An actor that dies when it loads its model, until a file exists."""
-
-    def __init__(self, fixed: Path) -> None:
-        self._fixed = fixed
-
-    def ping(self) -> None:
-        """Returns when the actor has started."""
-
-    prepare = ping
-
-    def load_model(self) -> None:
-        if not self._fixed.exists():
-            ray.actor.exit_actor()
-
-
-@pytest.mark.long
-def test_pending_workers_that_fail_are_tried_again_but_not_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actors.group.pending_workers, "MAX_FAILURES", 3)
-    monkeypatch.setattr(actors.group.pending_workers, "FIRST_PAUSE_S", 0.01)
-    fixed = tmp_path / "fixed"
-    started = []
-
-    def start() -> WorkerHandle:
-        started.append(WorkerHandle((ray.remote(FailingActor).options(num_cpus=0).remote(fixed),)))
-        return started[-1]
-
-    async def load_model(worker: WorkerHandle) -> None:
-        await asyncio.gather(*worker.call("load_model"))
-
-    async def main() -> None:
-        awake = asyncio.Event()
-        factory = SimpleNamespace(create=start, kill=WorkerHandle.kill, load_model=load_model)
-        pending = PendingWorkers(factory, GroupSettings(), awake.set)
-        pending.set_target(1)
-        await awake.wait()
-        assert pending.ready and pending.take_ready() == []
-        assert len(started) == 3 and isinstance(pending.last_error, WorkerLostError)
-        pending.set_target(1)
-        assert len(pending) == 0
-        fixed.touch()
-        awake.clear()
-        pending.reset_failures()
-        pending.set_target(1)
-        await awake.wait()
-        assert pending.take_ready() == [started[-1]]
-        pending.record_joined()
-        assert pending.last_error is None
-
-    asyncio.run(main())
-    started[-1].kill()

@@ -10,7 +10,6 @@ import pytest
 
 from actors.engine import RayEngine
 from actors.transfer.kv_transfer import TRANSFERS
-from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
@@ -38,10 +37,6 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         if name != tiny_config().transfer
     },
 }
-
-
-ALONE = ("two_phase", "verified")
-"""Settings of which requests are alone in `make test`; `make test-long` has all of them alone."""
 
 
 class LocalResults:
@@ -100,13 +95,6 @@ def test_same_tokens_in_flight_together(engine: RayEngine, local: LocalResults, 
     assert_caches_agree(engine)
 
 
-@pytest.mark.parametrize("name", [*ALONE, *also_long(*(name for name in SETTINGS if name not in ALONE))])
-def test_same_tokens_alone(engine: RayEngine, local: LocalResults, name: str) -> None:
-    result = engine.generate(PROMPTS[2], SETTINGS[name], trace=True)
-    assert with_trace(result) == with_trace(local(PROMPTS[2], name))
-    assert_caches_agree(engine)
-
-
 def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local: LocalResults) -> None:
     settings, before = SETTINGS["block_diffusion"], engine.status()
     for prompt in (PROMPTS[2], [*PROMPTS[2][:30], 3]):
@@ -115,17 +103,6 @@ def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local:
     assert now.prefix_hits - before.prefix_hits >= stored
     assert now.prefix_positions - before.prefix_positions >= 24 * stored
     assert stored or now.prefix_hits == 0
-
-
-def test_abandoned_request_frees_its_slot(engine: RayEngine, local: LocalResults) -> None:
-    slots = engine.config.model.max_num_seqs
-    sessions = [engine.create_session(PROMPTS[0], LopaSettings(max_new_tokens=200)) for _ in range(2 * slots)]
-    events = engine.events(sessions)
-    next(events)
-    events.close()
-    for prompt in PROMPTS:
-        assert engine.generate(prompt, SETTINGS["d2f"]).token_ids == local(prompt, "d2f").token_ids
-    assert_caches_agree(engine)
 
 
 def test_checksums_are_refused_while_busy(engine: RayEngine) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +12,8 @@ import pytest
 import ray
 from ray.util import placement_group_table
 
-from actors.engine import RayEngine
 from actors.transfer.kv_transfer import TRANSFERS
 from actors.workers.placement import BundleAllocator, remove_own_groups
-from lopa_ray.errors import SettingsError
 from support.fault_injection import FaultInjection
 from support.group_under_test import (
     TIMEOUT_S,
@@ -29,7 +24,6 @@ from support.group_under_test import (
     reference_of,
 )
 from support.marks import also_long
-from support.paths import GOLDEN
 from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
@@ -145,7 +139,7 @@ def test_places_of_a_killed_master_are_given_back() -> None:
         )
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_workers_with_shards_come_and_go(group_and_faults: tuple[GroupUnderTest, FaultInjection]) -> None:
     group, _ = group_and_faults
     for size in (1, 3, 2):
@@ -154,7 +148,7 @@ def test_workers_with_shards_come_and_go(group_and_faults: tuple[GroupUnderTest,
         group.wait_for_workers(size)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("point", ["forward", "source", "receiver"])
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_a_shard_hangs(point: str, transfer: str, tmp_path: Path, reference: ReferenceResults) -> None:
@@ -164,51 +158,3 @@ def test_a_shard_hangs(point: str, transfer: str, tmp_path: Path, reference: Ref
         group.run_until(lambda: not faults.pending)
         group.wait_for_workers(2)
         assert all(group.pause_s(moment) < 4.0 + 3.0 for moment in faults.triggered().values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("point", ["forward", "source", "receiver"])
-def test_a_shard_is_killed_where_kv_travel_by_object_store(
-    point: str, tmp_path: Path, reference: ReferenceResults
-) -> None:
-    with shards_with_faults(tmp_path, reference, transfer="object_store", **TWO_SHARDS) as (group, faults):
-        group.run_batch(6, lambda: faults.inject(point))
-        group.run_until(lambda: not faults.pending)
-        group.wait_for_workers(2)
-        assert all(group.pause_s(moment) < 10.0 for moment in faults.triggered().values())
-
-
-def test_more_shards_than_heads_are_refused_before_ray_is_started() -> None:
-    with pytest.raises(SettingsError, match=r"got 4 for a model with 4 heads, 2 KV heads"):
-        RayEngine.from_config(tiny_config(group={"num_workers": 1, "tensor_parallel_size": 4}))
-
-
-FILES = ("lopa_cases", "lora_cases", "d2f_llada_cases", "dream_generate_cases", "llada_generate_cases")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "name",
-    [
-        *FILES,
-        "sdar/sdar_generate_cases",
-        "sdar_moe/sdar_moe_generate_cases",
-        "llada2/llada2_generate_cases",
-        "llada2/llada21_generate_cases",
-        "mbd/mbd_llada2_cases",
-        "mbd/mbd_llada21_cases",
-        "mbd/mbd_sdar_cases",
-        "dmax/dmax_generate_cases",
-        "nemotron/nemotron_generate_cases",
-        "nemotron/nemotron_spec_cases",
-    ],
-)
-def test_all_recorded_cases(name: str) -> None:
-    """As a user would ask for it."""
-    command = [sys.executable, "-m", "cluster.cli", "conformance", str(GOLDEN / f"{name}.jsonl")]
-    options = ["--workers", "2", "--tensor-parallel-size", "2", "--models", str(GOLDEN / "models"), "--json"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=30 * TIMEOUT_S)
-    verdicts = [json.loads(line) for line in done.stdout.splitlines()]
-    assert verdicts, done.stderr
-    wrong = [verdict for verdict in verdicts if verdict["status"] not in ("passed", "not supported")]
-    assert wrong == []

@@ -50,7 +50,7 @@ def _in_object_store(address: int) -> bool:
     raise AssertionError("memory that is not mapped")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mappings")
 def test_workers_map_one_copy_and_so_do_their_replacements(
     tmp_path: Path, reference: ReferenceResults

@@ -72,7 +72,7 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     assert len(losses) == 2 and not queue.abandoned
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_openai_line_whose_group_was_lost_before_it_began_is_decoded_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, losses: list[str]
 ) -> None:
@@ -95,7 +95,7 @@ def test_an_openai_line_whose_group_was_lost_before_it_began_is_decoded_again(
     assert len(row["response"]["body"]["choices"]) == 2
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(20)]
     prompts[6] = EXIT_PROMPT
@@ -106,7 +106,7 @@ def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losse
 
 
 @pytest.mark.parametrize("queue", [CapacityOne], indirect=True)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_it_goes_on_with_the_groups_for_which_there_is_room(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(200)]
     assert decode(queue, make_chunks(prompts, 1)) == dict(enumerate(prompts))
@@ -114,13 +114,13 @@ def test_it_goes_on_with_the_groups_for_which_there_is_room(queue: WorkQueue, lo
 
 
 @pytest.mark.parametrize("queue", [CapacityZero], indirect=True)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_room_for_any_group_it_ends(queue: WorkQueue) -> None:
     with pytest.raises(CapacityError, match="no room"):
         decode(queue, make_chunks(["prompt"]))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_groups_that_die_one_after_the_other_end_it(queue: WorkQueue, losses: list[str]) -> None:
     queue.max_lost_groups = 1
     with pytest.raises(WorkerLostError, match=r"2 groups were lost and no chunk finished"):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 
+from programs.spread_group import decode_and_compare
+
 from actors.engine import RayEngine
 from lopa_ray.errors import CapacityError
 from programs.lost_nodes import decode_and_lose_node
-from programs.spread_group import decode_and_compare
 from support.group_under_test import ReferenceResults
 from support.ray_nodes import three_node_cluster
 from support.tiny_model import tiny_config

@@ -19,7 +19,7 @@ KEY = "key-of-an-operator"
 PATH = "/admin/models/demo/workers"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_workers_of_all_replicas(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(KEY)

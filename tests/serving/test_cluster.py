@@ -26,7 +26,7 @@ from support.processes import processes_in_session
 from support.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 BIN = Path(sys.executable).parent
 

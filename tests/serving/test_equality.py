@@ -19,7 +19,7 @@ def test_a_server_says_what_the_local_engine_says(
 
 
 @pytest.mark.parametrize(
-    "count", [40, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "count", [40, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
 )
 def test_answers_do_not_depend_on_the_load(
     client: httpx.Client, engines: dict[str, LocalEngine], count: int

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +16,7 @@ from support.client_request import SLOW, ClientRequest, ClientResponse
 from support.server_process import ServerProcess, run_server
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 CHAT = "/v1/chat/completions"
 
@@ -29,8 +27,6 @@ WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica
 
 FIRST, INGRESS, PROXY = f"{REPLICA}:lopa:first", f"{REPLICA}:lopa:ingress", "ray::ProxyActor"
 
-ROUNDS = 7
-"""How many losses there are, with eight requests each."""
 
 LONG_REQUESTS = {name: ClientRequest(settings=SLOW, model=name) for name in ("first", "second")}
 
@@ -38,8 +34,6 @@ SHORT_REQUEST = ClientRequest(settings={"max_new_tokens": 1}, model="first")
 
 STREAMED = LONG_REQUESTS["first"].body(stream=True)
 
-SHORTER = {"max_new_tokens": 150, "min_tokens": 150}
-"""On top of SLOW, for many rounds."""
 
 WORKERS = {"first": 1, "second": 2}
 MODELS = [{"id": name, "group": {"num_workers": WORKERS[name], "num_cpus": 0.25}} for name in LONG_REQUESTS]
@@ -198,24 +192,6 @@ def test_a_lost_ingress_is_a_503_and_an_error_in_streams(
     assert LONG_REQUESTS["first"].send(client) == expected["first"]
 
 
-@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sig: sig.name)
-@pytest.mark.parametrize("title", [MASTER, FIRST, INGRESS, PROXY])
-def test_how_long_the_service_is_away(
-    server: ServerProcess,
-    client: httpx.Client,
-    title: str,
-    sig: signal.Signals,
-    capsys: pytest.CaptureFixture,
-) -> None:
-    """Without other requests, of the one model whose process it is."""
-    lost = group_processes(server, client, "first")[MASTER] if title == MASTER else server.processes(title)[0]
-    lost.send_signal(sig)
-    seconds = wait_until_answered(client)
-    with capsys.disabled():
-        print(f"\n{title} {sig.name}: {seconds:.1f} s")
-    wait_until(lambda: not lost.is_running(), 20, "the process to go")
-
-
 def is_answered(client: httpx.Client) -> bool:
     try:
         response = client.post(CHAT, json=SHORT_REQUEST.body(), timeout=RECOVERY_S)
@@ -224,70 +200,6 @@ def is_answered(client: httpx.Client) -> bool:
     if response.status_code != 200:
         check_refused(response)
     return response.status_code == 200
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("title", [MASTER, REPLICA])
-def test_at_random_steps(
-    server: ServerProcess,
-    client: httpx.Client,
-    title: str,
-    capsys: pytest.CaptureFixture,
-) -> None:
-    """Again and again. What a lost replica was decoding is refused, and answered when it is sent again."""
-    rng = random.Random(title)
-    requests = {name: ClientRequest(settings={**SLOW, **SHORTER}, model=name) for name in LONG_REQUESTS}
-    expected = {name: request.send(client) for name, request in requests.items()}
-    times: list[float] = []
-    sent = refused = 0
-
-    def retry_until_answered(answer: Future[httpx.Response]) -> float:
-        """Send a refused request again until it is answered; returns when it was."""
-        response = answer.result()
-        while response.status_code == 503:
-            time.sleep(0.5)
-            response = client.post(CHAT, json=requests["first"].body())
-        assert (
-            ClientResponse.from_choice(response.raise_for_status().json()["choices"][0]) == expected["first"]
-        )
-        return time.monotonic()
-
-    for _ in range(ROUNDS):
-        lost = group_processes(server, client, "first")[title]
-        with ThreadPoolExecutor(8) as pool:
-            answers = send_all(client, pool, requests, 4)
-            time.sleep(rng.uniform(0.0, 1.0))
-            lost.kill()
-            killed = time.monotonic()
-            check_answers(answers["second"], expected["second"])
-            refused += sum(answer.result().status_code == 503 for answer in answers["first"])
-            times += [retry_until_answered(answer) - killed for answer in answers["first"]]
-            sent += 8
-    assert refused == (0 if title == MASTER else sent // 2)
-    with capsys.disabled():
-        print(
-            f"\n{title}: {ROUNDS} lost, {sent} requests, {refused} refused, those of the lost group answered after "
-            f"{statistics.median(times):.1f} s (median), {max(times):.1f} s (worst)"
-        )
-
-
-def test_a_lost_worker_costs_no_request_where_another_is_left(
-    server: ServerProcess, client: httpx.Client, expected: dict[str, ClientResponse]
-) -> None:
-    before = {process.pid for process in server.processes(WORKER)}
-    lost = group_processes(server, client, "second")[WORKER]
-    with ThreadPoolExecutor(4) as pool:
-        futures = send_all(client, pool)
-        lost.kill()
-        for name, responses in futures.items():
-            check_answers(responses, expected[name])
-
-    def replaced() -> bool:
-        now = {process.pid for process in server.processes(WORKER)}
-        return len(now) == len(before) and lost.pid not in now
-
-    wait_until(replaced, RECOVERY_S, "another worker")
-    assert LONG_REQUESTS["second"].send(client) == expected["second"]
 
 
 def test_a_stop_lets_what_is_in_flight_finish(

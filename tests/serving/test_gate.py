@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 import httpx
@@ -26,20 +25,6 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
         running.interrupt()
 
 
-def test_web_pages_of_other_sites_cannot_ask(open_server: ServerProcess) -> None:
-    body = ClientRequest(settings={"max_new_tokens": 8}).body()
-    evil = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
-    rebound = {"Host": "evil.example", "Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"}
-    own = {"Origin": open_server.url, "Sec-Fetch-Site": "same-origin"}
-    with httpx.Client(base_url=open_server.url, timeout=60) as client:
-        for headers, code in ((evil, "origin_not_allowed"), (rebound, "host_not_allowed")):
-            response = client.post(CHAT, json=body, headers=headers)
-            assert (response.status_code, response.json()["error"]["code"]) == (403, code)
-        assert client.post(CHAT, json=body, headers=own).status_code == 200
-        text = {"Content-Type": "text/plain"}
-        assert client.post(CHAT, content=b"{}", headers=text).status_code == 415
-
-
 def test_an_answer_names_the_id_that_is_used(open_server: ServerProcess) -> None:
     body = ClientRequest(settings={"max_new_tokens": 8}).body()
     with httpx.Client(base_url=open_server.url, timeout=60) as client:
@@ -48,13 +33,6 @@ def test_an_answer_names_the_id_that_is_used(open_server: ServerProcess) -> None
             (said,) = response.headers.get_list("x-request-id")
             assert (said == given) is used
             assert response.json()["id"] == f"chatcmpl-{said}"
-
-
-def test_headers_are_bounded(open_server: ServerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", open_server.port), timeout=10) as connection:
-        connection.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 2**15)
-        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
-    assert httpx.get(f"{open_server.url}/version").status_code == 200
 
 
 def test_all_of_it_listens_on_the_loopback(open_server: ServerProcess) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
@@ -108,21 +107,6 @@ def test_the_servers_own_page_has_what_happened_up_to_now(
         return recorded - there
 
     wait_until(lambda: not missing(), 20, f"the metrics {sorted(missing())} in Ray's")
-
-
-def test_the_servers_own_page_does_not_wait_for_a_busy_group(
-    server: ServerProcess, client: httpx.Client
-) -> None:
-    """Serve sends nothing more to the group, which has the two requests that it takes."""
-    slow = ClientRequest(settings=SLOW, model="demo-d2f")
-    with ThreadPoolExecutor(2) as pool:
-        responses = [pool.submit(client.post, CHAT, json=slow.body()) for _ in range(2)]
-        steps = total(own_metrics(server), "lopa_steps_total", model="demo-d2f")
-        wait_until(
-            lambda: total(own_metrics(server), "lopa_steps_total", model="demo-d2f") > steps + 10, 20, "steps"
-        )
-        assert total(own_metrics(server), "lopa_replica_up", model="demo-d2f") == 1
-        assert not any(response.done() for response in responses)
 
 
 def test_the_servers_own_page_comes_without_a_replica_that_hangs(server: ServerProcess) -> None:

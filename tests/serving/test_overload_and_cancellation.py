@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import re
 import socket
 import struct
@@ -17,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
@@ -60,13 +58,6 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         yield json.loads(line.removeprefix("data: "))
 
 
-def texts(stream: Iterator[dict[str, Any]]) -> Iterator[str]:
-    for event in stream:
-        for choice in event.get("choices", ()):
-            if choice["delta"].get("content"):
-                yield choice["delta"]["content"]
-
-
 # Overload
 
 
@@ -91,24 +82,6 @@ def test_too_many_requests_get_429_and_nobody_else_suffers(
     # As if nothing had been.
     for request in requests[:2]:
         assert request.send(client) == request.decode_locally(engines["demo-d2f"])
-
-
-def test_openai_client_comes_again_after_429(server: ServerProcess) -> None:
-    with (
-        server.openai(max_retries=20) as ai,
-        ThreadPoolExecutor(12) as pool,
-    ):
-        futures = [
-            pool.submit(
-                ai.completions.create,
-                model="demo-d2f",
-                prompt=prompt,
-                max_tokens=32,
-                extra_body={"ignore_eos": True},
-            )
-            for prompt in PROMPTS[:12]
-        ]
-        assert {reply.result().choices[0].finish_reason for reply in futures} == {"length"}
 
 
 HUGE = ClientRequest(
@@ -193,61 +166,6 @@ def test_clients_that_go_away_while_they_wait_never_get_a_slot(
     assert queued_s(client) < long_s / 5
 
 
-FUNCTION = {
-    "name": "say",
-    "parameters": {
-        "type": "object",
-        "properties": {"text": {"type": "string", "minLength": 90}},
-        "required": ["text"],
-    },
-    "strict": True,
-}
-LONG_STREAM: dict[str, Any] = {
-    "model": "demo-d2f",
-    "stream": True,
-    "lopa": {"confidence_threshold": 1.0},
-    "logprobs": True,
-    "messages": [{"role": "user", "content": "Tom has 3 pens."}],
-    "max_tokens": 150,
-    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-    "tools": [{"type": "function", "function": FUNCTION}],
-}
-LONG_RESPONSE: dict[str, Any] = {
-    "model": "demo-d2f",
-    "stream": True,
-    "lopa": {"confidence_threshold": 1.0, "stream_canvas": True},
-    "input": "Tom has 3 pens.",
-    "max_output_tokens": 150,
-}
-STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "functions": (CHAT, {**LONG_STREAM, "min_tokens": 150}),
-    "forced call": (CHAT, {**LONG_STREAM, "tool_choice": "required"}),
-    "response": ("/v1/responses", {**LONG_RESPONSE, "min_tokens": 150}),
-    "response, forced call": (
-        "/v1/responses",
-        {**LONG_RESPONSE, "tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"},
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", STREAMS)
-def test_streams_cut_at_any_byte_leave_the_slot_free(
-    server: ServerProcess, client: httpx.Client, long_s: float, kind: str
-) -> None:
-    path, body = STREAMS[kind]
-    rng = random.Random(kind)
-    for leave in (close, reset, close):
-        with raw_request(server, body, path) as connection:
-            received, wanted = b"", rng.randint(12, 3000)
-            while len(received) < wanted:
-                more = connection.recv(min(wanted - len(received), 100))
-                assert more, "the stream ended before it was cut"
-                received += more
-            assert received.startswith(b"HTTP/1.1 200"), received
-            leave(connection)
-    assert queued_s(client) < long_s / 5
-
-
 # Cancellation
 
 
@@ -264,18 +182,6 @@ def test_a_running_request_can_be_cancelled(client: httpx.Client, long_s: float)
     assert client.delete(url).status_code == 404
 
 
-def test_a_stream_can_be_cancelled(client: httpx.Client, long_s: float) -> None:
-    with client.stream("POST", CHAT, json=LONG_REQUEST.body(stream=True)) as response:
-        assert response.status_code == 200
-        stream = events(response.iter_lines())
-        next(texts(stream))
-        cancelled = client.delete(f"/v1/requests/{response.headers['x-request-id']}").json()
-        assert cancelled["cancelled"] is True
-        *_, last = stream
-    assert last["error"]["code"] == "request_cancelled"
-    assert queued_s(client) < long_s / 5
-
-
 # Deadlines
 
 
@@ -285,31 +191,6 @@ def test_a_deadline_ends_a_request(client: httpx.Client, long_s: float) -> None:
     assert response.json()["error"]["code"] == "deadline_exceeded"
     assert "partial" not in response.json()
     assert queued_s(client) < long_s / 5
-
-
-def test_a_deadline_may_give_what_was_decided(
-    client: httpx.Client, long_response: ClientResponse, long_s: float
-) -> None:
-    response = client.post(CHAT, json=LONG_REQUEST.body(lopa={"deadline": long_s / 3, "partial": True}))
-    assert response.status_code == 504
-    partial = ClientResponse.from_choice(response.json()["partial"]["choices"][0])
-    assert partial.finish_reason is None
-    assert 0 < len(partial.text) < len(long_response.text) and long_response.text.startswith(partial.text)
-    assert partial.tokens == long_response.tokens[: len(partial.tokens)]
-    assert 0 < partial.steps < long_response.steps
-
-
-def test_a_stream_says_that_its_deadline_came(
-    client: httpx.Client, long_response: ClientResponse, long_s: float
-) -> None:
-    body = LONG_REQUEST.body(stream=True, lopa={"deadline": long_s / 3, "partial": True})
-    with client.stream("POST", CHAT, json=body) as response:
-        assert response.status_code == 200
-        received = list(events(response.iter_lines()))
-    text, last = "".join(texts(iter(received))), received[-1]
-    assert last["error"]["code"] == "deadline_exceeded"
-    assert last["partial"]["choices"][0]["message"]["content"] == text
-    assert text and long_response.text.startswith(text)
 
 
 def test_a_deadline_holds_while_a_request_waits(
@@ -327,21 +208,3 @@ def test_a_deadline_holds_while_a_request_waits(
         assert [response.result().status_code for response in waiting] == [504, 504]
         # The group answers at the deadline, the ingress a second later.
         assert time.monotonic() - began < long_s / 5 + 2
-
-
-def test_openai_client_does_not_repeat_what_ran_into_its_deadline(
-    server: ServerProcess, long_s: float
-) -> None:
-    with server.openai(max_retries=5) as ai:
-        began = time.monotonic()
-        with pytest.raises(openai.InternalServerError, match="deadline"):
-            ai.completions.create(
-                model="demo-d2f",
-                prompt="Tom",
-                max_tokens=400,
-                extra_body={
-                    "ignore_eos": True,
-                    "lopa": {"deadline": long_s / 5, "confidence_threshold": 1.0},
-                },
-            )
-        assert time.monotonic() - began < 2 * long_s / 5 + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,15 +12,11 @@ from torch import Tensor
 
 from lopa_lab.bench.step_plans import step_of
 from lopa_ray.execution import flash_attention, step_graphs
-from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.flash_attention import FlashAttention, LaneTable
 from lopa_ray.execution.graph_capture import CudaCapture
-from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.families.native import FAMILIES
-from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.protocol.plan import Plan
 from support.checked_graph import CheckedGraph, storage_of
 from support.device_log import DeviceLog
@@ -35,7 +30,7 @@ from support.fake_steps import (
     in_segments,
     two_plans,
 )
-from support.recorded_graph import CaptureError, cuda_graphs_as
+from support.recorded_graph import cuda_graphs_as
 
 ALL_FAMILIES = [family.name for family in FAMILIES]
 
@@ -146,76 +141,3 @@ def test_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The rules themselves: a fault that is planted in a capture is found
-
-Fault = Callable[[Tensor], object]
-"""Takes the queries [R, H, E] of a layer."""
-
-
-@dataclass(frozen=True, slots=True)
-class FaultyAttention(PackedAttention):
-    """Attention that does something more in the first layer."""
-
-    fault: Fault = lambda _: None
-
-    def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `PackedAttention.bind_rows`."""
-        attention = PackedAttention().bind_rows(cache, rows, columns)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if layer == 0:
-                self.fault(q)
-            return attention(layer, q, k, v)
-
-        return attend
-
-
-FAULTS: dict[str, Fault] = {
-    "item": lambda q: q.sum().item(),
-    "branch": lambda q: -q if q.sum() > 0 else q,
-    "equal": lambda q: torch.equal(q, q),
-    "copy of a new tensor": lambda q: torch.tensor([1.0, 2.0], device=q.device),
-    "copy out": lambda q: q.cpu(),
-    "copy out without a wait": lambda q: q.to("cpu", non_blocking=True),
-    "pinned memory": lambda _: torch.empty(4, pin_memory=True),
-    "host memory": lambda _: torch.zeros(4),
-    "host scalar": lambda q: q + torch.tensor(1.0),
-    "nonzero": lambda q: q.nonzero(),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_what_a_graph_cannot_have_is_refused_with_its_line(name: str) -> None:
-    """The warm-ups before the capture may do it."""
-    fault = FAULTS[name]
-
-    def in_a_capture(q: Tensor) -> None:
-        if _is_capturing():
-            fault(q)
-
-    setup = StepSetup(config_of("dream"), attention=FaultyAttention(fault=in_a_capture))
-    with pytest.raises(CaptureError, match=r"tests/stand_in/test_captures\.py:\d+"), captured(setup):
-        pass
-
-
-def _is_capturing() -> bool:
-    """Whether a graph is the innermost mode."""
-    return any(
-        isinstance(mode, CheckedGraph)
-        for mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-    )
-
-
-def test_memory_that_is_freed_after_the_capture_is_noticed() -> None:
-    held = []
-
-    def use_a_tensor_of_this_step(q: Tensor) -> None:
-        if not _is_capturing():
-            held[:] = [torch.zeros_like(q)]
-        else:
-            q.add_(held[0])
-
-    setup = StepSetup(config_of("dream"), attention=FaultyAttention(fault=use_a_tensor_of_this_step))
-    with captured(setup) as runner:
-        held.clear()
-        with pytest.raises(CaptureError, match=r"freed.*test_captures"):
-            steps(runner)

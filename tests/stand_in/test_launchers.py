@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed; it is made for Linux")
@@ -23,7 +20,6 @@ from lopa_ray.execution.model_loader import warm_up
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels import fp8
-from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -31,7 +27,6 @@ from support.deviceless_triton import (
     DevicelessDriver,
     Variants,
     deviceless_triton,
-    launcher_of,
     recorded_variants,
 )
 from support.empty_models import empty_model
@@ -45,7 +40,6 @@ from support.fake_steps import (
     config_of,
     fp8_config_of,
     in_segments,
-    launches_of,
     runner_of,
     two_plans,
 )
@@ -181,78 +175,7 @@ def test_no_step_in_fp8_does_either(family: str, variants: Variants, monkeypatch
     assert variants.by_kernel - compiled == {}
 
 
-def test_a_variant_more_is_found(variants: Variants) -> None:
-    """Triton compiles anew for another alignment, for a size of 1, and for another dtype."""
-    x = torch.zeros(5, 64, dtype=torch.bfloat16)
-    launcher_of("silu_mul")(x)
-    assert variants.by_kernel == {"_silu_mul": 1}
-    launcher_of("silu_mul")(x[:3])
-    assert variants.by_kernel == {"_silu_mul": 1}
-    launcher_of("silu_mul")(x.flatten()[1:129].view(2, 64))
-    assert variants.by_kernel == {"_silu_mul": 2}
-    launcher_of("silu_mul")(x[:, :2])
-    assert variants.by_kernel == {"_silu_mul": 3}
-    launcher_of("silu_mul")(x.float())
-    assert variants.by_kernel == {"_silu_mul": 4}
-
-
-LAUNCHES_OF_LAYERS = {
-    "none": {"dense": 5, "experts": 10, "shared": 1},
-    "w8": {"dense": 5, "experts": 10, "shared": 1},
-    "w8a8": {"dense": 13, "experts": 16, "shared": 5},
-}
-"""Format → Triton kernels of a step for each layer, by its kind."""
-
-
-@pytest.mark.parametrize(("requests", "branches", "rows"), [(1, 1, 16), (SLOTS, 4, 16)])
-@pytest.mark.parametrize(("family", "quantization"), MATRIX)
-def test_a_step_launches_as_many_kernels_for_any_number_of_requests(
-    family: str, quantization: str, requests: int, branches: int, rows: int, variants: Variants
-) -> None:
-    runner = host_runner(family, quantization)
-    first, second = two_plans(runner.vocabulary.mask_token_id, branches, rows)
-    runner.execute(step_of(runner, [first] * requests))
-    before = variants.launches.total()
-    runner.execute(step_of(runner, [second] * requests))
-    most = launches_of(family, once=4, **LAUNCHES_OF_LAYERS[quantization])
-    assert 0 < variants.launches.total() - before <= most
-
-
 # Host time
-
-ROWS, WIDTH, HEADS, KV_HEADS, DIM, EXPERTS = 16, 64, 28, 4, 128, 8
-
-
-def arguments_of(operator: str) -> tuple[Any, ...]:
-    """Arguments of a small call."""
-    x, wide = torch.zeros(ROWS, WIDTH), torch.zeros(ROWS, HEADS + 2 * KV_HEADS, DIM)
-    table, kv = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(2, ROWS, KV_HEADS, DIM)
-    slots = torch.zeros(1, 2, 2, KV_HEADS, 64, DIM)
-    angle = torch.zeros(ROWS, 1, DIM)
-    scales = torch.zeros(ROWS)
-    arguments: dict[str, tuple[Any, ...]] = {
-        "add_rms_norm": (x, x, torch.zeros(WIDTH), 1e-6),
-        "choose_experts": (x, None, 2, 1, 1, 1.0),
-        "commit_rows": (slots, torch.zeros(2, 2, 8, KV_HEADS, DIM), table),
-        "dequantize": (x.to(torch.int32), scales, torch.zeros(WIDTH), None, torch.float32),
-        "grouped_matmul": (x, torch.zeros(EXPERTS, 32, WIDTH), table[:, 0].to(torch.int32), None, 0),
-        "invariant_linear": (x, torch.zeros(32, WIDTH), None),
-        "quantize_groups": (x, WIDTH),
-        "quantize_rows": (x,),
-        "rotate_qkv": (wide, HEADS, angle, angle, None, None, 1e-6, kv),
-        "row_scores": (x, torch.zeros(ROWS, 9, dtype=torch.float64), table[:, :0], torch.zeros(WIDTH) > 0),
-        "silu_mul": (x,),
-        "slot_attention": (
-            wide[:, :HEADS].contiguous(), kv[0], kv[1], slots, 0, torch.zeros(11, 5, dtype=torch.int64), table[:, 0],
-        ),
-        "sort_rows": (table, 0, EXPERTS, EXPERTS),
-        "split_attention": (
-            wide[:, :HEADS].contiguous(), kv[0], kv[1], slots, 0, torch.zeros(11, 5, dtype=torch.int64), table[:, 0],
-            torch.zeros(16, 7, dtype=torch.int64),
-        ),
-        "weighted_sum": (x, table, torch.zeros(4, 3), None),
-    }  # fmt: skip
-    return arguments[operator]
 
 
 @pytest.fixture(scope="module")
@@ -260,32 +183,3 @@ def driver() -> Iterator[DevicelessDriver]:
     """A driver, for launches of kernels that are compiled."""
     with deviceless_triton() as made:
         yield made
-
-
-def seconds_of(call: Callable[[], object], calls: int = 50) -> float:
-    """Seconds of processor time per call."""
-    began = time.thread_time()
-    for _ in range(calls):
-        call()
-    return (time.thread_time() - began) / calls
-
-
-MOST_MATMULS = 1.0
-"""How many of the products below a launch may take. It takes 0.06 to 0.15 of one, of about 200 µs; looking up a
-configuration by measuring, compiling, or checking values takes several."""
-
-
-@pytest.mark.parametrize("operator", LAUNCHES)
-def test_a_launch_takes_little_of_the_host(operator: str, driver: DevicelessDriver) -> None:
-    """As a ratio to a matmul of 64 × 256 × 512 in fp32 on this CPU, in turns: processors differ, and are shared."""
-    launch, arguments = launcher_of(operator), arguments_of(operator)
-    x, weight = torch.zeros(64, 256), torch.zeros(512, 256)
-    with torch.inference_mode():
-        launch(*arguments)
-        before = driver.launches
-        launch(*arguments)
-        assert driver.launches - before == LAUNCHES[operator]
-        ratios = [
-            seconds_of(lambda: launch(*arguments)) / seconds_of(lambda: F.linear(x, weight)) for _ in range(9)
-        ]
-    assert median(ratios) < MOST_MATMULS

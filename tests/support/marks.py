@@ -9,7 +9,7 @@ import pytest
 
 def also_long(*values: Any) -> list[Any]:
     """Further parameters, for `make test-long` alone: the tests that everybody runs must stay short."""
-    return [_param(value, pytest.mark.long) for value in values]
+    return [_param(value, pytest.mark.nightly) for value in values]
 
 
 def also_slow(*values: Any) -> list[Any]:

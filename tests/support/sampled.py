@@ -54,7 +54,7 @@ def mark_what_is_left_out(items: list[pytest.Item]) -> None:
     """Mark the cases that are not drawn `long`. Cases that are `slow` are drawn apart from the others."""
     cases: dict[tuple[Path, str, bool], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not item.get_closest_marker("long") and item.path.is_relative_to(TESTS):
+        if not item.get_closest_marker("nightly") and item.path.is_relative_to(TESTS):
             test = item.nodeid.partition("[")[0]
             cases[item.path, test, item.get_closest_marker("slow") is not None].append(item)
     for (file, _, slow), every in cases.items():
@@ -65,4 +65,4 @@ def mark_what_is_left_out(items: list[pytest.Item]) -> None:
         # By their names: neighbours often differ in one parameter alone.
         order = sorted(every, key=lambda item: zlib.crc32(item.nodeid.encode()))
         for item in order[math.ceil(len(every) / share) :]:
-            item.add_marker("long")
+            item.add_marker("nightly")

@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if item.get_closest_marker("slow"):
             raise pytest.UsageError(f"{item.nodeid} is slow: list its file in LONGER of {__file__}")
-        if not item.get_closest_marker("long"):
+        if not item.get_closest_marker("nightly"):
             item.add_marker("fast")
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import subprocess
-import sys
-
 import pytest
 
 import actors
@@ -13,7 +9,6 @@ import cluster.jobs
 import lopa_ray
 from lopa_ray import errors
 from lopa_ray.decoding.decoders import DECODERS
-from support.paths import ROOT
 
 LOPA_RAY = {
     *(decoder.settings.__name__ for decoder in DECODERS.values()),
@@ -79,8 +74,6 @@ LOPA_RAY = {
 }
 ACTORS = {"AsyncRayEngine", "MasterStatus", "RayEngine"}
 
-IMPORT_S = 0.3
-
 
 def test_the_lists_are_these_and_every_name_is_there() -> None:
     assert set(lopa_ray.__all__) == LOPA_RAY and set(actors.__all__) == ACTORS
@@ -102,16 +95,3 @@ def test_every_error_is_public() -> None:
 def test_what_is_not_there_is_an_import_error() -> None:
     with pytest.raises(AttributeError, match="Nothing"):
         lopa_ray.Nothing  # noqa: B018 - looking it up is what is tested
-
-
-def test_importing_brings_nothing_along() -> None:
-    code = (
-        "import time; began = time.perf_counter(); import lopa_ray, actors, cluster.jobs; "
-        "print(time.perf_counter() - began); "
-        "import sys; assert not {'torch', 'ray', 'numpy', 'pydantic'} & set(sys.modules)"
-    )
-    seconds = [
-        float(subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True).stdout)
-        for _ in range(3)
-    ]
-    assert statistics.median(seconds) < IMPORT_S

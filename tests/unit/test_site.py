@@ -41,16 +41,6 @@ def test_figures_are_drawn_from_the_kept_decodes() -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_figures_of_pages_are_those_of_their_tables() -> None:
-    """To the last coordinate, with the matplotlib of constraints.txt: a table that changes needs its figure again."""
-    pytest.importorskip("matplotlib")
-    import page_figures
-
-    for name, draw in page_figures.DRAWN.items():
-        assert draw() == (page_figures.FIGURES / name).read_text(encoding="utf-8"), name
-
-
-@pytest.mark.usefixtures("site")
 def test_the_kept_decodes_are_those_of_the_model() -> None:
     import decode_figures
 

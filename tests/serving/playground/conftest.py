@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
             test, _, width = item.nodeid.partition("[")
             if width.startswith(LEFT_OUT[zlib.crc32(test.encode()) % 2]):
-                item.add_marker("long")
+                item.add_marker("nightly")
 
 
 @pytest.fixture

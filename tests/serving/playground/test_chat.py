@@ -7,10 +7,8 @@ from typing import Any
 
 from support.fake_playground_server import TEXT, FakeServer
 from support.playground_page import (
-    PHONE,
     PROMPT,
     Page,
-    assert_fits,
     both_widths,
     browser_test,
     expect,
@@ -42,19 +40,6 @@ def test_the_answer_is_text_that_can_be_copied(page: Page, server: FakeServer) -
     copy.click()
     expect(answer.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("() => navigator.clipboard.readText()") == TEXT.rstrip()
-
-
-@browser_test
-def test_copying_works_without_the_clipboard_of_secure_pages(page: Page, server: FakeServer) -> None:
-    page.evaluate("() => Object.defineProperty(navigator, 'clipboard', { value: undefined })")
-    page.evaluate(
-        "() => document.addEventListener('copy', () => (window.copied = getSelection().toString()))"
-    )
-    run(page)
-    page.get_by_role("button", name="Copy", exact=True).click()
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    assert page.evaluate("() => window.copied") == TEXT.rstrip()
-    expect(page.locator("body > textarea")).to_have_count(0)
 
 
 @browser_test
@@ -156,16 +141,3 @@ def test_markup_in_chats_stays_text(page: Page, server: FakeServer) -> None:
     assert page.locator("img, body script").count() == 0
     assert page.locator(".answer").inner_text() == server.text
     expect(page.locator(".calls pre")).to_have_text(server.text)
-
-
-@browser_test
-def test_a_chat_fits_a_phone(page: Page, server: FakeServer) -> None:
-    page.set_viewport_size(PHONE)
-    server.text = server.reasoning = "w" * 300
-    server.calls = [("f" * 200, json.dumps({"a": "x" * 300}))]
-    run(page)
-    page.get_by_text("Reasoning").click()
-    assert_fits(page)
-    page.get_by_role("button", name="Continue the chat").click()
-    open_context(page)
-    assert_fits(page)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.fake_playground_server import STEPS, FakeServer
-from support.playground_page import PHONE, Page, assert_fits, both_widths, browser_test, expect, prompt, run
+from support.fake_playground_server import FakeServer
+from support.playground_page import PHONE, Page, browser_test, expect, run
 
 
 @browser_test
@@ -21,32 +21,6 @@ def test_a_phone_neither_zooms_into_fields_nor_has_tiny_buttons(page: Page, serv
     page.locator("#runs [data-name=Steps]").click()  # Any part of a row can be tapped.
     expect(page.get_by_role("status")).to_be_in_viewport(ratio=1)
     expect(page.locator(".asked-prompt")).to_be_visible()
-
-
-@browser_test
-@both_widths
-def test_the_prompt_grows_with_its_text(page: Page, server: FakeServer) -> None:
-    def height() -> float:
-        box: dict[str, float] = prompt(page).bounding_box()
-        return box["height"]
-
-    prompt(page).fill("short")
-    short = height()
-    prompt(page).fill("\n" * 12)
-    assert height() > short * 1.5
-    prompt(page).fill("\n" * 500)
-    assert height() < page.viewport_size["height"]
-
-
-@browser_test
-@both_widths
-def test_a_canvas_of_many_positions_scrolls(page: Page, server: FakeServer) -> None:
-    server.decode = [*server.decode, *[(f" word{at}", STEPS) for at in range(1500)]]
-    run(page)
-    canvas = page.locator(".canvas")
-    assert canvas.bounding_box()["height"] < page.viewport_size["height"]
-    assert canvas.evaluate("canvas => canvas.scrollHeight > canvas.clientHeight")
-    assert_fits(page)
 
 
 @browser_test

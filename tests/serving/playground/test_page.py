@@ -8,9 +8,7 @@ import pytest
 
 from support.fake_playground_server import STEPS, TEXT, TOKENS, FakeServer
 from support.playground_page import (
-    PHONE,
     Page,
-    assert_fits,
     both_widths,
     browser_test,
     expect,
@@ -230,28 +228,3 @@ CONTRAST = """elements => {
     return (pair[0] + 0.05) / (pair[1] + 0.05);
   });
 }"""
-
-
-@browser_test
-def test_the_table_of_runs_fits_every_width(page: Page, server: FakeServer) -> None:
-    page.get_by_label("Decoder").select_option("self_speculation")
-    page.get_by_label("Temperature").fill("0.123456789")
-    page.get_by_label("Seed").fill("1234567890123")
-    run(page)
-    expect(page.locator("#runs [data-name=Decoder]")).to_have_text("self speculation")
-    for width in range(1280, 380, -60):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert_fits(page)
-
-
-@browser_test
-def test_a_phone_needs_no_sideways_scroll(page: Page, server: FakeServer) -> None:
-    page.set_viewport_size(PHONE)
-    page.reload()
-    server.decode = [*server.decode, ("w" * 200, STEPS), ("\n", STEPS)]
-    prompt(page).fill("p" * 300)
-    run(page)
-    page.get_by_text("Settings").first.click()
-    expect(page.get_by_label("Seed")).to_be_visible()
-    assert_fits(page)
-    expect(page.locator("#runs [data-name=TPF]")).to_be_visible()

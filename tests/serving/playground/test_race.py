@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.fake_playground_server import STEPS, FakeServer
-from support.playground_page import DESKTOP, PHONE, Page, assert_fits, both_widths, browser_test, expect, run
+from support.fake_playground_server import FakeServer
+from support.playground_page import DESKTOP, Page, both_widths, browser_test, expect, run
 
 
 def race(page: Page, server: FakeServer) -> None:
@@ -115,14 +115,3 @@ def test_errors_are_on_their_side(page: Page, server: FakeServer) -> None:
     invalid = page.locator("[aria-invalid=true]")
     expect(invalid).to_have_count(2)
     assert {control.get_attribute("id") for control in invalid.all()} == {"a-temperature", "b-temperature"}
-
-
-@browser_test
-def test_a_race_fits_desktop_and_phone(page: Page, server: FakeServer) -> None:
-    server.decode = [*server.decode, ("w" * 200, STEPS)]
-    race(page, server)
-    assert_fits(page)
-    page.set_viewport_size(PHONE)
-    assert_fits(page)
-    tops = [page.get_by_role("group", name=f"Run {side}").bounding_box()["y"] for side in "AB"]
-    assert tops[0] < tops[1], "one above the other"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +15,8 @@ from actors.transfer.kv_transfer import TRANSFERS, CollectiveTransfer, HostTrans
 from actors.transfer.rendezvous import Rendezvous
 from actors.workers.branch_worker import BranchWorker
 from actors.workers.worker_factory import WorkerFactory
-from lopa_ray.config.group_settings import NEED_AN_ACCELERATOR, TransferName
+from lopa_ray.config.group_settings import NEED_AN_ACCELERATOR
 from lopa_ray.errors import SettingsError
-from lopa_ray.execution import model_loader
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
@@ -158,10 +157,6 @@ def test_a_transfer_between_accelerators_is_refused_where_workers_share_one(name
         tiny_spec(group={"num_accelerators": 0.5, "transfer": name}, model={"device": "cuda"})
 
 
-def test_every_value_of_the_setting_is_a_transfer() -> None:
-    assert set(get_args(TransferName)) == {*TRANSFERS}
-
-
 class OnDevice:
     """Stands in for a payload on an accelerator."""
 
@@ -199,26 +194,3 @@ def test_a_worker_uses_what_it_is_told_to() -> None:
     worker.load_model(None)
     assert worker._runner.attention == PackedAttention()
     assert worker._runner.model.embed.weight.dtype == torch.bfloat16
-
-
-def test_a_worker_measures_with_the_threads_that_it_decodes_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        DEVICES, "cpu", dataclasses.replace(DEVICES["cpu"], timed_attention=("sdpa", "reference"))
-    )
-    threads: list[int] = []
-
-    def measured(*_: object) -> str:
-        threads.append(torch.get_num_threads())
-        return "sdpa"
-
-    monkeypatch.setattr(model_loader, "resolve_attention", measured)
-    before = torch.get_num_threads()
-    try:
-        for count in (1, 3):
-            worker = BranchWorker(tiny_spec(group={"num_cpus": float(count)}))
-            worker.prepare()
-            spec = worker.resolve_auto()
-            assert spec.config.model.attention == "sdpa"
-    finally:
-        torch.set_num_threads(before)
-    assert threads == [1, 3]

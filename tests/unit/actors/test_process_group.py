@@ -6,7 +6,6 @@ NCCL's own process group needs GPUs; a fake one stands in for it.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +18,8 @@ import torch
 import actors.transfer.collective_backend
 import actors.transfer.process_group
 from actors.transfer.collective_backend import CollectiveBackend
-from actors.transfer.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
+from actors.transfer.process_group import NCCLGroup
 from actors.transfer.rendezvous import Rendezvous, RendezvousStore
-from lopa_ray.errors import SettingsError
 
 CPU = torch.device("cpu")
 
@@ -130,25 +128,6 @@ def test_waiting_ends_when_a_peer_hangs_is_lost_or_fails(
     assert nccl.calls.count("abort") == 1
 
 
-def test_torch_watches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, str] = {}
-
-    class Recorder(FakeNCCL):
-        class Options:
-            """As of ProcessGroupNCCL."""
-
-        def __init__(self, *_: Any) -> None:
-            super().__init__()
-            seen.update({name: os.environ[name] for name in NCCL_ENVIRONMENT})
-
-    for name in NCCL_ENVIRONMENT:
-        monkeypatch.setenv(name, "as a user has it")
-    monkeypatch.setattr(actors.transfer.process_group.c10d, "ProcessGroupNCCL", Recorder, raising=False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert isinstance(make_process_group("nccl", None, 0, 1, timedelta(seconds=1), "here"), NCCLGroup)
-    assert seen == NCCL_ENVIRONMENT
-
-
 # Through the master's store
 
 
@@ -200,28 +179,6 @@ def test_a_group_that_cannot_connect_is_aborted(nccl: FakeNCCL) -> None:
     assert nccl.calls[-1] == "abort"
 
 
-def test_an_abort_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(FakeNCCL):
-        def abort(self) -> None:
-            raise RuntimeError("CUDA error")
-
-    group = group_over(Broken())
-    group.abort()
-    assert "not aborted cleanly" in caplog.text and "CUDA error" in caplog.text
-
-
-def test_a_store_that_is_gone_ends_waiting() -> None:
-    def gone() -> bool:
-        raise RuntimeError("connection reset")
-
-    nccl = FakeNCCL(peers_are_there=False)
-    group = group_over(nccl)
-    group.all_reduce(torch.zeros(1))
-    with pytest.raises(RuntimeError, match="connection reset"):
-        group.wait(gone)
-    assert nccl.calls[-1] == "abort"
-
-
 @pytest.mark.parametrize("while_joining", [True, False])
 def test_a_master_that_gives_an_epoch_up_releases_who_waits_in_it(
     nccl: FakeNCCL, while_joining: bool
@@ -244,8 +201,3 @@ def test_a_master_that_gives_an_epoch_up_releases_who_waits_in_it(
     while "abort" not in nccl.calls:  # by the thread that still connected
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_an_unknown_backend_is_an_error() -> None:
-    with pytest.raises(SettingsError, match="got 'xccl'; allowed: gloo, nccl or hccl"):
-        make_process_group("xccl", None, 0, 1, timedelta(seconds=1), "here")

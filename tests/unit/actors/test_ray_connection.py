@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -162,20 +161,6 @@ def test_a_ray_that_came_after_a_shutdown_is_another_one(ray: FakeRay) -> None:
     assert not ray.is_initialized()
 
 
-def test_an_engine_says_that_ray_was_shut_down_under_it(ray: FakeRay) -> None:
-    local, loop = LocalEngine.from_config(tiny_config()), EventLoopThread()
-    ended = ExitStack()
-    ended.callback(loop.close)
-    with RayEngine(local, loop, RayConnection(tiny_config()), ended) as engine:  # calls nothing of a group
-        assert engine.vocabulary == local.vocabulary
-        ray.shutdown()
-        ray.init(LOCAL_RAY)
-        with pytest.raises(ClusterError, match="Ray was shut down"):
-            engine.generate(PROMPTS[0], SETTINGS["two_phase"])
-        with pytest.raises(ClusterError, match="Ray was shut down"):
-            engine.status()
-
-
 @pytest.mark.parametrize(
     ("mode", "wanted", "refusal"),
     [
@@ -232,27 +217,6 @@ def test_what_keeps_ray_from_starting_is_a_cluster_error(
     with pytest.raises(ClusterError, match=expected):
         RayConnection(tiny_config(), None if local else cluster)
     assert ATTEMPTS_VARIABLE not in os.environ
-
-
-@pytest.mark.parametrize(
-    ("error", "of_folder"),
-    [
-        (PermissionError(13, "Permission denied", "/tmp/ray"), True),
-        (OSError("AF_UNIX path length cannot exceed 107 bytes"), True),
-        (FileNotFoundError(2, "No such file or directory", sys.executable), False),
-        (BlockingIOError(11, "Resource temporarily unavailable"), False),
-    ],
-)
-def test_a_folder_is_advised_where_that_is_the_cause(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, error: OSError, of_folder: bool
-) -> None:
-    def init(**_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(ClusterError) as raised:
-        RayConnection(tiny_config())
-    assert ("set RAY_TMPDIR" in str(raised.value)) is of_folder
 
 
 @pytest.mark.parametrize("local", [True, False])

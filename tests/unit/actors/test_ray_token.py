@@ -60,11 +60,6 @@ def test_a_cluster_says_what_it_wants(cluster: tuple[str, bool]) -> None:
     assert wants_token(address) is wanted
 
 
-@pytest.mark.parametrize("address", ["", "auto", "local", "ray://127.0.0.1:10001", "127.0.0.1:9"])
-def test_what_is_no_cluster_says_nothing(address: str) -> None:
-    assert wants_token(address) is None
-
-
 @pytest.mark.parametrize("source", ["file", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
 def test_a_token_is_shown_where_it_is_wanted(
     cluster: tuple[str, bool], home: Path, monkeypatch: pytest.MonkeyPatch, source: str
@@ -96,40 +91,6 @@ def test_the_environment_stays_as_it_is(
     before = dict(os.environ)
     follow_cluster()
     assert dict(os.environ) == before
-
-
-def unusable_home(kind: str, folder: Path) -> str | None:
-    """What HOME is: a home folder in which Ray finds no token and can put none."""
-    home, loop = folder / "home", folder / "loop"
-    home.mkdir()
-    loop.symlink_to(loop)
-    if kind == ".ray is a file":
-        (home / ".ray").touch()
-    elif kind == ".ray is a loop":
-        (home / ".ray").symlink_to(loop)
-    elif kind == ".ray leads nowhere":
-        (home / ".ray").symlink_to(folder / "nowhere")
-    elif kind == "the token is a folder":
-        (home / ".ray" / "auth_token").mkdir(parents=True)
-    homes = {"not set": None, "empty": "", "a file": "/dev/null", "a loop": str(loop)}
-    return homes.get(kind, str(home))
-
-
-UNUSABLE = ["not set", "empty", "a file", "a loop", ".ray is a file", ".ray is a loop", ".ray leads nowhere"]
-
-
-@pytest.mark.parametrize("kind", [*UNUSABLE, "the token is a folder"])
-def test_without_a_usable_home_there_is_no_token_and_a_local_ray_gets_one(
-    cluster: tuple[str, bool], home: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    value = unusable_home(kind, home)
-    monkeypatch.delenv("HOME") if value is None else monkeypatch.setenv("HOME", value)
-    monkeypatch.setenv("RAY_ADDRESS", cluster[0])
-    before = dict(os.environ)
-    follow_cluster()
-    assert dict(os.environ) == before
-    make_token()
-    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
 
 @pytest.fixture

@@ -125,28 +125,6 @@ def test_what_a_worker_raises_comes_back_with_its_traceback(
         assert "in execute" in "".join(error.__notes__)
 
 
-@pytest.mark.parametrize("dead", [True, False])
-def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
-    threads = []
-
-    def execute(_: Any) -> None:
-        threads[0]._socket.shutdown(socket.SHUT_RDWR)
-
-    async def run() -> list[BaseException]:
-        async with connected(at_once(execute), _dead if dead else None) as (server, actor, thread):
-            threads.append(thread)
-            errors = []
-            for _ in range(2):  # in the middle of a step, and before one
-                with pytest.raises(Exception) as caught:
-                    await ask(server, actor, "plan")
-                errors.append(caught.value)
-            return errors
-
-    errors = asyncio.run(run())
-    assert all(type(error) is (ActorDiedError if dead else ConnectionLostError) for error in errors)
-    assert all(map(is_death, errors))
-
-
 class Unreadable:
     """Can be pickled, and not be made from that."""
 

@@ -47,42 +47,6 @@ AS_TEMPLATES_GET_IT: list[dict[str, Any]] = [
     {"role": "user", "content": "and 3?"},
 ]
 
-EMPTY: list[dict[str, Any]] = [{}, {"content": None}, {"content": []}, {"content": ""}]
-
-TEXTLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    *(({"role": "assistant", **content}, {"role": "assistant", "content": ""}) for content in EMPTY),
-    *(
-        (
-            {"role": "assistant", "refusal": "no", **content},
-            {"role": "assistant", "content": "no"},
-        )
-        for content in EMPTY
-    ),
-    *(
-        (
-            {"role": "tool", "tool_call_id": "call_1", **content},
-            {"role": "tool", "content": "", "tool_call_id": "call_1"},
-        )
-        for content in EMPTY
-    ),
-    (
-        {"role": "assistant", "content": None, "reasoning_content": "why", "function_call": None},
-        {"role": "assistant", "content": "", "reasoning_content": "why"},
-    ),
-    (
-        {
-            "role": "assistant",
-            "content": [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "!"}],
-        },
-        {"role": "assistant", "content": "no!"},
-    ),
-    (
-        {"role": "assistant", "content": "yes", "refusal": "no"},
-        {"role": "assistant", "content": "yes"},
-    ),
-    ({"role": "user", "content": "hi", "refusal": "no"}, {"role": "user", "content": "hi"}),
-]
-"""Messages in which only some roles may have no text → as templates get them."""
 
 WRONG: list[tuple[list[Any], str]] = [
     ([], "messages"),
@@ -147,17 +111,6 @@ def test_all_accept_it_and_decode_the_same(engine: LocalEngine, server: Server) 
     assert of_batch["choices"][0]["message"] == answer["choices"][0]["message"]
     assert of_batch["usage"] == answer["usage"]
     assert answer["usage"]["prompt_tokens"] == len(expected)
-
-
-@pytest.mark.parametrize(("message", "read"), TEXTLESS)
-def test_an_answer_or_a_result_may_have_no_text(
-    engine: LocalEngine, message: dict[str, Any], read: dict[str, Any]
-) -> None:
-    chat = [CONVERSATION[1], message, CONVERSATION[-1]]
-    expected = [AS_TEMPLATES_GET_IT[1], read, AS_TEMPLATES_GET_IT[-1]]
-    assert parse_record(1, {"messages": chat}).prompt == expected
-    assert list(ChatRequest.parse({"messages": chat}).prompts()[0]) == expected
-    assert engine.encode(chat) == engine.encode(expected)
 
 
 @pytest.mark.parametrize(("messages", "field"), WRONG, ids=[field for _, field in WRONG])

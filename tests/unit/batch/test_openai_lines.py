@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-import cluster.jobs.group
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import (
     LineResult,
-    OpenAILine,
-    PromptLine,
     is_failed,
-    line_of,
     parse_record,
 )
-from cluster.batch.source import Source
-from cluster.cli import app
-from cluster.jobs.group import JobGroup
-from cluster.jobs.resumable_output import JobOutput, JobResult
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
@@ -79,12 +69,6 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     (TEXT, {"prompt": [9999], "max_tokens": 3}),
     (TEXT, {"prompt": "x", "lopa": {"decoder": "other"}}),
     (RESPONSES, {"input": "hi", "store": True}),
-]
-OWN: list[Any] = [
-    {"prompt": "one", "id": 7, "settings": {"max_new_tokens": 6}},
-    "two",
-    {"messages": HI, "settings": {"max_new_tokens": 6}},
-    {"prompt": "three", "surprise": 1},
 ]
 
 
@@ -215,22 +199,6 @@ def test_a_line_that_is_no_request_says_why(engine: LocalEngine, changes: Any, p
     assert row["custom_id"] == changes.get("custom_id", "mine-1")
 
 
-def test_the_method_may_be_left_out() -> None:
-    record = line(1, *GOOD[0])
-    del record["method"]
-    parsed = parse_record(1, record)
-    assert isinstance(parsed, OpenAILine) and parsed.url == CHAT
-    assert isinstance(parse_record(1, {"prompt": "a"}), PromptLine)
-
-
-def test_seeds_are_the_models_own_and_company_changes_nothing(engine: LocalEngine) -> None:
-    body = {"messages": HI, "max_tokens": 12, "temperature": 1.0, "n": 2}
-    alone = decode(engine, [line(1, CHAT, body)])[0].row["response"]["body"]
-    among = decode(engine, ["own", *(line(2, url, asked) for url, asked in GOOD), line(9, CHAT, body)])
-    assert comparable(among[-1].row["response"]["body"]) == comparable(alone)
-    assert [choice["lopa"]["seed"] for choice in alone["choices"]] == [0, 1]
-
-
 def test_a_lost_group_says_nothing_against_the_line(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,36 +210,3 @@ def test_a_lost_group_says_nothing_against_the_line(
     own, openai_line = decode(engine, ["own", line(2, CHAT, {"messages": HI, "n": 3, "max_tokens": 9})])
     assert own.worker_lost and openai_line.worker_lost
     assert openai_line.row["response"]["body"]["error"]["code"] == "unavailable"
-
-
-def test_the_command_line_and_a_job_write_the_same_rows(
-    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records: list[Any] = [*OWN]
-    for number, (url, body) in enumerate([*GOOD[:2], GOOD[5], GOOD[9], *BAD[:2]]):
-        records.insert(2 * number, line(number, url, body))
-    path, rows = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    path.write_text("\n".join(map(json.dumps, records)) + "\nnonsense\n")
-    settings = tmp_path / "config.yaml"
-    settings.write_text(json.dumps(config.model_dump(mode="json", exclude_unset=True)))
-    files = ["--config", str(settings), "--input", str(path), "--output", str(rows)]
-    result = CliRunner().invoke(app, ["generate", "--local", *files])
-    assert result.exit_code == 1, result.output
-    written = [json.loads(row) for row in rows.read_text().splitlines()]
-
-    monkeypatch.setattr(cluster.jobs.group, "RayEngine", LocalEngine)
-    group = JobGroup(config.model_dump(exclude_unset=True), raw=False)
-    group.start()
-    decoded = [group.decode(chunk.lines) for chunk in Source(str(path)).chunks(4)]
-    by_job = [json.loads(row) for chunk in decoded for row in chunk.rows]
-    assert len(written) == len(records) + 1
-    assert comparable(by_job) == comparable(written)
-    assert sum(len(chunk.failures) for chunk in decoded) == sum(map(is_failed, written)) == 4
-    assert f"4 of {len(written)} lines failed" in result.output
-    numbers = Source(str(path)).summarize().numbers
-    assert [line_of(row) for row in written] == [*numbers]
-    output = JobOutput(str(tmp_path / "job.jsonl"), numbers)
-    output.start_or_resume({"input": {}}, 4)
-    for index, chunk in enumerate(decoded):
-        output.write_chunk(index, chunk.rows)
-    assert output.merge_parts() == JobResult(len(written), 4)

@@ -14,7 +14,6 @@ from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoiceFinished, ChoicesOutput, ChoicesRequest, TextDelta
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import SettingsError
 from support.answers import answers, outputs
 from support.tool_checkpoint import GEMMA_MARKUP, GEMMA_TEMPLATE, THINKING_TEMPLATE, write_tool_checkpoint
 
@@ -184,25 +183,6 @@ def test_a_template_that_opens_the_reasoning_has_it_closed(thinking: Model, forc
     check_forced(answers(thinking.engine, request)[0], forced)
 
 
-def test_a_forced_call_beside_banned_words(model: Model) -> None:
-    banned = {"bad_words": ["x", '"x', "x}", '"x"'], "temperature": 1.0}
-    for finished in answers(model.engine, ask(banned, tools=TOOLS, forced_tools=("add",), n=4)):
-        check_forced(finished, ("add",))
-        assert json.loads(finished.tool_calls[0].arguments)["b"] == "yy"
-
-
-@pytest.mark.parametrize("forced", [("add",), ("add", "say.it")])
-def test_too_few_tokens_for_a_call_are_refused(model: Model, forced: tuple[str, ...]) -> None:
-    with pytest.raises(SettingsError, match="max_new_tokens"):
-        answers(model.engine, ask({"max_new_tokens": 4}, tools=TOOLS, forced_tools=forced))
-
-
-def test_a_schema_that_cannot_be_kept_is_refused(model: Model) -> None:
-    odd = {"type": "function", "function": {"name": "odd", "parameters": {"not": {}}}}
-    with pytest.raises(SettingsError, match="not"):
-        answers(model.engine, ask(tools=(odd,), forced_tools=("odd",)))
-
-
 # Calls that the model makes of its own accord
 
 
@@ -302,22 +282,6 @@ def test_gemmas_thought_channel_is_the_reasoning(gemma: Model) -> None:
     assert (finished.reasoning, finished.text.replace(" ", "")) == ("why", "itis7")
     (closed,) = ChoiceFactory(gemma.engine).create(ask(), 0.0)
     assert closed.session.prompt[-1] == gemma.ids["<channel|>"]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"tools": TOOLS, "forced_tools": ("add",)},
-        {"tools": STRICT},
-        {"tools": TOOLS, "settings": {"guided_json": "{}"}},
-    ],
-)
-def test_calls_whose_arguments_are_not_json_cannot_be_constrained(
-    gemma: Model, fields: dict[str, Any]
-) -> None:
-    with pytest.raises(SettingsError, match=r"arguments .* as JSON.*tool_choice auto") as refusal:
-        answers(gemma.engine, ask(**fields))
-    assert refusal.value.setting == "guided_structural_tag"
 
 
 # Streams, statistics, deadlines

@@ -275,32 +275,3 @@ def test_conformance_reports_and_exits_by_the_verdicts(tmp_path: Path) -> None:
     verdicts = {verdict["id"]: verdict for verdict in objects(differs.stdout)}
     assert verdicts[changed["id"]]["first"]["what"] == "tokens"
     assert "1 passed, 1 differ, 0 not supported" in differs.stderr
-
-
-def test_conformance_excuses_only_masks_in_the_prompt(tmp_path: Path) -> None:
-    name = "sdar_moe/sdar_moe_generate_cases.jsonl"
-    rows = [json.loads(line) for line in (GOLDEN / name).read_text().splitlines()]
-    masked = next(row for row in rows if 127 in row["prompt"])
-    whole = min((row for row in rows if 127 not in row["prompt"]), key=lambda row: row["nfe"])
-    unknown = whole | {"kind": "sdar_moe_new"}
-    path = tmp_path / "cases.jsonl"
-
-    def run(*cases: dict[str, Any]) -> tuple[int, str]:
-        path.write_text("\n".join(map(json.dumps, cases)))
-        result = lopa("conformance", str(path), "--models", str(GOLDEN / "models"))
-        return result.exit_code, result.stdout
-
-    code, output = run(whole, masked)
-    assert code == 0
-    assert (
-        "1 passed, 0 differ, 1 not supported (1 by design: a mask token in the prompt is refused)" in output
-    )
-    code, output = run(whole, masked, unknown)
-    assert code == 1
-    assert "1 passed, 0 differ, 2 not supported (1 by design" in output
-    assert run(whole, masked | {"prompt": [999, *masked["prompt"]]})[0] == 1
-
-
-def test_conformance_that_checks_nothing_fails(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n")
-    refused("conformance", str(tmp_path / "empty.jsonl"), "--models", str(GOLDEN / "models"), part="no cases")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
@@ -16,7 +15,6 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_files import checkpoint_folder, pin_model
-from lopa_ray.model.native_implementation import load_model
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
 from support.paths import GOLDEN, MODELS
@@ -108,22 +106,6 @@ def test_a_server_checks_and_names_the_model_before_it_starts(hub: HubStandIn) -
     assert hub.downloads()["model.safetensors"] == 1
     with pytest.raises(CheckpointError, match="org/nothing"):
         launcher("org/nothing").validate()
-
-
-def test_an_adapter_in_place_of_a_checkpoint_is_said_to_be_one(hub: HubStandIn) -> None:
-    hub.repository("org/adapter", ADAPTER)
-    result = generate("--model", "org/adapter")
-    assert result.exit_code == 2 and "org--adapter" in result.stderr and "this is an adapter" in result.stderr
-    near = generate("--model", "org/adapter/")
-    assert "org/adapter: no such folder" in near.stderr and "a name on the Hugging Face Hub" in near.stderr
-
-
-def test_models_load_by_name_without_an_engine(hub: HubStandIn) -> None:
-    hub.repository("org/model", MODELS / "dream-tiny-4l")
-    hub.repository("org/adapter", ADAPTER)
-    named = load_model("org/model", dtype=torch.float32, device="cpu", lora="org/adapter")
-    local = load_model(MODELS / "dream-tiny-4l", dtype=torch.float32, device="cpu", lora=ADAPTER)
-    assert all(map(torch.equal, named.parameters(), local.parameters()))
 
 
 def test_variables_of_a_serve_config_count_when_its_names_are_looked_up(

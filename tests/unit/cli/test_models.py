@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.cli.checkpoint_needs import format_bytes
 from cluster.cli.model_families import checkpoints_table, known_families
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.config.yaml_files import CONFIGS
@@ -27,7 +25,6 @@ from support.paths import GOLDEN, MODELS, ROOT
 SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
 PUBLISHED_CHECKPOINTS = [row for family in KNOWN_FAMILIES for row in family.checkpoints]
 FAMILY_OF = {row.name: family.name for family in KNOWN_FAMILIES for row in family.checkpoints}
-DIFFUSION_GEMMA = ROOT / "tests" / "data" / "diffusion_gemma_26b_config.json"
 
 
 def models(*arguments: str) -> str:
@@ -114,15 +111,6 @@ def test_published_weights_are_those_of_the_shape(name: str, shape: str, tmp_pat
     assert needs["family"] == FAMILY_OF[name]
 
 
-def test_published_weights_of_diffusion_gemma(tmp_path: Path) -> None:
-    """Its sizes are those that transformers' code of the model states; a native shape of it does not exist."""
-    (row,) = (row for row in PUBLISHED_CHECKPOINTS if FAMILY_OF[row.name] == "diffusion_gemma")
-    shutil.copy(DIFFUSION_GEMMA, tmp_path / "config.json")
-    needs = json.loads(models(str(tmp_path), "--json"))
-    by_dtype = {size["dtype"]: size["weights_bytes"] for size in needs["formats"]}
-    assert round(by_dtype["bfloat16"] / 2**30, 1) == row.weights_gib
-
-
 def test_needs_are_those_of_the_model_that_is_loaded() -> None:
     needs = json.loads(models(str(MODELS / "llada-tiny-3l"), "--json", "--set", "model.max_model_len=96"))
     with LocalEngine.from_pretrained(MODELS / "llada-tiny-3l", max_model_len=96, max_num_seqs=8) as engine:
@@ -204,11 +192,3 @@ def test_a_name_on_the_hub_is_looked_up_without_its_weights(
 def test_wrong_arguments_are_refused(arguments: list[str], part: str) -> None:
     result = CliRunner().invoke(app, ["models", *arguments])
     assert result.exit_code == 2 and part in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("amount", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (2**20, "1 MiB"), (1.5 * 2**30, "1.5 GiB"), (3 * 2**50, "3072 TiB")],
-)
-def test_bytes_are_shown_in_a_unit_that_suits_them(amount: float, text: str) -> None:
-    assert format_bytes(amount) == text

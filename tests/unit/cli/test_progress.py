@@ -27,20 +27,6 @@ def test_a_task_is_shown_with_its_count(monkeypatch: pytest.MonkeyPatch) -> None
         assert any(doing in line and line.endswith(f"{count} of 3 problems") for line in lines)
 
 
-def test_tasks_within_tasks_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = stderr_terminal(monkeypatch, 80)
-    with ShownTask("tfo", 2, "points") as outer:
-        with ShownTask("Loading demo") as inner:
-            inner.say("2 workers ready")
-            inner.describe("Loading more")
-        outer.describe("next")
-    shown = terminal.text()
-    assert shown.index("Loading demo") < shown.index("2 workers ready\n") < shown.index("next")
-    with ShownTask("again"):
-        pass
-    assert "again" in terminal.text()
-
-
 def test_a_pipe_gets_lines_that_are_said_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in CI
     pipe = io.StringIO()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
-from cluster.command_line.loopback import is_loopback
 from cluster.serving.http.server_models import ModelWorkers
 from lopa_ray.errors import ClusterError
 from support.fake_backend import MODEL, OTHER_MODEL, Server
@@ -37,33 +35,6 @@ def test_the_command(server: Server, tmp_path: Path) -> None:
     assert server.backend.num_workers == {OTHER_MODEL: 4}
     looked = scale(*where[:4], "--json", environment={"LOPA_API_KEYS": KEY})
     assert ModelWorkers.model_validate(json.loads(looked.stdout)).groups[0].coming == 2
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY"])
-def test_no_proxy_is_asked_for_this_machine(server: Server, host: str, variable: str) -> None:
-    nowhere = {variable: "http://127.0.0.1:9", "LOPA_API_KEYS": KEY}
-    done = scale("--url", server.url.replace("127.0.0.1", host), "--model", MODEL, environment=nowhere)
-    assert done.exit_code == 0, done.stderr
-
-
-LOOPBACK = "127.0.0.1 127.9.9.9 localhost LocalHost. app.localhost [::1] [::ffff:127.0.0.1] 0.0.0.0 [::]"
-NUMBERS_AND_NAMES = "127.1 0 2130706433 0x7f.1 ip6-localhost localhost.localdomain"
-OTHERS = "10.0.0.1 example.org localhost.org notlocalhost [2001:db8::1] 127.0.0.1.example.org 10.1 1"
-
-
-@pytest.mark.parametrize(
-    ("hosts", "expected"), [(LOOPBACK, True), (NUMBERS_AND_NAMES, True), (OTHERS, False)]
-)
-def test_addresses_of_this_machine(hosts: str, expected: bool) -> None:
-    for host in hosts.split():
-        assert is_loopback(f"http://{host}:8000") is is_loopback(f"https://{host}/v1") is expected, host
-
-
-def test_a_proxy_is_asked_for_other_machines(server: Server) -> None:
-    proxy = {"http_proxy": server.url, "LOPA_API_KEYS": KEY}
-    done = scale("--url", "http://10.0.0.1:8000", "--model", MODEL, environment=proxy)
-    assert done.exit_code == 0, done.stderr
 
 
 def test_the_command_says_why_not(server: Server) -> None:

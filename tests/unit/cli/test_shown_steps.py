@@ -12,13 +12,12 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cluster.cli import app, watch
-from cluster.cli.watch import CanvasRenderer, Watcher
+from cluster.cli import app
+from cluster.cli.watch import CanvasRenderer
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine
-from support.terminal import CONTROL
 from support.verified_decode import PROBLEM
 
 NBSP = "&#160;"
@@ -135,47 +134,3 @@ def test_confidences_are_on_one_scale(decoded: Decoded) -> None:
         assert sorted(numbers) == sorted(round(share, 3) for share in expected)
         shares += numbers
     assert shares and all(0.0 <= share <= 1.0 for share in shares)
-
-
-class Waits:
-    """In the place of the event that ends waiting: keeps how long each step would have stayed."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def is_set(self) -> bool:
-        return False
-
-    def wait(self, seconds: float) -> None:
-        self.seconds.append(seconds)
-
-
-@pytest.mark.parametrize("columns", [40, 120])
-def test_a_terminal_keeps_a_line_per_step(decoded: Decoded, columns: int) -> None:
-    engine, session, steps = decoded
-    console = Console(width=columns, height=60, file=io.StringIO(), force_terminal=True)
-    watcher = Watcher(console, engine.tokenizer, session)
-    waits = watcher._aborted = Waits()  # type: ignore[assignment]
-    with watcher:
-        for step in steps:
-            watcher.on_step(0, step)
-    assert len(waits.seconds) == len(steps)
-    assert waits.seconds[-1] == watch.MIN_FRAME_S == max(waits.seconds)
-    written = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
-    lines = CONTROL.sub("", written).replace("\r", "\n").splitlines()
-    for step in steps:
-        (line,) = (line for line in lines if line.startswith(f"step {step.step:>3}  "))
-        assert step.branch_name(step.winner) in line and f" {len(step.decided)} token" in line
-        assert len(line) <= columns
-
-
-def test_an_error_ends_the_waiting(decoded: Decoded) -> None:
-    engine, session, steps = decoded
-    console = Console(width=80, file=io.StringIO(), force_terminal=True)
-    watcher = Watcher(console, engine.tokenizer, session)
-    watcher.__enter__()
-    for step in steps:
-        watcher.on_step(0, step)
-    watcher.__exit__(RuntimeError)
-    assert watcher._aborted.is_set() and not watcher._thread.is_alive()
-    assert len(watcher._frames) == len(steps)

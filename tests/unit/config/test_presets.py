@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
 
 from lopa_ray.config.yaml_files import parse_yaml, presets
-from lopa_ray.decoding.branch_confidence import METRICS
 from lopa_ray.decoding.decoders import parse_decoder_settings
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -45,35 +43,6 @@ def test_a_preset_names_every_setting(name: str) -> None:
     assert values["group"].keys() == type(config.group).model_fields.keys()
     assert values["decisions"].keys() == type(config.decisions).model_fields.keys()
     assert values["decode"].keys() == type(parse_decoder_settings(values["decode"])).model_fields.keys()
-
-
-def allowed_values(name: str, annotation: Any) -> set[str] | None:
-    """What a setting may be, if that is one of a list; None for numbers, texts and so on."""
-    if name == "decoder":  # docs/decoders.md lists them
-        return None
-    if name == "branch_confidence":
-        return set(METRICS)
-    return set(get_args(annotation)) if get_origin(annotation) is Literal else None
-
-
-@pytest.mark.parametrize("name", COMPLETE)
-def test_comments_list_the_allowed_values(name: str) -> None:
-    """`a | b | c` behind a setting is all that it may be, and stands behind each setting with such a list."""
-    text = presets()[name].read_text(encoding="utf-8")
-    value = r"\w+(?:\([^)]*\))?"
-    listed = {
-        (section, setting): {allowed.partition("(")[0] for allowed in values.split(" | ")}
-        for section, block in re.findall(r"^(\w+):\n((?:(?:  .*)?\n)+)", text, re.MULTILINE)
-        for setting, values in re.findall(rf"^  (\w+):.* # ({value}(?: \| {value})+)", block, re.MULTILINE)
-    }
-    config = Config.load(name)
-    allowed = {
-        (section, setting): values
-        for section in ("model", "group", "decode")
-        for setting, field in type(getattr(config, section)).model_fields.items()
-        if (values := allowed_values(setting, field.annotation)) is not None
-    }
-    assert listed == allowed
 
 
 def test_the_published_setting() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 import re
@@ -98,40 +97,6 @@ def good(regex: str, answer: tuple[int, ...], min_tokens: int) -> bool:
         return re.fullmatch(regex, spelled(list(words)).decode()) is not None
     except UnicodeDecodeError:
         return False
-
-
-@pytest.mark.parametrize("regex", ["a|ab|aab", r"(a|b)*ab", "(ab?)*", "é?a*", r"[^a]é", "(ab?){3}"])
-@pytest.mark.parametrize("min_tokens", [0, 2])
-def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
-    regex: str, min_tokens: int
-) -> None:
-    constraint = constraint_of(ConstraintSpec(regex=regex))
-    used = [TEXTS.index(t) for t in (b"a", b"b", b"ab", b"aab", "é".encode(), b"\xc3", b"\xa9", b"{")]
-    alphabet = [*used, EOS]
-    span = range(5, 9)
-    answers = [
-        answer for answer in itertools.product(alphabet, repeat=len(span)) if good(regex, answer, min_tokens)
-    ]
-    draw = np.random.default_rng(0)
-    for _ in range(60):
-        # A canvas that leads somewhere (part of a good answer), or any at all; maybe not grown to its end.
-        source = (
-            answers[draw.integers(len(answers))] if draw.random() < 0.8 else tuple(draw.choice(alphabet, 4))
-        )
-        canvas = [int(t) if draw.random() < 0.4 else MASK for t in source]
-        grown = len(canvas) - next((n for n in range(4) if canvas[3 - n] != MASK), 4)
-        state = ConstraintState(constraint, canvas[: int(draw.integers(grown, 5))], MASK, span, min_tokens)
-        left = [a for a in answers if all(c in (MASK, t) for c, t in zip(canvas, a, strict=True))]
-        assert state.satisfiable == bool(left)
-        for at, position in enumerate(span):
-            if canvas[at] == MASK:
-                expected = {answer[at] for answer in left}
-                allowed = set(
-                    np.flatnonzero(unpack_bitmask(state.token_bitmask(position), VOCABULARY.size)).tolist()
-                )
-                assert allowed & set(alphabet) == expected
-                assert {token for token in alphabet if state.allows(position, token)} == expected
-                assert state.is_forced(position) == (len(allowed) == 1)
 
 
 @settings(max_examples=100)

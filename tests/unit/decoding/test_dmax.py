@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 
-from lopa_ray.decoding.decoders.dmax import SURE, DMaxSettings
-from lopa_ray.errors import SettingsError
+from lopa_ray.decoding.decoders.dmax import SURE
 from support.fake_session import decode
 from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax
-from support.tiny_model import tiny_engine
 
 
 @settings(max_examples=80)
@@ -56,31 +53,3 @@ def test_a_block_ends_without_masks_by_a_sure_or_idle_call_or_by_their_number(pr
         assert (settles and not masks_left) == (not set(scored) & set(outcome.editable))
     assert all(count <= wanted.block_size for count in calls.values())
     assert not steps or steps[-1].outcome.editable == range(0)
-
-
-def test_forks_take_fewer_steps_and_race_while_masks_are_left() -> None:
-    one = DMaxSettings(
-        max_new_tokens=48, block_size=16, confidence_threshold=0.9, stop_at_eos=False, ignore_eos=True
-    )
-    engine = tiny_engine("llada21-tiny-3l")
-    prompts = [[5, 9, 2], list(range(40, 61))]
-    plain = engine.generate(prompts, one, trace=True)
-    ahead = engine.generate(prompts, one.replace(num_branches=4), trace=True)
-    assert sum(result.steps for result in ahead) < sum(result.steps for result in plain)
-    assert any(len(step.branches[step.winner].fills) for result in ahead for step in result.trace)
-    assert all(len(result.token_ids) == 48 for result in plain + ahead)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "instead"),
-    [
-        ("lookahead", "verified", "use lookahead lopa or leave lookahead out"),
-        ("repetition_penalty", 1.1, "leave repetition_penalty out"),
-        ("frequency_penalty", 0.5, "leave frequency_penalty out"),
-        ("presence_penalty", -0.5, "leave presence_penalty out"),
-        ("confidence_threshold", 1.5, "less than or equal to 1"),
-    ],
-)
-def test_what_has_no_meaning_here_is_refused_by_name(setting: str, value: object, instead: str) -> None:
-    with pytest.raises(SettingsError, match=f"{setting}.*{instead}"):
-        DMaxSettings(**{setting: value})

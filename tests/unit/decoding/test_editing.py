@@ -15,11 +15,9 @@ from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSettings
 from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
-from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
-from support.fake_session import decode, let_forks_lose
+from support.fake_session import decode
 from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax, any_editing, any_multi_block
-from support.tiny_model import tiny_engine
 
 
 @settings(max_examples=80)
@@ -103,37 +101,6 @@ def test_a_constraint_does_not_keep_edits_from_being_made(
             edits += decision.position in decided
             decided.add(decision.position)
     assert edits > 5
-
-
-def test_forks_take_fewer_steps_and_one_branch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = EditingSettings(max_new_tokens=48, block_size=16, stop_at_eos=False, ignore_eos=True)
-    engine = tiny_engine("llada21-tiny-3l")
-    prompts = [[5, 9, 2], list(range(40, 61))]
-    plain = engine.generate(prompts, one, trace=True)
-    ahead = engine.generate(prompts, one.replace(num_branches=4), trace=True)
-    let_forks_lose(monkeypatch)
-    losing = engine.generate(prompts, one.replace(num_branches=4), trace=True)
-    assert sum(result.steps for result in ahead) < sum(result.steps for result in plain)
-    assert [result.token_ids for result in losing] == [result.token_ids for result in plain]
-    assert [result.steps for result in losing] == [result.steps for result in plain]
-    assert any(len(step.branches[step.winner].fills) for result in ahead for step in result.trace)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("lookahead", "verified"),
-        ("repetition_penalty", 1.1),
-        ("frequency_penalty", 0.5),
-        ("presence_penalty", -0.5),
-        ("num_to_transfer", 0),
-        ("editing_threshold", 1.5),
-        ("max_post_steps", -1),
-    ],
-)
-def test_what_has_no_meaning_with_edits_is_refused_by_name(setting: str, value: object) -> None:
-    with pytest.raises(SettingsError, match=setting):
-        EditingSettings(**{setting: value})
 
 
 def test_a_decoder_that_never_edits_is_that_of_the_settings() -> None:

@@ -15,7 +15,6 @@ from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
-from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.given_tokens import GivenTokens, final_part
 from lopa_ray.decoding.result import ResultBuilder
@@ -303,28 +302,3 @@ def test_a_canvas_of_blocks_begins_with_all_that_is_given():
     for before, after in pairwise(steps_of(session, FakeModel())):
         assert len(before.outcome.canvas) <= len(after.outcome.canvas) <= 20
     assert final_part(session.generated, range(0), 1)[13] == 4
-
-
-def test_a_given_end_stands_at_the_end_of_the_answer():
-    wanted = VanillaSettings(max_new_tokens=6)
-    session = new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7, 4: EOS, 5: EOS}))
-    steps = list(steps_of(session, FakeModel()))
-    builder = ResultBuilder(session)
-    builder.add_step(steps[-1].plan, steps[-1].outcome)
-    result = builder.build(None, 1.0)
-    assert result.token_ids[3:] == [7, EOS] and (result.tokens, result.finish_reason) == (3, "length")
-    behind = GivenTokens({4: EOS, 5: 7}, "suffix")
-    suffixed = new_session([1], wanted, VOCABULARY, given=behind)
-    *_, last = steps_of(suffixed, FakeModel())
-    assert last.outcome.canvas[4:] == (EOS, 7)
-    assert list(behind.returned_text(last.outcome.canvas, [EOS])) == list(last.outcome.canvas[:4])
-
-
-def test_verified_and_given_have_one_set_of_given_tokens():
-    wanted = LopaSettings(max_new_tokens=12, lookahead="verified", num_branches=4)
-    session = new_session([1], wanted, VOCABULARY, given=GivenTokens({4: 7}))
-    assert session.given.tokens == {4: 7} and session.plan().canvas[5] == 7
-
-
-def test_self_speculation_without_given_tokens_is_as_before():
-    assert SelfSpeculationSettings(given_parts=(), suffix=None).giving_setting is None

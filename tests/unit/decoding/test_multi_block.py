@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
-from lopa_ray.engine.config import Config
-from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import SettingsError
-from support.fake_session import decode, let_forks_lose
-from support.paths import MODELS
+from support.fake_session import decode
 from support.settings_strategies import EOS, FAKE_MODELS, MASK, PROMPTS, any_multi_block
 from support.tiny_model import tiny_engine
 
 PROMPT_LENGTHS = (1, 3, 8, 16, 21)
 PROMPTS_OF_MODELS = [[(7 * at + length) % 120 for at in range(length)] for length in PROMPT_LENGTHS]
 WHOLE: dict[str, Any] = {"max_new_tokens": 46, "ignore_eos": True, "confidence_threshold": 0.6}
-EDITS: dict[str, Any] = {"editing_threshold": 0.4, "stability_threshold": 0.5}
 
 
 @settings(max_examples=150)
@@ -89,51 +84,6 @@ def test_blocks_without_a_bound_are_those_of_d2f(name: str) -> None:
     )
     assert [(r.token_ids, r.steps) for r in any_number] == [(r.token_ids, r.steps) for r in other]
     assert sum(result.steps for result in two) > sum(result.steps for result in any_number)
-
-
-@pytest.mark.parametrize("edits", [{}, EDITS])
-def test_forks_take_fewer_steps_and_one_branch_changes_nothing(
-    edits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = MultiBlockSettings(block_size=8, **WHOLE | {"confidence_threshold": 0.9}, **edits)
-    engine = tiny_engine("llada21-tiny-3l")
-    several = one.replace(num_branches=4)
-    plain, ahead = (engine.generate(PROMPTS_OF_MODELS, wanted, trace=True) for wanted in (one, several))
-    let_forks_lose(monkeypatch)
-    losing = engine.generate(PROMPTS_OF_MODELS, several, trace=True)
-    assert sum(result.steps for result in ahead) < sum(result.steps for result in plain)
-    assert [(r.token_ids, r.steps) for r in losing] == [(r.token_ids, r.steps) for r in plain]
-    assert any(len(step.branches[step.winner].fills) for result in ahead for step in result.trace)
-
-
-def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
-    model = {"path": str(MODELS / "llada21-tiny-3l"), "max_model_len": 96, "prefix_cache": "exact"}
-    engine = LocalEngine.from_config(Config.parse({"model": model}))
-    wanted = MultiBlockSettings(block_size=4, max_new_tokens=16, num_branches=2, **EDITS)
-    for prompt in (list(range(30)), [*range(22), 90, 91]):
-        result = engine.generate(prompt, wanted)
-        assert result.token_ids == tiny_engine("llada21-tiny-3l").generate(prompt, wanted).token_ids
-    assert (engine.prefix_index.hit_requests, engine.prefix_index.hit_positions) == (1, 20)
-
-
-@pytest.mark.parametrize(
-    ("given", "setting", "instead"),
-    [
-        ({"stability_threshold": 0.5}, "stability_threshold", "has no use without editing_threshold"),
-        ({"max_post_steps": 4}, "max_post_steps", "has no use without editing_threshold"),
-        (
-            EDITS | {"decoded_token_threshold": 0.5},
-            "decoded_token_threshold",
-            "no use with editing_threshold",
-        ),
-        (EDITS | {"lookahead": "verified"}, "lookahead", "use lookahead lopa or leave lookahead out"),
-        (EDITS | {"repetition_penalty": 1.1}, "repetition_penalty", "leave repetition_penalty out"),
-        ({"max_blocks": 0}, "max_blocks", "greater than or equal to 1"),
-    ],
-)
-def test_what_has_no_use_is_refused_by_name(given: dict[str, Any], setting: str, instead: str) -> None:
-    with pytest.raises(SettingsError, match=f"{setting}.*{instead}"):
-        MultiBlockSettings(**given)
 
 
 def test_drafts_are_verified_without_edits() -> None:

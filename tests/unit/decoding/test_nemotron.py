@@ -61,38 +61,6 @@ def test_no_branch_has_more_rows_than_the_first(engine: LocalEngine) -> None:
             assert max(later) <= first
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"max_thinking_tokens": 3}, "max_thinking_tokens"),
-        ({"end_think_token_id": 3}, "end_think_token_id"),
-        ({"lookahead": "verified"}, "lookahead"),
-        ({"max_thinking_tokens": 3, "end_think_token_id": 7, "guided_regex": "a"}, "max_thinking_tokens"),
-    ],
-)
-def test_refused_settings_of_blocks(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(SettingsError, match=named) as refused:
-        NemotronSettings(**settings)
-    assert refused.value.setting == named
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"repetition_penalty": 1.1},
-        {"frequency_penalty": 0.5},
-        {"presence_penalty": 0.5},
-        {"guided_regex": "a"},
-        {"bad_words": ("a",)},
-    ],
-)
-def test_what_depends_on_earlier_tokens_is_refused_with_drafts(settings: dict[str, Any]) -> None:
-    (named,) = settings
-    with pytest.raises(SettingsError, match=f"{named} .* use decoder nemotron") as refused:
-        SelfSpeculationSettings(**settings)
-    assert refused.value.setting == named
-
-
 def test_a_budget_whose_token_ends_the_answer_and_a_least_length_exclude_each_other(
     engine: LocalEngine,
 ) -> None:

@@ -203,19 +203,6 @@ def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
         session.advance(good)
 
 
-@settings(max_examples=50)
-@given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
-def test_planning_again_gives_the_same_plan(prompt, wanted, model):
-    """Plans and outcomes are those of a session that planned every step once."""
-    _, steps = decode(prompt, wanted, model)
-    session = create_session(prompt, wanted)
-    for step in steps:
-        plans = [session.plan() for _ in range(3)]
-        assert plans == [step.plan] * 3
-        assert session.advance(step.reports) == step.outcome
-    assert session.finished
-
-
 def test_prompts_that_cannot_be_decoded_are_refused():
     wanted = LopaSettings(max_new_tokens=4)
     for prompt, match in (

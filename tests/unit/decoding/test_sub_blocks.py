@@ -8,128 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
-from torch import Tensor
 
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.transformer import Transformer
 from support.checkpoints import edit_json, load, logits, refused
 from support.fake_model import VOCABULARY, FakeModel
 from support.paths import MODELS
 from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_block_diffusion
 from support.tiny_model import tiny_engine
 
-KeysValues = list[tuple[Tensor, Tensor]]
-"""Per layer."""
-
-
-def joined(past: KeysValues, more: KeysValues) -> KeysValues:
-    return [(torch.cat((k, a)), torch.cat((v, b))) for (k, v), (a, b) in zip(past, more, strict=True)]
-
-
-class Published:
-    """The loop of `Fast_dLLM_QwenForCausalLM.generate` for one prompt, without any of this project's decoding.
-
-    Where it differs from the published one: a prompt of exactly one block is cached too (there it is forgotten), the
-    mask token is never chosen, and the call that would cache the last block is left out. A model whose logits are
-    not shifted reads its own rows, and caches a block without deciding a token.
-    """
-
-    def __init__(self, model: Transformer, wanted: BlockDiffusionSettings) -> None:
-        self.model, self.wanted = model, wanted
-        self.fills: list[list[int]] = []
-        """Positions per call."""
-
-    def forward(
-        self, ids: list[int], past: KeysValues, block: KeysValues | None = None, offset: int = 0
-    ) -> tuple[Tensor, KeysValues]:
-        """Logits [len(ids), V] behind `past`, and K/V of `ids`, or of all of `block` with `ids` put in at `offset`."""
-        seen = len(past[0][0]) if past else 0
-        keys_values: KeysValues = []
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if block is not None:
-                (old_k, old_v), end = block[layer], offset + len(k)
-                k = torch.cat((old_k[:offset], k, old_k[end:]))
-                v = torch.cat((old_v[:offset], v, old_v[end:]))
-            keys_values.append((k, v))
-            if past:
-                k, v = torch.cat((past[layer][0], k)), torch.cat((past[layer][1], v))
-            rows, columns = torch.arange(len(q)) + seen + offset, torch.arange(len(k))
-            size = self.wanted.block_size
-            sees = columns[None, :] // size <= rows[:, None] // size
-            q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-            return F.scaled_dot_product_attention(q, k, v, sees, enable_gqa=True)[0].transpose(0, 1)
-
-        with torch.inference_mode():
-            positions = torch.arange(len(ids)) + seen + offset
-            logits: Tensor = self.model.lm_head(self.model(torch.tensor(ids), positions, attend))
-            logits[:, self.model.config.mask_token_id] = -torch.inf
-        return logits, keys_values
-
-    def shifted(self, logits: Tensor) -> Tensor:
-        return torch.cat((logits[:1], logits[:-1])) if self.model.config.shifted else logits
-
-    def generate(self, prompt: list[int]) -> list[int]:
-        """Ids after the prompt, up to the first end."""
-        wanted, mask = self.wanted, self.model.config.mask_token_id
-        size, part = wanted.block_size, wanted.sub_block_size
-        assert part is not None
-        x, past, end = list(prompt), KeysValues(), len(prompt) + wanted.max_new_tokens
-        if len(x) >= size:
-            logits, past = self.forward(x[: len(x) // size * size], [])
-            self.next_token(x, logits)
-        while len(x) < end and not self.ended(x[len(prompt) :]):
-            x += [mask] * (min(size - len(x) % size, end - len(x)))
-            begin = (len(x) - 1) // size * size
-            block: KeysValues | None = None
-            for start in range(begin, len(x), part):
-                span = slice(start, min(start + part, len(x)))
-                while mask in x[span] and not self.ended(x[len(prompt) :]):
-                    if wanted.sub_block_cache and block is not None and x[start] != mask:
-                        logits, block = self.forward(x[span], past, block, start - begin)
-                        logits = self.shifted(logits)
-                    else:
-                        logits, block = self.forward(x[begin:], past)
-                        logits = self.shifted(logits)[span.start - begin : span.stop - begin]
-                    self.fill(x, span, logits)
-            if len(x) < end and mask not in x and not self.ended(x[len(prompt) :]):
-                logits, stored = self.forward(x[begin:], past)
-                past = joined(past, stored) if past else stored
-                self.next_token(x, logits)
-        answer, stop = x[len(prompt) :], self.model.config.eos_token_id
-        return answer[: answer.index(stop) + 1] if self.ended(answer) else answer
-
-    def ended(self, answer: list[int]) -> bool:
-        """All before the first stop token is decided."""
-        stop, mask = self.model.config.eos_token_id, self.model.config.mask_token_id
-        return not self.wanted.ignore_eos and stop in answer and mask not in answer[: answer.index(stop)]
-
-    def fill(self, x: list[int], span: slice, logits: Tensor) -> None:
-        """All of a sub-block above the threshold, and always the surest."""
-        probabilities, tokens = logits.softmax(-1).max(-1)
-        masked = torch.tensor(x[span]) == self.model.config.mask_token_id
-        probabilities = probabilities.where(masked, -torch.inf)
-        chosen = probabilities > self.wanted.confidence_threshold
-        chosen[probabilities.argmax()] = True
-        for at in chosen.nonzero().flatten().tolist():
-            x[span.start + at] = int(tokens[at])
-        self.fills.append([span.start + at for at in chosen.nonzero().flatten().tolist()])
-
-    def next_token(self, x: list[int], logits: Tensor) -> None:
-        """The call that caches blocks decides the token behind them, unless that is the prompt's."""
-        decides = self.model.config.shifted and len(x) % self.wanted.block_size == 0
-        self.fills.append([len(x)] if decides else [])
-        if decides:
-            x.append(int(logits[-1].argmax()))
-
-
-LAYOUTS = ["dream-tiny-4l", "dream-tiny-2l-eos", "sdar-tiny-3l"]
 LENGTHS = (3, 16, 21, 32)
 """Lengths of prompts: less than a block of 16, exactly one, one and a part, two."""
 
@@ -143,20 +34,6 @@ def prompts(model: str) -> list[list[int]]:
 
 def decode(model: str, wanted: BlockDiffusionSettings) -> list[GenerationResult]:
     return tiny_engine(model).generate(prompts(model), wanted, trace=True)
-
-
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("threshold", [0.3, 0.9])
-@pytest.mark.parametrize("model", LAYOUTS)
-def test_sub_blocks_decode_as_published(model: str, threshold: float, stored: bool) -> None:
-    wanted = SUB_BLOCKS.replace(
-        sub_block_cache=stored, confidence_threshold=threshold, ignore_eos=not model.endswith("eos")
-    )
-    for prompt, result in zip(prompts(model), decode(model, wanted), strict=True):
-        published = Published(tiny_engine(model).runner.model, wanted)
-        assert result.token_ids == published.generate(prompt)
-        assert [[p for p, _ in step.fills] for step in result.trace] == published.fills
-        assert threshold == 0.9 or max(map(len, published.fills)) > 1
 
 
 @pytest.mark.parametrize("model", ["dream-tiny-4l", "sdar-tiny-3l"])

@@ -99,21 +99,6 @@ def test_every_decoder_takes_the_steps_of_one_branch(
     assert_same(steps_of(verified, replace(model), restored=restored), of_one)
 
 
-@pytest.mark.long
-@settings(max_examples=10_000)
-@given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans(), st.one_of(st.just({}), GIVEN))
-def test_every_decoder_takes_the_steps_of_one_branch_in_many_cases(
-    prompt: list[int],
-    wanted: LookaheadSettings,
-    model: ContextModel,
-    restored: bool,
-    tokens: dict[int, int],
-) -> None:
-    test_every_decoder_takes_the_steps_of_one_branch.hypothesis.inner_test(
-        prompt, wanted, model, restored, tokens
-    )
-
-
 RULES = {
     "full attention": VERIFIED,
     "block-causal": VERIFIED.replace(window_attention="block_causal", block_size=8),
@@ -256,20 +241,6 @@ def test_the_step_limit_is_that_of_one_branch(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(StepLimitError, match="3 steps did not finish 40 tokens"):
             steps_of(session, replace(model))
         assert sum(token != VOCABULARY.mask_token_id for token in session.generated) == decided
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("branch_confidence", "bottom(0.3)"),
-        ("creation_confidence_alpha", 0.5),
-        ("tokens_per_fork", 2),
-    ],
-)
-def test_settings_of_forks_are_refused_by_name(setting: str, value: object) -> None:
-    with pytest.raises(SettingsError, match=f"{setting}.*lookahead verified") as raised:
-        VERIFIED.replace(**{setting: value})
-    assert raised.value.setting == setting
 
 
 def test_acceptance_needs_drafts() -> None:

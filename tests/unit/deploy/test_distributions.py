@@ -160,20 +160,6 @@ def test_a_package_that_shadows_one_is_named(installation: Path, tmp_path: Path,
     assert done.stderr.startswith(f"Error: {folder.resolve()} shadows the package {name!r}")
 
 
-@pytest.mark.parametrize("name", ["actors", "cluster"])
-def test_a_folder_without_a_package_is_named_where_python_prefers_it(
-    installation: Path, tmp_path: Path, name: str
-) -> None:
-    """Python looks into an editable installation last, so there any folder shadows it."""
-    folder = folder_of(tmp_path, name, package=False)
-    done = run(
-        f"import lopa_ray; lopa_ray.Config; import {name}; print({name}.__file__)", installation, tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    message = f"{folder.resolve()} shadows the package {name!r} of lopa-ray"
-    assert (message in done.stderr) == (done.stdout.strip() == "None") == ("editable" in str(installation))
-
-
 def test_a_shadowed_group_is_an_error_of_the_command_line(installation: Path, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "actors", package=True)
     done = run("import cluster.cli", installation, tmp_path)
@@ -181,10 +167,3 @@ def test_a_shadowed_group_is_an_error_of_the_command_line(installation: Path, tm
     assert done.stderr.splitlines()[-1].startswith(
         f"ImportError: {folder.resolve()} shadows the package 'actors'"
     )
-
-
-def test_nothing_is_said_where_nothing_is_shadowed(installation: Path, tmp_path: Path) -> None:
-    command = "import sys; sys.argv = ['lopa', '--version']; from lopa_ray.__main__ import main; main()"
-    for script in ("import lopa_ray; lopa_ray.Config; import actors, cluster", command):
-        done = run(script, installation, tmp_path, "-W", "error::RuntimeWarning")
-        assert done.returncode == 0 and not done.stderr, done.stderr

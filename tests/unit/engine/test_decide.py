@@ -17,7 +17,6 @@ from lopa_ray import (
     ChoiceAnswer,
     ChoiceQuestion,
     Config,
-    DecisionResult,
     DecisionSettings,
     DecisionTask,
     LocalEngine,
@@ -31,12 +30,9 @@ from lopa_ray import (
 )
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decisions.defaults import read_decision_defaults
-from lopa_ray.decisions.encoded_input import EncodedInput
 from lopa_ray.decisions.questions import Question
 from lopa_ray.engine.decision_factory import new_decision
 from lopa_ray.errors import CheckpointError
-from lopa_ray.text.decision_prompt import DecisionQuestion
-from support.thread_tensor_parallel import engine_in_two_shards
 from support.tiny_model import CANVAS_MODEL, tiny_engine
 
 torch.set_num_threads(1)
@@ -67,25 +63,6 @@ def test_every_question_has_its_answer(engine: LocalEngine) -> None:
     assert result.steps == 2 and result.output_tokens > len(QUESTIONS) and result.cached_tokens == 0
 
 
-def test_other_questions_change_no_bit(engine: LocalEngine) -> None:
-    together = engine.decide(INPUT, QUESTIONS)
-    reversed_order = engine.decide(INPUT, QUESTIONS[::-1])
-    for index, question in enumerate(QUESTIONS):
-        alone = engine.decide(INPUT, [question])
-        assert alone.log_likelihoods == (together.log_likelihoods[index],)
-        assert alone.answers == (together.answers[index],) == (reversed_order.answers[-1 - index],)
-
-
-def test_many_inputs_and_a_generation_change_no_bit(engine: LocalEngine) -> None:
-    tasks = [
-        DecisionTask(f"{INPUT} It is {day}.", QUESTIONS[:2]) for day in ("Monday", "Friday", "Sunday")
-    ] * 3
-    results = dict(engine.decide_all(tasks))
-    for index, task in enumerate(tasks):
-        alone, result = engine.decide(task.input, task.questions), results[index]
-        assert isinstance(result, DecisionResult) and result.log_likelihoods == alone.log_likelihoods
-
-
 def test_messages_and_a_text_are_inputs(engine: LocalEngine) -> None:
     text = engine.decide(INPUT, QUESTIONS[:1])
     chat = engine.decide([{"role": "user", "content": INPUT}], QUESTIONS[:1])
@@ -97,17 +74,6 @@ def test_messages_and_a_text_are_inputs(engine: LocalEngine) -> None:
         engine.decide(INPUT, ["Is it so?"]).answers
         == engine.decide(INPUT, [PredicateQuestion("Is it so?")]).answers
     )
-
-
-def test_a_question_stands_behind_the_input_as_in_training(engine: LocalEngine) -> None:
-    tokenizer = engine.tokenizer
-    assert tokenizer is not None
-    encoded = EncodedInput(tokenizer, INPUT, engine.vocabulary)
-    assert tokenizer.decode(encoded.ids, False) == f"<|im_start|>user\n{INPUT}<|im_end|>\n"
-    asked = tokenizer.decode(
-        encoded.question("questions[0]", DecisionQuestion("Why?", ("yes",)), 512).asked, False
-    )
-    assert asked == "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_joint_questions_are_computed_with_the_input(engine: LocalEngine) -> None:
@@ -149,36 +115,6 @@ def test_an_asynchronous_engine_answers_alike(engine: LocalEngine) -> None:
     wrapped = Wrapped(engine.config, engine.vocabulary, engine.tokenizer)
     result = asyncio.run(wrapped.decide(INPUT, QUESTIONS))
     assert result.answers == engine.decide(INPUT, QUESTIONS).answers
-
-
-def test_steps_in_parts_change_no_bit(engine: LocalEngine) -> None:
-    bounded = LocalEngine.from_pretrained("demo", max_model_len=512, max_num_batched_tokens=240)
-    result = bounded.decide(INPUT, QUESTIONS * 4)
-    assert result.log_likelihoods == engine.decide(INPUT, QUESTIONS * 4).log_likelihoods
-    with pytest.raises(SettingsError, match="max_num_batched_tokens"):
-        bounded.decide("pens " * 260, QUESTIONS)
-
-
-def test_two_shards_give_the_same(engine: LocalEngine) -> None:
-    shards = engine_in_two_shards(engine.config)
-    shards.tokenizer = engine.tokenizer
-    wanted = engine.decide(INPUT, QUESTIONS[:3]).log_likelihoods
-    for of_question, expected in zip(
-        shards.decide(INPUT, QUESTIONS[:3]).log_likelihoods, wanted, strict=True
-    ):
-        assert of_question[0] == pytest.approx(expected[0], abs=1e-3)
-
-
-def test_calls_and_their_outputs_are_inputs(engine: LocalEngine) -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    chat = [
-        {"role": "user", "content": INPUT},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "red", "tool_call_id": "1"},
-    ]
-    red = engine.decide(chat, QUESTIONS[:1])
-    blue = engine.decide([*chat[:2], {**chat[2], "content": "blue"}], QUESTIONS[:1])
-    assert red.log_likelihoods != blue.log_likelihoods
 
 
 # Settings

@@ -13,14 +13,11 @@ from lopa_ray import (
     D2FSettings,
     GenerationChunk,
     GenerationResult,
-    GroupSettings,
     LocalEngine,
     LopaSettings,
-    ModelSettings,
     PromptError,
     SettingsError,
 )
-from lopa_ray.config.strict import StrictModel
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.protocol.events import RequestEvent
 
@@ -51,20 +48,6 @@ def engine() -> Iterator[LocalEngine]:
 def told(result: GenerationResult) -> tuple[object, ...]:
     """All of a result but its time."""
     return result.token_ids, result.text, result.steps, result.forwards
-
-
-def test_a_stream_ends_before_what_may_still_be_edited(engine: LocalEngine) -> None:
-    """Tokens of the block that is being filled change until its end; text that a chunk has does not."""
-    values = {
-        "decoder": "editing",
-        "editing_threshold": 0.0,
-        "confidence_threshold": 0.2,
-        "max_post_steps": 4,
-    }
-    for seed in range(3):
-        changes = {**values, "max_new_tokens": 32, "block_size": 16, "temperature": 1.0, "seed": seed}
-        text = "".join(chunk.text or "" for chunk in engine.stream(PROBLEM, changes))
-        assert text == engine.generate(PROBLEM, changes).text
 
 
 def test_settings_are_keywords_a_mapping_or_an_object(engine: LocalEngine) -> None:
@@ -149,12 +132,3 @@ def test_repr_says_model_device_and_workers(engine: LocalEngine) -> None:
     assert (
         repr(AsyncLocalEngine(engine)) == f"AsyncLocalEngine(model='demo', device='cpu', workers={workers})"
     )
-
-
-@pytest.mark.parametrize("settings", [LopaSettings, ModelSettings, GroupSettings])
-def test_docstrings_list_the_fields(settings: type[StrictModel]) -> None:
-    text = " ".join(settings.__doc__.split())
-    for name, field in settings.model_fields.items():
-        assert f" {name}: " in text
-        assert " ".join((field.description or "").split()) in text
-    assert settings.__doc__.count("Fields:") == 1

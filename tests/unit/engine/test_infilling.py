@@ -10,9 +10,6 @@ import pytest
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import parse_record
 from lopa_ray import GivenPart, LocalEngine, PromptTooLongError, SettingsError
-from lopa_ray.decoding.decoders import parse_decoder_settings
-from support.in_process_group import InProcessGroup
-from support.tiny_model import load_tiny_model
 
 PROBLEM = "Tom has 3 pens. He buys 4 pens. How many pens does Tom have?"
 SUFFIX = " So the answer is 7."
@@ -113,31 +110,6 @@ def test_a_pattern_covers_the_given_text(engine: LocalEngine) -> None:
         engine.generate(PROBLEM, guided_regex=regex, given_parts=[{"text": "no"}], max_new_tokens=60)
 
 
-REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
-    "too long for the answer": (
-        {"given_parts": [{"at": 40, "text": SUFFIX}], "max_new_tokens": 42},
-        "given_parts",
-        "max_new_tokens is 42",
-    ),
-    "too long for the model": ({"suffix": "a b c " * 2000}, "suffix", "exceed max_model_len 2048"),
-    "overlap": (
-        {"given_parts": [{"text": SUFFIX}, {"at": 1, "text": "x"}]},
-        "given_parts",
-        "part 1 begins at position 1",
-    ),
-    "not Unicode": ({"suffix": "\ud800"}, "suffix", "Unicode"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_before_anything_is_decoded(engine: LocalEngine, name: str) -> None:
-    values, setting, said = REFUSED[name]
-    steps: list[object] = []
-    with pytest.raises(SettingsError, match=said) as caught:
-        engine.generate(PROBLEM, values, on_step=lambda _, step: steps.append(step))
-    assert caught.value.setting == setting and str(caught.value).startswith(setting) and not steps
-
-
 def test_the_mask_token_in_raw_text_is_refused(engine: LocalEngine) -> None:
     with pytest.raises(SettingsError, match=r"suffix: got token .* the mask token"):
         engine.generate("1 + 1", suffix="<|mask|>", raw=True)
@@ -170,24 +142,3 @@ def test_lines_of_a_file_give_parts(engine: LocalEngine) -> None:
     choice = sixth.row["response"]["body"]["choices"][0]
     assert choice["text"] == engine.generate(PROBLEM, raw=True, suffix=SUFFIX, max_new_tokens=24).text
     assert choice["finish_reason"] in ("stop", "length")
-
-
-@pytest.mark.parametrize("workers", [2, 3])
-def test_workers_change_no_token(workers: int) -> None:
-    values = {
-        "max_new_tokens": 24,
-        "block_size": 4,
-        "num_branches": 4,
-        "confidence_threshold": 0.6,
-        "given_parts": [{"hole": 6, "token_ids": [5, 6, 7, 8, 9]}, {"hole": 3, "token_ids": [4]}],
-    }
-    answers = []
-    for count in (1, workers):
-        group = InProcessGroup(load_tiny_model(), count)
-        session = group.create_session([1, 2, 3], parse_decoder_settings(values))
-        group.scheduler.submit(session)
-        outcomes = []
-        while not session.finished:
-            outcomes += [event.outcome.canvas for event in group.step()]
-        answers.append(outcomes)
-    assert answers[0] == answers[1] and answers[0][-1][6:11] == (5, 6, 7, 8, 9)

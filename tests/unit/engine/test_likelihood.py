@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from itertools import product
 from math import comb
@@ -10,12 +9,8 @@ from math import comb
 import pytest
 import torch
 
-from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.lopa import LopaSettings
-from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.likelihood_session import LikelihoodSession, MaskDraws, draw_key
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.likelihood_session import MaskDraws, draw_key
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
 from lopa_ray.engine.local import LocalEngine
@@ -24,9 +19,6 @@ from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
-from lopa_ray.protocol.events import RequestStep
-from lopa_ray.scheduling.journal import Journal
-from support.in_process_group import InProcessGroup
 from support.paths import MODELS
 from support.thread_tensor_parallel import engine_in_two_shards
 from support.tiny_model import load_tiny_model
@@ -108,12 +100,6 @@ def test_a_target_of_one_token_is_exact_after_one_forward(engine: LocalEngine) -
     assert likelihood.value == pytest.approx(masked_log_probability(engine, [5, 6], [9], [True]), abs=1e-4)
 
 
-def test_nothing_has_the_probability_1(engine: LocalEngine) -> None:
-    requests = [LikelihoodRequest([5], [], check_greedy=True), LikelihoodRequest([5], [7])]
-    likelihoods = dict(log_likelihoods(engine, requests))
-    assert likelihoods[0] == LogLikelihood(0.0, True, 0, 0) and likelihoods[1].forwards == 1
-
-
 def test_the_same_seed_has_the_same_draws(engine: LocalEngine) -> None:
     assert values(engine, seed=1) == values(engine, seed=1) != values(engine, seed=2)
     assert values(engine, PAIRS[::-1], seed=1) == values(engine, seed=1)[::-1]
@@ -129,67 +115,11 @@ def test_neither_steps_nor_slots_change_a_bit(engine: LocalEngine) -> None:
         assert values(other) == values(engine)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("name", NAMES)
-def test_workers_and_other_requests_change_nothing(name: str, workers: int) -> None:
-    model = load_tiny_model(name)
-    vocabulary = BranchRunner(model, max_num_seqs=1, max_model_len=64).vocabulary
-    settings = [
-        LopaSettings(max_new_tokens=20, block_size=4, num_branches=3),
-        VanillaSettings(max_new_tokens=9, temperature=0.7, top_p=0.9),
-        LopaSettings(max_new_tokens=12, block_size=4, logit_bias={7: 3.0}, top_logprobs=2),
-    ]
-
-    def sessions() -> list[DecodeSession]:
-        asked = [LikelihoodSession(*pair, vocabulary, mc_num=9, masks_per_step=4) for pair in PAIRS]
-        return [*asked, *(new_session([4, 5], own, vocabulary) for own in settings)]
-
-    def outcomes(together: list[DecodeSession], workers: int) -> list[tuple[object, ...]]:
-        group = InProcessGroup(model, workers, max_num_seqs=4, max_model_len=64)
-        order = [group.scheduler.submit(session) for session in together]
-        by_request: dict[int, list[object]] = {request: [] for request in order}
-        while group.scheduler.busy:
-            for event in group.step():
-                assert isinstance(event, RequestStep)
-                by_request[event.request_key].append(event.outcome)
-        return [tuple(by_request[request]) for request in order]
-
-    alone = [outcomes([session], 1)[0] for session in sessions()]
-    assert outcomes(sessions(), workers) == alone
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_two_shards_give_the_same(name: str) -> None:
     whole = LocalEngine.from_config(config_of(name))
     shards = engine_in_two_shards(config_of(name))
     assert values(shards, mc_num=6) == pytest.approx(values(whole, mc_num=6), abs=1e-4)
-
-
-def test_a_lost_group_costs_no_draw() -> None:
-    """The client goes on elsewhere, from what its journal has after each step."""
-    model = load_tiny_model("llada-tiny-3l")
-    vocabulary = BranchRunner(model, max_num_seqs=1, max_model_len=64).vocabulary
-    begun = LikelihoodSession(*PAIRS[2], vocabulary, mc_num=16, masks_per_step=3)
-    whole: list[float] = []
-    parts: list[float] = []
-    for losing, terms in ((False, whole), (True, parts)):
-        journal = Journal(pickle.loads(pickle.dumps(begun)))
-        finished = False
-        while not finished:
-            group = InProcessGroup(model, 2, max_model_len=64)
-            request = group.scheduler.submit(journal.restored_session())
-            while group.scheduler.busy:
-                (event,) = group.step()
-                assert isinstance(event, RequestStep)
-                terms += event.outcome.confidences
-                finished = event.outcome.finish_reason is not None
-                if not finished:
-                    state = group.scheduler.session_state(request)
-                    assert len(state) < 500
-                    journal.record(event.plan, event.outcome, state)
-                    if losing:
-                        break
-    assert len(whole) == 16 and parts == whole
 
 
 # Greedy decoding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,18 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
-from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Prompt
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CapacityError, LopaError, PromptError, SettingsError
-from lopa_ray.protocol.events import RequestFailure, RequestStep
+from lopa_ray.protocol.events import RequestFailure
 from support.paths import MODELS
 
 EOS, MASK = 126, 127
@@ -49,70 +44,6 @@ def engine(shared) -> Iterator[LocalEngine]:
 
 def plain(engine: LocalEngine) -> list[list[int]]:
     return [r.token_ids for r in engine.generate([[1, 2], [3], [4, 5], [6]], FAST)]
-
-
-def any_settings(draw: random.Random) -> GenerationSettings:
-    length = draw.choice([0, 1, 7, 20, 33])
-    common: dict[str, Any] = {
-        "max_new_tokens": length,
-        "block_size": draw.choice([3, 8, 16]),
-        "confidence_threshold": draw.choice([0.3, 0.6, 0.9]),
-        "min_tokens": draw.choice([0, length // 2]),
-        "ignore_eos": draw.random() < 0.3,
-        "stop_at_eos": draw.random() < 0.7,
-        "temperature": draw.choice([0, 0.9]),
-        "seed": draw.randrange(9),
-        "ranking": draw.choice(["probability", "margin", "neg_entropy"]),
-    }
-    kind = draw.choice(["lopa", "lopa", "d2f", "fast_dllm", "vanilla", "block_diffusion"])
-    branches = draw.choice([1, 2, 5])
-    if kind == "fast_dllm":
-        caches = ["none", "prefix", "dual"]
-        return FastDllmSettings(cache=draw.choice(caches), num_branches=branches, **common)
-    if kind == "block_diffusion":
-        return BlockDiffusionSettings(fuse_store=draw.random() < 0.5, num_branches=branches, **common)
-    if kind == "vanilla":
-        del common["confidence_threshold"]
-        return VanillaSettings(num_branches=branches, **common)
-    common["window_attention"] = draw.choice(["full", "block_causal"])
-    if kind == "d2f":
-        return D2FSettings(**common)
-    return LopaSettings(
-        num_branches=branches,
-        branch_confidence=draw.choice(["mean", "bottom(0.4)", "window(3)", "segment(2)"]),
-        creation_confidence_alpha=draw.choice([0.0, 0.3]),
-        **common,
-    )
-
-
-def same(one: GenerationResult, other: GenerationResult) -> bool:
-    ignored = ("seconds",)
-    return all(getattr(one, f) == getattr(other, f) for f in one.__slots__ if f not in ignored)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_batched_is_alone(engine, seed):
-    """Different settings, lengths and decoders in flight together, more of them than slots."""
-    draw = random.Random(seed)
-    requests = [
-        ([draw.randrange(120) for _ in range(draw.randint(1, 30))], any_settings(draw)) for _ in range(8)
-    ]
-    sessions = [engine.create_session(prompt, settings) for prompt, settings in requests]
-    results = dict(engine.run(sessions, trace=True))
-    assert sorted(results) == list(range(8))
-    for index, (prompt, settings) in enumerate(requests):
-        got = results[index]
-        assert isinstance(got, GenerationResult)
-        assert same(got, engine.generate(prompt, settings, trace=True))
-        canvas = got.trace[-1].canvas if got.trace else ()
-        if EOS not in canvas or settings.ignore_eos:
-            assert (len(canvas), got.finish_reason) == (settings.max_new_tokens, "length")
-        assert EOS not in canvas[: settings.min_tokens]
-        assert got.token_ids == list(canvas)[: len(got.token_ids)]
-        assert MASK not in got.token_ids
-        assert got.steps == len(got.trace)
-        assert got.forwards == sum(len(step.branches) for step in got.trace)
-        assert got.prompt_tokens == len(prompt)
 
 
 def test_a_list_gives_a_list_and_one_prompt_one_result(engine):
@@ -224,18 +155,6 @@ def test_an_abandoned_iterator_leaves_nothing(engine):
     assert not any(True for _ in events)
 
 
-def test_an_iterator_that_is_kept_open_disturbs_nobody(engine):
-    """As an exception's traceback keeps it; both calls get all of their own events."""
-    kept = engine.run([engine.create_session([n], FAST.replace(max_new_tokens=8 + n)) for n in range(5)])
-    first = next(kept)
-    between = engine.generate([[1, 2], [3]], FAST)
-    rest = dict(kept) | dict([first])
-    again = engine.generate([[1, 2], [3]], FAST)
-    assert [r.token_ids for r in between] == [r.token_ids for r in again]
-    for n in range(5):
-        assert rest[n].token_ids == engine.generate([n], FAST.replace(max_new_tokens=8 + n)).token_ids
-
-
 def test_an_error_in_a_callback_leaves_the_engine_usable(engine):
     def fail(*_: object) -> None:
         raise RuntimeError("mine")
@@ -244,19 +163,6 @@ def test_an_error_in_a_callback_leaves_the_engine_usable(engine):
         engine.generate([[1], [2], [3], [4], [5]], FAST, on_step=fail)
     assert plain(engine)  # while the traceback still holds the iterators
     assert caught.value.__traceback__ is not None
-
-
-def test_closing_one_iterator_spares_the_other(engine):
-    kept = engine.events([engine.create_session([1, 2], FAST)])
-    next(kept)
-    dropped = engine.events([engine.create_session([3], FAST)])
-    next(dropped)
-    dropped.close()
-    finish_reasons = []
-    for event in kept:
-        assert isinstance(event, RequestStep)
-        finish_reasons.append(event.outcome.finish_reason)
-    assert finish_reasons[-1] is not None
 
 
 def test_a_finished_session_among_others_is_refused_and_leaves_nothing(engine):

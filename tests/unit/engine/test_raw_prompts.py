@@ -35,14 +35,6 @@ def test_it_is_characters_where_that_is_asked_for(engine: LocalEngine) -> None:
     assert engine.create_session(MARKUP, raw=True, parse_special=False).prompt == characters
 
 
-@pytest.mark.parametrize("content", [MARKUP, "<|mask|>"])
-def test_text_in_a_chat_has_no_special_tokens(engine: LocalEngine, content: str) -> None:
-    ids = engine.encode(content, parse_special=True)
-    assert ids == engine.encode([{"role": "user", "content": content}], parse_special=True)
-    special = require_tokenizer(engine.tokenizer).added_tokens
-    assert sum(token in special for token in ids) == 3  # those of the template
-
-
 def test_a_mask_token_in_raw_text_is_refused(engine: LocalEngine) -> None:
     with pytest.raises(PromptError, match=r"got text with the mask token <\|mask\|>.*parse_special"):
         engine.create_session("a <|mask|> b", raw=True)

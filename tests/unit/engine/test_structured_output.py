@@ -18,7 +18,6 @@ from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from support.tiny_model import TINY_MODEL
@@ -97,17 +96,6 @@ def test_answers_keep_to_what_was_asked(engine: LocalEngine, kind: str) -> None:
         assert result.text is not None
         assert keeps(settings, result.text), (settings.decoder, result.text)
         assert result.finish_reason == "stop"
-
-
-@pytest.mark.long
-def test_company_changes_no_bit(engine: LocalEngine) -> None:
-    wanted = [s.replace(**KINDS[kind]) for s in DECODERS.values() for kind in ("regex", "json")]
-    wanted += list(DECODERS.values())  # no constraint
-    together = dict(engine.run([engine.create_session(PROMPT, settings) for settings in wanted], trace=True))
-    for index, settings in enumerate(wanted):
-        alone, result = engine.generate(PROMPT, settings, trace=True), together[index]
-        assert isinstance(result, GenerationResult)
-        assert (result.token_ids, result.trace) == (alone.token_ids, alone.trace)
 
 
 def test_a_probability_is_what_the_model_gave_the_token(engine: LocalEngine) -> None:

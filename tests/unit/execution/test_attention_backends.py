@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -27,7 +27,6 @@ from lopa_ray.execution.attention_trial import attention_formula
 from lopa_ray.execution.device import DEVICES, Device
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.kernels import operators
 from lopa_ray.kernels.sdpa import sdpa
 from support.attention_contract import check_backend
 from support.tiny_model import load_tiny_model
@@ -137,35 +136,6 @@ def test_auto_needs_triton_on_a_gpu_unless_a_slow_backend_is_named(monkeypatch: 
     ):
         select("triton", CUDA_ON_CPU)
     assert select("sdpa", CUDA_ON_CPU) is BACKENDS["sdpa"][0]
-
-
-def test_auto_takes_no_slow_backend_on_a_gpu_whose_fast_ones_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_backends, "triton_failure", lambda: None)
-    for name in ("triton", "flash_attn"):
-        monkeypatch.setitem(BACKENDS, name, (LaneAttention(fails),))
-    with pytest.raises(
-        SettingsError,
-        match=r"triton fails with ImportError: no kernel here; flash_attn fails .*; name one of sdpa",
-    ):
-        select("auto", CUDA_ON_CPU)
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (ModuleNotFoundError("No module named 'triton'"), NO_TRITON),
-        (RuntimeError("Failed to find C compiler.\nMore."), "RuntimeError: Failed to find C compiler."),
-    ],
-    ids=["no package", "no compiler"],
-)
-def test_the_reason_why_triton_does_not_work_is_in_its_own_words(
-    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def launcher(name: str) -> Any:
-        raise error
-
-    monkeypatch.setattr(operators, "_launcher", launcher)
-    assert operators.triton_failure.__wrapped__() == reason
 
 
 def test_a_backend_of_another_device_is_refused() -> None:

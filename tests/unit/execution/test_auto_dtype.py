@@ -8,7 +8,6 @@ import torch
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.device import DEVICES
 from support.tiny_model import tiny_config, tiny_spec
 
 
@@ -18,16 +17,6 @@ def test_accelerators_compute_in_bfloat16_unless_told_otherwise(device: str, nam
     spec = tiny_spec(model={"device": device})
     assert (spec.config.model.dtype, spec.dtype) == (name, getattr(torch, name))
     assert tiny_spec(model={"device": device, "dtype": "float32"}).dtype == torch.float32
-
-
-def test_every_device_has_one() -> None:
-    assert all(isinstance(getattr(torch, device.auto_dtype), torch.dtype) for device in DEVICES.values())
-
-
-def test_memory_is_that_of_the_dtype() -> None:
-    cpu, gpu = tiny_spec(), tiny_spec(model={"device": "cuda"})
-    assert cpu.weight_bytes == 2 * gpu.weight_bytes
-    assert cpu.slots_bytes == 2 * gpu.slots_bytes
 
 
 def test_an_engine_names_what_auto_stands_for() -> None:

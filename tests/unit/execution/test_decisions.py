@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Sequence
 
@@ -15,8 +14,6 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.question_tokens import QuestionTokens
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.protocol.events import RequestStep
-from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from support.decision_cases import ATTENTIONS, Logprobs, by_question, decision, random_question, run_group
 from support.in_process_group import InProcessGroup
@@ -133,66 +130,3 @@ def test_a_stored_input_changes_no_bit(name: str) -> None:
     (values,) = run_group(group, [session])
     assert group.scheduler.prefix_index.hit_requests == 1
     assert values == alone(decision(model, prompt, second, ATTENTIONS[name]), name)
-
-
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_lost_workers_and_new_ones_change_no_bit(name: str) -> None:
-    """After each step workers are lost before they report the next one, and others join."""
-    model, draw = load_tiny_model(name), random.Random(11)
-    questions = [random_question(draw, EOS) for _ in range(6)]
-    wanted = alone(decision(model, PROMPT, questions, ATTENTIONS[name]), name)
-    group = InProcessGroup(model, 3)
-    group.scheduler.submit(decision(model, PROMPT, questions, ATTENTIONS[name], max_step_rows=30))
-    reported: list[tuple[float, ...]] = []
-    while group.scheduler.busy:
-        plans = group.scheduler.plan(len(group.runners))
-        lost = draw.randrange(len(group.runners))
-        group.evaluate(plans, skip=[lost])
-        group.regroup([runner for rank, runner in enumerate(group.runners) if rank != lost])
-        for event in group.step():
-            assert isinstance(event, RequestStep)
-            reported += event.outcome.candidate_logprobs
-        joined = BranchRunner(model, max_num_seqs=4, max_model_len=96)
-        joined.import_slots(group.runners[0].export_slots(group.scheduler.request_by_slot))
-        group.regroup([*group.runners, joined])
-    assert tuple(reported) == wanted
-
-
-def test_a_lost_group_costs_no_lane() -> None:
-    """The client goes on elsewhere, from what its journal has after each step."""
-    name = "dream-tiny-2l"
-    model, draw = load_tiny_model(name), random.Random(2)
-    questions = [random_question(draw, EOS) for _ in range(6)]
-    session = decision(model, PROMPT, questions, ATTENTIONS[name], max_step_rows=30)
-    wanted, reported, finished = alone(session, name), list[tuple[float, ...]](), False
-    journal = Journal(pickle.loads(pickle.dumps(session)))
-    while not finished:
-        group = InProcessGroup(model, 2)
-        request = group.scheduler.submit(journal.restored_session())
-        events = []
-        while not events:
-            events = group.step()
-        (event,) = events
-        assert isinstance(event, RequestStep)
-        reported += event.outcome.candidate_logprobs
-        finished = event.outcome.finish_reason is not None
-        if not finished:
-            state = group.scheduler.session_state(request)
-            assert state is not None and len(state) < 500
-            journal.record(event.plan, event.outcome, state)
-    assert tuple(reported) == wanted
-
-
-def test_a_preempted_decision_goes_on_where_it_was() -> None:
-    name = "dream-tiny-2l"
-    model, draw = load_tiny_model(name), random.Random(4)
-    sessions = [
-        decision(
-            model, PROMPT, [random_question(draw, EOS) for _ in range(8)], ATTENTIONS[name], max_step_rows=20
-        )
-        for _ in range(3)
-    ]
-    wanted = [alone(session, name) for session in sessions]
-    sessions[2].client = "another"
-    group = InProcessGroup(model, 2, max_num_seqs=2)
-    assert run_group(group, sessions) == wanted

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal
 
 import pytest
 import torch
@@ -12,8 +10,6 @@ import torch
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import device
 from lopa_ray.execution.device import DEVICES
-from record import gpu_run
-from record.gpu_run import OutcomeRecorder, as_markdown
 from support.paths import ROOT
 
 
@@ -24,69 +20,6 @@ def test_a_device_is_tested_when_a_run_on_it_is_recorded() -> None:
         "cuda": not none_yet,
         "npu": False,
     }
-
-
-def report(
-    name: str,
-    outcome: Literal["passed", "failed", "skipped"],
-    longrepr: Any = None,
-    *,
-    when: Literal["setup", "call", "teardown"] = "call",
-) -> pytest.TestReport:
-    return pytest.TestReport(
-        f"test_x.py::{name}",
-        ("test_x.py", 1, name),
-        {},
-        outcome,
-        longrepr,
-        when,
-        user_properties=[("bf16, 4 branches", 12.34)] if name == "a" else (),
-    )
-
-
-def test_a_record_says_what_became_of_each_test() -> None:
-    recorder = OutcomeRecorder()
-    crash = SimpleNamespace(reprcrash=SimpleNamespace(message="assert 1 == 2 | 3\nand more"))
-    for outcome in (
-        *(report(name, "passed", when="setup") for name in "ab"),
-        report("a", "passed"),
-        report("b", "failed", crash),
-        report("c", "skipped", ("x.py", 3, "Skipped: needs two GPUs"), when="setup"),
-        *(report(name, "passed", when="teardown") for name in "abc"),
-    ):
-        recorder.pytest_runtest_logreport(outcome)
-    text = as_markdown(recorder, "2026-01-01, a GPU.", 61.5)
-    assert "1 passed, 1 failed, 1 skipped in 62 s." in text
-    assert "| bf16, 4 branches | 12.3 |" in text
-    assert "| `test_x.py::b` | **failed**: assert 1 == 2 ¦ 3 |" in text
-    assert "| `test_x.py::c` | skipped: needs two GPUs |" in text
-
-
-def test_without_a_gpu_nothing_is_recorded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gpu_run, "RECORD", tmp_path / "LAST_RUN.md")
-    monkeypatch.setattr(gpu_run.torch.cuda, "is_available", lambda: False)
-    assert gpu_run.main() == 1
-    assert "nothing was recorded" in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
-def test_a_run_is_recorded_where_there_is_no_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gpu_run, "RECORD", tmp_path / "LAST_RUN.md")
-    monkeypatch.setattr(gpu_run, "ROOT", tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(gpu_run.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu_run.torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(gpu_run.torch.cuda, "get_device_name", lambda index: "a GPU")
-
-    def run(options: list[str], plugins: list[OutcomeRecorder]) -> int:
-        plugins[0].pytest_runtest_logreport(report("a", "passed"))
-        return 1
-
-    monkeypatch.setattr(gpu_run.pytest, "main", run)
-    assert gpu_run.main() == 1
-    text = (tmp_path / "LAST_RUN.md").read_text()
-    assert "a GPU, torch" in text and "commit unknown (FileNotFoundError" in text and "1 passed" in text
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BranchReport
 from support.changed_logits import changed_logits
 from support.in_process_group import InProcessGroup
-from support.thread_tensor_parallel import ShardedRunner
 from support.tiny_model import load_tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -127,42 +126,8 @@ def decoded(settings: GenerationSettings, workers: int = 1, prompts: int = 1) ->
     return [answers[at] for at in range(prompts)]
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_the_same_tokens_on_any_number_of_workers_and_in_company(name: str) -> None:
-    settings = DECODERS[name]
-    alone = [decoded_alone(PROMPT[at:], settings) for at in range(3)]
-    for workers in (1, 2, 8):
-        assert decoded(settings, workers, prompts=3) == alone
-    plain = settings.replace(
-        repetition_penalty=1.0, frequency_penalty=0.0, presence_penalty=0.0, logit_bias={}
-    )
-    assert decoded(plain, 2, prompts=3) != alone
-
-
 def new_runner() -> BranchRunner:
     return BranchRunner(load_tiny_model("dream-tiny-4l"), max_num_seqs=2, max_model_len=120)
-
-
-def decoded_alone(
-    prompt: list[int], settings: GenerationSettings, runner: BranchRunner | ShardedRunner | None = None
-) -> list[int]:
-    """The answer from one worker, with nothing else in flight."""
-    runner = runner or new_runner()
-    session = new_session(prompt, settings, runner.vocabulary)
-    while not session.finished:
-        plan = session.plan()
-        scheduled = ScheduledRequest(1, 0, plan, tuple(range(len(plan.branches))))
-        session.advance(
-            [report for _, report in runner.execute(StepPlan(0, plan.step, (scheduled,))).reports]
-        )
-    return session.generated
-
-
-@pytest.mark.parametrize("name", ["lopa", "vanilla", "block_diffusion"])
-def test_shards_of_the_vocabulary_decode_the_same(name: str) -> None:
-    shards = ShardedRunner(load_tiny_model("dream-tiny-4l"), 2, max_num_seqs=1, max_model_len=120)
-    settings = DECODERS[name]
-    assert decoded_alone(PROMPT, settings, shards) == decoded_alone(PROMPT, settings)
 
 
 ONE_BY_ONE: dict[str, GenerationSettings] = {

@@ -19,7 +19,6 @@ from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, TILE_ROWS, head_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
-from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformers_models.config import parse_transformers_config
@@ -199,16 +198,6 @@ def test_rows_are_padded(rows):
     assert padded - rows < 16
 
 
-def test_rows_of_the_head_do_not_depend_on_their_number():
-    for name in ("dream-tiny-2l", *SHAPES):
-        model = model_of(name)
-        runner = BranchRunner(model, max_num_seqs=1, max_model_len=8)
-        hidden = torch.randn(70, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
-        whole = runner._lm_head.full_logits(hidden)
-        for start, stop in ((0, 1), (3, 5), (20, 29), (1, 70)):
-            assert torch.equal(runner._lm_head.full_logits(hidden[start:stop]), whole[start:stop])
-
-
 @pytest.mark.parametrize(
     ("vocab_size", "rows"),
     [
@@ -225,32 +214,6 @@ def test_the_logits_of_a_call_are_bounded(vocab_size, rows):
     assert head_rows(vocab_size) == rows
     assert rows % TILE_ROWS == 0 or rows < TILE_ROWS
     assert rows == ROW_MULTIPLE or rows * vocab_size * 4 <= MAX_LOGITS_BYTES
-
-
-def test_scores_do_not_depend_on_how_many_rows_a_call_has(monkeypatch):
-    model = model_of("dream-tiny-2l")
-    settings = LopaSettings(
-        max_new_tokens=40, num_branches=4, confidence_threshold=0.4, temperature=0.5, seed=1
-    )
-
-    def reports() -> list[list[ReportBytes]]:
-        runner = BranchRunner(model, max_num_seqs=1, max_model_len=64)
-        return reference_reports(model, new_session([5, 6, 7], settings, runner.vocabulary))
-
-    expected = reports()
-    monkeypatch.setattr("lopa_ray.execution.lm_head.MAX_HEAD_ROWS", ROW_MULTIPLE)
-    assert reports() == expected
-
-
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (3, 3, 14), (3, 1, 14), (4, 4, 10)])
-def test_attention_does_not_depend_on_where_its_queries_lie(heads, kv_heads, dim):
-    torch.manual_seed(0)
-    draw = random.Random(0)
-    for _ in range(50):
-        rows, offset = draw.randint(1, 20), draw.randint(1, 20)
-        packed = torch.randn(offset + rows, heads, dim)
-        keys, values = torch.randn(2, kv_heads, 64, dim)[:, :, : rows + draw.randint(0, 40)]
-        assert torch.equal(sdpa(packed[offset:], keys, values), sdpa(packed[offset:].clone(), keys, values))
 
 
 def test_single_phase_workers_agree_bit_for_bit_even_without_a_branch():

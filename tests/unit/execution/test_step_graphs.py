@@ -9,10 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lopa_lab.conformance.cases import read_cases
-from lopa_lab.conformance.replay import replay
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import model_loader, step_graphs
@@ -26,7 +23,6 @@ from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.in_process_group import report_bytes
 from support.marks import also_long
-from support.paths import GOLDEN
 from support.recorded_graph import RecordedGraph, cuda_graphs_as, recorded_graphs
 from support.thread_tensor_parallel import ShardThreads
 from support.tiny_model import MODELS, PROMPTS, SETTINGS, TINY_MODEL, load_canvas_model, load_tiny_model
@@ -48,12 +44,6 @@ def _graphs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_loader, "triton_works", lambda: True)
     monkeypatch.setattr(step_graphs, "MAX_GRAPH_ROWS", ROWS)
     monkeypatch.setattr(RecordedGraph, "replays", 0)
-
-
-def engine_with_graphs(config: Config) -> LocalEngine:
-    return LocalEngine.from_config(
-        config.replace(model=config.model.replace(attention="reference", cuda_graphs="auto"))
-    )
 
 
 @contextmanager
@@ -83,25 +73,6 @@ def branch_step(
 
 def reports(runner: BranchRunner, step: StepPlan) -> list[bytes]:
     return [report_bytes(report) for _, report in runner.execute(step).reports]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sdar/sdar_generate_cases",
-        "llada2/llada21_generate_cases",
-        *also_long("lopa_cases", "lora_cases", "dream_generate_cases"),
-    ],
-)
-def test_recorded_decodes_in_graphs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the published code, up to eight at once."""
-    monkeypatch.setattr(step_graphs, "MAX_GRAPH_ROWS", 512)
-    cases = read_cases(GOLDEN / f"{name}.jsonl")
-    with recorded_graphs():
-        verdicts = list(replay(cases, GOLDEN / "models", engine_with_graphs))
-    assert [(v.id, v.reason) for v in verdicts if v.status in ("differs", "error")] == []
-    assert sum(verdict.status == "passed" for verdict in verdicts) > 5
-    assert RecordedGraph.replays > 10
 
 
 def test_drafts_through_an_adapter_are_in_graphs() -> None:

@@ -208,11 +208,6 @@ def test_inputs_that_cannot_be_read_are_named(
         Source(str(path)).summarize()
 
 
-def test_unknown_protocols_are_named() -> None:
-    with pytest.raises(SettingsError, match=r"--input: cannot use nowhere://x"):
-        Source("nowhere://x")
-
-
 # Writing
 
 
@@ -335,29 +330,6 @@ def test_a_compressed_output_that_is_cut_is_completed(tmp_path: Path) -> None:
     again = JobOutput(str(path), range(5))
     assert again.start_or_resume(spec(), 2) is None and sorted(again.chunk_files) == [0, 1, 2]
     assert again.merge_parts() == JobResult(5, 1)
-
-
-def test_an_output_without_the_end_of_its_last_line_is_completed(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    written = finish(path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    again = JobOutput(str(path), range(5))
-    assert again.start_or_resume(spec(), 2) is None and sorted(again.chunk_files) == [0, 1]
-    again.write_chunk(2, written[4:])
-    assert again.merge_parts() == JobResult(5, 1) and path.read_bytes() == whole
-
-
-def test_a_zip_that_is_cut_is_decoded_again(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl.zip"
-    finish(path)
-    assert finished(path, 5) == JobResult(5, 1)
-    path.write_bytes(path.read_bytes()[:-1])
-    again = JobOutput(str(path), range(5))
-    assert again.start_or_resume(spec(), 2) is None and again.damaged == [str(path)]
-    path.rename(tmp_path / "prompts.jsonl.zip")
-    with pytest.raises(SettingsError, match=r"--input: cannot use .*prompts.jsonl.zip: EOFError"):
-        Source(str(tmp_path / "prompts.jsonl.zip")).summarize()
 
 
 def zipped(change: Callable[[bytearray], Any], name: str = "a.jsonl") -> bytes:

@@ -193,42 +193,6 @@ def test_a_tied_head_may_be_absent_or_equal_but_not_different(checkpoint: Path) 
 
 
 @pytest.mark.parametrize(
-    ("size", "changes", "tensors"),
-    [
-        ("3B", {"hidden_size": 3072, "intermediate_size": 9216, "num_hidden_layers": 26}, 237),
-        ("8B", {}, 309),
-        (
-            "14B",
-            {"hidden_size": 5120, "intermediate_size": 16384, "num_hidden_layers": 40},
-            363,
-        ),
-    ],
-)
-def test_published_shapes_of_nemotron(
-    size: str, changes: dict[str, Any], tensors: int, tmp_path: Path
-) -> None:
-    """The names of all tensors, and what `docs/models.md` says of memory."""
-    raw = json.loads((SHAPES / "nemotron-labs-diffusion-8b.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(raw | changes))
-    config = load_config(tmp_path)
-    assert (config.mask_token_id, config.eos_token_id, config.shard_sizes) == (100, 11, (1, 2, 4, 8))
-    with torch.device("meta"):
-        model = Transformer(config)
-    family = family_of(config)
-    names = {part for name, _ in model.named_parameters() for part in family.published_names(name)}
-    assert len(names) == tensors
-    assert {"encoder.embed_tokens.weight", "encoder.layers.0.mlp.up_proj.weight"} <= names
-    page = (ROOT / "docs" / "models.md").read_text()
-    gib = f"{NativeImplementation(config, torch.bfloat16).weight_bytes() / 2**30:.1f} GiB"
-    assert f"| `nvidia/Nemotron-Labs-Diffusion-{size}` | {gib} |" in page
-    if not changes:
-        w8a8 = f"{NativeImplementation(config.with_quantization('w8a8'), torch.bfloat16).weight_bytes() / 2**30:.1f}"
-        kv = math.prod(config.kv_shape) * 2
-        row = f"| `nemotron` | {gib} ({w8a8}) | {kv // 2**10} KiB, {4096 * kv // 2**20} MiB |"
-        assert f"| `models/nemotron-labs-diffusion-8b` {row}" in page
-
-
-@pytest.mark.parametrize(
     ("preset", "shape", "tensors", "kv_bytes", "ids"),
     [
         ("sdar-30b-a3b-chat", "sdar-30b-a3b", 18867, 2 * 2 * 48 * 4 * 128, (151669, 151643)),

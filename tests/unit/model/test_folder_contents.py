@@ -57,13 +57,6 @@ def test_folders_without_files(checkpoint: Path, tmp_path: Path) -> None:
     assert f"got inner/; need config.json; name the folder in it, {empty / 'inner'}" in message_of(above)
 
 
-def test_leftovers_of_a_training_are_no_weights(checkpoint: Path) -> None:
-    for name in ("optimizer.pt", "training_args.bin"):
-        (checkpoint / name).touch()
-    (checkpoint / WEIGHTS).rename(checkpoint / "model-00001-of-00002.safetensors")
-    assert "model-00001-of-00002.safetensors is not read by that name" in message_of(checkpoint)
-
-
 def test_a_repository_in_the_cache_of_the_hub(checkpoint: Path, tmp_path: Path) -> None:
     repository = tmp_path / "models--org--name"
     (repository / "snapshots").mkdir(parents=True)
@@ -77,23 +70,6 @@ def test_links_of_a_cache_that_has_lost_its_blobs(checkpoint: Path, name: str) -
     (checkpoint / name).symlink_to("../../blobs/0123")
     message = message_of(checkpoint)
     assert name in message and "a link to ../../blobs/0123, which is gone; download" in message
-
-
-@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
-def test_a_file_in_place_of_its_folder(checkpoint: Path, name: str) -> None:
-    assert f"{checkpoint / name}: this is a file; name the folder that it is in, {checkpoint};" in message_of(
-        checkpoint / name
-    )
-
-
-def test_a_gguf_file_and_a_link_to_nothing(tmp_path: Path) -> None:
-    (tmp_path / "q4.gguf").write_bytes(b"GGUF")
-    assert "this is a file; GGUF is not read, only safetensors; need a checkpoint" in message_of(
-        tmp_path / "q4.gguf"
-    )
-    assert "no such folder; GGUF is not read" in message_of(tmp_path / "q8.gguf")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert f"this is a link to {tmp_path / 'nowhere'}, which is gone" in message_of(tmp_path / "link")
 
 
 def test_shards_that_the_index_lists_and_the_folder_lacks(checkpoint: Path) -> None:

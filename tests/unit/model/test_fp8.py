@@ -7,20 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.engine.config import Config
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels import fp8
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import read_weights, save_model
 from lopa_ray.model.config import Fp8Scales
-from lopa_ray.model.families.native import family_of
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.native_implementation import NativeImplementation, load_model
 from lopa_ray.model.quantization.weight_format import HeldWeights
@@ -83,24 +78,6 @@ def test_a_layer_of_which_a_part_is_not_converted_is_floating(tmp_path: Path) ->
     assert model.layers[0].mlp.down.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["dream-tiny-2l", EXPERTS])
-def test_tokens_are_those_of_the_unfolded_checkpoint(name: str, tmp_path: Path) -> None:
-    stored, plain = save_fp8(name, LAYOUTS["odd_blocks"], tmp_path)
-    settings = BlockDiffusionSettings(max_new_tokens=24, num_branches=3, stop_at_eos=False)
-    for dtype in ("float32", "bfloat16"):
-        results = [
-            LocalEngine.from_pretrained(folder, dtype=dtype, max_model_len=64, max_num_seqs=1).generate(
-                [[1, 2, 3]], settings
-            )
-            for folder in (stored, plain)
-        ]
-        assert results[0][0].token_ids == results[1][0].token_ids
-    kept = BranchRunner(keep_fp8(stored), max_num_seqs=1, max_model_len=64)
-    engine = LocalEngine.from_pretrained(stored, dtype="float32", max_model_len=64, max_num_seqs=1)
-    wanted = engine.generate([[1, 2, 3]], settings)[0].token_ids
-    assert LocalEngine(engine.config, kept, None).generate([[1, 2, 3]], settings)[0].token_ids == wanted
-
-
 @pytest.mark.parametrize("quantization", ["w8", "w8a8"])
 @pytest.mark.parametrize("name", ["dream-tiny-2l", EXPERTS])
 def test_int8_is_made_of_the_unfolded_weights(
@@ -113,13 +90,6 @@ def test_int8_is_made_of_the_unfolded_weights(
     assert not caplog.records
     save_model(model, tmp_path / "int8", dtype=torch.float32)
     assert same_weights(load(tmp_path / "int8"), model)
-
-
-def test_a_note_says_once_that_weights_are_unfolded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stored, _ = save_fp8("dream-tiny-2l", LAYOUTS["blocks"], tmp_path)
-    load(stored, dtype=torch.bfloat16)
-    (note,) = (record.getMessage() for record in caplog.records if record.name == "lopa.model")
-    assert note.startswith(f"{stored}: weights in fp8 are unfolded to bfloat16")
 
 
 def test_an_adapter_is_merged_into_unfolded_weights(tmp_path: Path) -> None:
@@ -248,18 +218,6 @@ def test_random_weights_of_an_fp8_checkpoint_are_fp8(tmp_path: Path) -> None:
         assert NativeImplementation(load_config(stored), torch.float32).weight_bytes() == parameters
 
 
-def test_the_dummy_format_builds_a_runner(tmp_path: Path) -> None:
-    stored, _ = save_fp8("dream-tiny-2l", LAYOUTS["blocks"], tmp_path)
-    model = {"path": str(stored), "load_format": "dummy", "max_num_seqs": 1, "max_model_len": 64}
-    assert build_runner(ModelSpec.read(Config.parse({"model": model}))).model.config.quantization == "none"
-
-
-def test_a_block_may_be_larger_than_any_tensor(tmp_path: Path) -> None:
-    stored, plain = save_fp8("dream-tiny-2l", LAYOUTS["blocks"], tmp_path)
-    edit_json(stored / "config.json", quantization_config=fine_grained([2**40, 2**40]))
-    assert same_weights(load(stored), load(plain))
-
-
 # Refusals
 
 
@@ -308,23 +266,6 @@ def test_scales_that_are_no_positive_numbers_are_named(number: float, tmp_path: 
     refused(folder, "model.safetensors", f"tensor {name} has the scale {number}", "finite numbers above 0")
 
 
-def test_scales_and_weights_of_another_type_are_named(tmp_path: Path) -> None:
-    folder = fp8_folder(tmp_path, "odd_blocks")
-    name = DOWN.replace("weight", "weight_scale_inv")
-    edit_tensors(folder, **{name.replace(".", "/"): torch.ones((3, 4), dtype=torch.int8)})
-    refused(folder, f"tensor {name} is stored as torch.int8")
-    edit_tensors(folder, **{name.replace(".", "/"): torch.ones(3, 4)})
-    shape = load_file(folder / "model.safetensors")[DOWN].shape
-    edit_tensors(folder, **{DOWN.replace(".", "/"): torch.zeros(shape, dtype=torch.float8_e5m2)})
-    refused(folder, f"{name} is not part of")
-
-
-def test_fp8_without_a_configuration_is_refused(tmp_path: Path) -> None:
-    folder = fp8_folder(tmp_path, "compressed_channel")
-    edit_json(folder / "config.json", quantization_config=...)
-    refused(folder, "weight_scale", "not part of")
-
-
 @pytest.mark.parametrize(
     ("stored", "named"),
     [
@@ -349,27 +290,9 @@ def test_kinds_of_fp8_that_are_not_read_are_named(checkpoint: Path, stored: Any,
     refused(checkpoint, "config.json", f"with {named}", "use the unquantised (bfloat16) checkpoint")
 
 
-def test_groups_of_different_weights_are_refused(checkpoint: Path) -> None:
-    stored = compressed("channel")
-    other = compressed("tensor")["config_groups"]["group_0"]
-    stored["config_groups"] = {**stored["config_groups"], "group_1": other}
-    edit_json(checkpoint / "config.json", quantization_config=stored)
-    refused(checkpoint, "with config_groups with different weights")
-
-
 def test_a_model_that_transformers_runs_is_not_read_in_fp8(tmp_path: Path) -> None:
     folder = fp8_folder(tmp_path, "blocks")
     with pytest.raises(
         CheckpointError, match=r"of quant_method 'fp8'.*set model\.implementation to auto or native"
     ):
         load_config(folder, "transformers")
-
-
-def test_every_linear_layer_is_quantised_in_these_tests(tmp_path: Path) -> None:
-    """So that no test passes for lack of fp8 weights."""
-    for name in ALL_MODELS:
-        stored, _ = save_fp8(name, LAYOUTS["compressed_channel"], tmp_path / name, all_layers=True)
-        model = keep_fp8(stored)
-        layers = [layer for layer in model.layers.modules() if isinstance(layer, HeldWeights)]
-        assert all(layer.weight.dtype == torch.float8_e4m3fn for layer in layers)
-        assert family_of(model.config).name == load_config(MODELS / name).family

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -15,25 +14,23 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.kernels.fp8 import has_fp8_kernel, unfold
 from lopa_ray.model import native_implementation
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.checkpoint.native_checkpoint import save_model
 from lopa_ray.model.config import Fp8Scales
-from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.linear import Linear
 from lopa_ray.model.native_implementation import NativeImplementation, load_model
 from lopa_ray.model.quantization.weight_format import HeldWeights
-from lopa_ray.model.tensor_parallel import shard_parameter
 from lopa_ray.model.transformer import Transformer
 from support.fake_cuda import AMPERE, CUDA, HOPPER, fake_cuda
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 from support.loaded_model import IDS, logits, same_weights
 from support.paths import MODELS
-from support.thread_tensor_parallel import ShardedRunner, ShardThreads
-from support.tiny_model import ALL_MODELS, CANVAS_MODEL, filled_linear, random_model
+from support.thread_tensor_parallel import ShardedRunner
+from support.tiny_model import ALL_MODELS, CANVAS_MODEL, filled_linear
 
 EXPERTS = "llada2-tiny-3l"
 OUTPUTS, INPUTS = 48, 256
@@ -75,26 +72,6 @@ def draw(*shape: int) -> Tensor:
 
 
 # A layer
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("outputs", "inputs"), [(64, 96), (37, 111), (200, 1500)])
-def test_the_error_of_a_layer_is_bounded(outputs: int, inputs: int, dtype: torch.dtype) -> None:
-    """A product x · w loses at most |x| · dw + |w| · dx + dx · dw, d the largest errors of both; then bf16 rounds."""
-    weight, bias, x = draw(outputs, inputs), draw(outputs).to(dtype), draw(33, inputs)
-    x[:, 0] *= 50  # an outlier, as the activations of language models have them
-    x = x.to(dtype)
-    product = layer_of(weight, bias)(x)
-    assert product.dtype == dtype
-    exact = F.linear(x.float(), weight)
-    of_weight, of_x = rounding(weight), rounding(x) if dtype == torch.bfloat16 else torch.zeros(x.shape)
-    bound = x.float().abs() @ of_weight.t() + of_x @ weight.abs().t() + of_x @ of_weight.t() + 1e-3
-    sizes = exact.abs() + bound + bias.float().abs()
-    error = (product.float() - exact - bias.float()).abs()
-    # Weights that are unfolded are rounded once, too.
-    rounded = 2 * sizes + x.float().abs() @ weight.abs().t()
-    assert (error <= bound + (2**-8 * rounded if dtype == torch.bfloat16 else 0)).all()
-    assert error.max() > 0
 
 
 @needs_product
@@ -141,31 +118,6 @@ def test_weights_in_fp32_compute_what_they_are_unfolded(name: str) -> None:
     for layer, weight in converted(model).items():
         unfolded.get_submodule(layer).weight.data = weight
     assert torch.equal(logits(model), logits(unfolded))
-
-
-def test_random_weights_are_converted() -> None:
-    config = load_config(MODELS / EXPERTS)
-    plain = random_model(config, 3, torch.float32, "cpu")
-    model = random_model(config.with_quantization("fp8"), 3, torch.float32, "cpu")
-    for layer, weight in converted(model).items():
-        before = plain.get_submodule(layer).weight
-        assert ((weight - before).abs() <= rounding(before)).all()
-    assert torch.equal(model.lm_head.weight, plain.lm_head.weight)
-    held = sum(parameter.nbytes for parameter in model.parameters())
-    in_fp8, floating = (NativeImplementation(one, torch.float32) for one in (model.config, config))
-    assert in_fp8.weight_bytes() == held < floating.weight_bytes()
-
-
-def test_an_adapter_is_merged_before() -> None:
-    golden = MODELS.parent
-    cases = [json.loads(line) for line in (golden / "forward_cases.jsonl").read_text().splitlines()]
-    case = next(case for case in cases if "lora" in case)
-    base, adapter = MODELS / case["model"], golden / "lora" / case["lora"]
-    merged, plain = load(base, lora=adapter), load(base, "none", lora=adapter)
-    for layer, weight in converted(merged).items():
-        before = plain.get_submodule(layer).weight
-        assert ((weight - before).abs() <= rounding(before)).all()
-    assert not same_weights(merged, load(base))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -229,35 +181,7 @@ def test_a_checkpoint_in_fp8_keeps_its_layout(layout: str, tmp_path: Path) -> No
     assert checked == 8
 
 
-def test_layers_of_an_fp8_checkpoint_that_an_adapter_changes_are_converted_again(tmp_path: Path) -> None:
-    adapter = MODELS.parent / "lora" / "dream-tiny-4l-r4"
-    stored, plain = save_fp8("dream-tiny-4l", LAYOUTS["compressed_channel"], tmp_path)
-    model, wanted = load(stored, lora=adapter), load(plain, "none", lora=adapter)
-    for layer, weight in converted(model).items():
-        before = wanted.get_submodule(layer).weight
-        assert ((weight - before).abs() <= rounding(before)).all()
-
-
 # Shards
-
-
-@pytest.mark.parametrize("expert_parallel", [True, False])
-@pytest.mark.parametrize("name", ["dream-tiny-2l", EXPERTS])
-def test_shards_have_parts_of_the_whole_weights(name: str, expert_parallel: bool) -> None:
-    """Their scales are those of whole rows."""
-    whole = load(MODELS / name)
-    config = load_config(MODELS / name).with_quantization("fp8")
-    if config.experts is not None:
-        config = config.with_expert_parallel(expert_parallel)
-    restored = converted(whole)
-    for group in ShardThreads(2).tp_groups:
-        read = implementation_of(config, torch.float32, tp_group=group).read_weights(MODELS / name)
-        shard = NativeImplementation(config, torch.float32, "cpu", group).build_model(read)
-        parts = converted(shard)
-        assert parts.keys() == restored.keys()
-        for layer, part in parts.items():
-            parameter = f"{layer}.weight"
-            assert torch.equal(part, shard_parameter(parameter, restored[layer], config, group.rank, 2))
 
 
 @pytest.mark.parametrize("name", ALL_MODELS)
@@ -296,13 +220,6 @@ def test_a_specification_has_it_too(device: str, dtype: str, stored: bool, tmp_p
     assert spec.model.quantization == "fp8" and not spec.has_auto
     assert spec.model == load_config(folder).with_quantization("fp8")
     assert resolve_auto(spec) == spec
-
-
-@pytest.mark.parametrize("load_format", ["safetensors", "dummy"])
-def test_the_setting_reaches_the_model(load_format: str) -> None:
-    changes = {"model": {"quantization": "fp8", "load_format": load_format, "max_num_seqs": 1}}
-    model = build_runner(ModelSpec.read(Config.load("demo", changes))).model
-    assert isinstance(model, Transformer) and converted(model)
 
 
 def test_experts_need_a_gpu_whose_kernels_have_fp8(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,6 @@ def test_files_with_settings_that_greedy_decoding_ignores_print_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-CANVASES = GOLDEN / "models" / "diffusion-gemma-tiny-3l"
 OF_CANVASES = {
     "max_denoising_steps": 9,
     "t_min": 0.3,
@@ -114,37 +113,6 @@ def test_those_of_diffusion_gemma(tmp_path: Path) -> None:
     assert (decode.max_denoising_steps, decode.t_min, decode.t_max) == (9, 0.5, 0.9)
     assert (decode.stability_threshold, decode.confidence_threshold, decode.entropy_bound) == (2, 0.01, 0.2)
     assert Config().with_decode_defaults(defaults) == Config()
-
-
-@pytest.mark.parametrize(
-    ("decoder", "sampled"), [("renoising", (0.0, None, 1.0)), ("self_speculation", (0.7, 20, 1.0))]
-)
-def test_a_decoder_takes_those_that_it_has_a_place_for(
-    tmp_path: Path, decoder: str, sampled: tuple[Any, ...]
-) -> None:
-    content = {"do_sample": True, "temperature": 0.7, "top_k": 20, "repetition_penalty": 1.05}
-    (tmp_path / "generation_config.json").write_text(json.dumps(content))
-    config = Config.parse({"decode": {"decoder": decoder}})
-    decode = config.with_decode_defaults(read_generation_defaults(tmp_path)).decode
-    assert (decode.temperature, decode.top_k, decode.repetition_penalty) == sampled
-
-
-def test_an_engine_of_canvases_decodes_with_them(tmp_path: Path) -> None:
-    for file in CANVASES.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "generation_config.json").write_text(json.dumps(OF_CANVASES | {"do_sample": True}))
-    decode = opened(tmp_path, decode={"decoder": "renoising"}).decode
-    assert isinstance(decode, RenoisingSettings)
-    assert decode.max_denoising_steps == 9
-
-
-@pytest.mark.parametrize("change", [{"t_min": "warm"}, {"sampler_config": {"entropy_bound": -1}}])
-def test_wrong_ones_of_canvases_are_refused_with_the_file(tmp_path: Path, change: dict[str, Any]) -> None:
-    for file in CANVASES.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "generation_config.json").write_text(json.dumps(OF_CANVASES | change))
-    with pytest.raises(CheckpointError, match=r"generation_config\.json: .*; "):
-        opened(tmp_path, decode={"decoder": "renoising"})
 
 
 def test_an_engine_decodes_with_them() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import constants, hf_hub_download
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.hub.repository import HubName, download, pin
@@ -208,62 +207,6 @@ def test_offline_the_cache_is_all_there_is(
     assert pin("org/model") == name
     assert download("org/model", weights=True) == download(name, weights=False) == folder
     assert hub.log == []
-
-
-def test_what_the_cache_lost_is_downloaded_again(hub: HubStandIn) -> None:
-    folder = download("org/model", weights=True)
-    (folder / "model.safetensors").resolve().unlink()
-    hub.log.clear()
-    assert download("org/model", weights=True) == folder
-    assert hub.downloads() == {"model.safetensors": 1}
-
-
-def test_a_part_that_another_program_downloaded_is_completed(hub: HubStandIn) -> None:
-    # The download of a single file does not list those of its commit.
-    folder = Path(hf_hub_download("org/model", "config.json")).parent
-    assert names(folder) == {"config.json"}
-    assert download("org/model", weights=True) == folder
-    assert names(folder) == CONFIGURATION | {"model.safetensors"}
-
-
-def test_a_broken_connection_goes_on_where_it_stopped(
-    hub: HubStandIn, published: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Of a chunk that is not whole nothing is kept, and chunks have 10 MiB.
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
-    download("org/model", weights=False)
-    hub.log.clear()
-    hub.cut_after = 100_500
-    folder = download("org/model", weights=True)
-    ranges = [request.bytes_range for request in hub.log if request.method == "GET" and request.file]
-    assert ranges == [None, "bytes=100000-"]
-    assert (folder / "model.safetensors").read_bytes() == (published / "model.safetensors").read_bytes()
-
-
-def test_files_that_were_downloaded_before_an_interruption_are_kept(hub: HubStandIn, published: Path) -> None:
-    (published / "model-00002-of-00002.safetensors").write_text("a file of its own")
-    hub.repository("org/model", published)
-    hub.statuses["/model-00002-of-00002.safetensors"] = 500
-    with pytest.raises(CheckpointError, match=r"org/model at revision .*status 500"):
-        download("org/model", weights=True)
-    sent = set(hub.downloads())
-    hub.statuses.clear()
-    hub.log.clear()
-    folder = download("org/model", weights=True)
-    assert sent
-    assert set(hub.downloads()) == names(folder) - sent
-
-
-@pytest.mark.parametrize("place", ["environment", "file"])
-def test_tokens_travel(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str) -> None:
-    hub.repositories["org/model"].readers = {"hf_reader"}
-    if place == "environment":
-        monkeypatch.setenv("HF_TOKEN", "hf_reader")
-    else:
-        (tmp_path / "home").mkdir()
-        (tmp_path / "home" / "token").write_text("hf_reader")
-    assert (download("org/model", weights=True) / "model.safetensors").exists()
-    assert {request.token for request in hub.asked_for("org/model")} == {"hf_reader"}
 
 
 def test_a_model_and_its_adapter_load_by_name(hub: HubStandIn) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from huggingface_hub import constants, file_download
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.hub.repository import download, pin
@@ -98,15 +93,6 @@ def test_no_connection(hub: HubStandIn) -> None:
         refused(pin, "org/other", "Connection refused", f"check the connection to {hub.url}")
 
 
-def test_a_hub_that_never_answers(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    name = pin("org/model")
-    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        use_hub(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path / "home")
-        assert pin("org/model") == name
-        refused(pin, "org/other", "ReadTimeout", "check the connection")
-
-
 @pytest.mark.parametrize("status", [403, 404, 429, 503])
 @pytest.mark.parametrize("path", ["/revision/main", "/config.json"])
 def test_other_answers(hub: HubStandIn, path: str, status: int) -> None:
@@ -115,52 +101,8 @@ def test_other_answers(hub: HubStandIn, path: str, status: int) -> None:
     refused(fetch, name, f"status {status}", "HF_TOKEN", "HF_ENDPOINT", "try again later")
 
 
-def test_an_endpoint_that_is_no_hub(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use_hub(monkeypatch, f"{hub.url}/elsewhere", tmp_path / "home")
-    refused(fetch, "org/model", "status 404", f"{hub.url}/elsewhere", "HF_ENDPOINT")
-    use_hub(monkeypatch, "127.0.0.1", tmp_path / "home")
-    refused(fetch, "org/model", "UnsupportedProtocol", "HF_ENDPOINT")
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        RuntimeError(
-            "Data processing error: I/O error: No space left on device (os error 28)"
-        ),  # as Xet says it
-    ],
-)
-def test_a_full_disk(
-    hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: Exception
-) -> None:
-    def write(*_: object, **__: object) -> NoReturn:
-        raise failure
-
-    monkeypatch.setattr(file_download, "http_get", write)
-    refused(fetch, pin("org/model"), f"make room in the cache {tmp_path / 'home' / 'hub'}, or set HF_HOME")
-
-
-def test_a_cache_that_cannot_be_written(hub: HubStandIn, tmp_path: Path) -> None:
-    name = pin("org/model")
-    (tmp_path / "home" / "hub").rename(tmp_path / "moved")
-    (tmp_path / "home" / "hub").write_text("a file")
-    refused(fetch, name, f"the cache {tmp_path / 'home' / 'hub'}", "set HF_HOME to a folder")
-
-
 def test_a_repository_with_nothing_to_load(hub: HubStandIn, tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "README.md").write_text("nothing else")
     hub.repository("org/text", tmp_path / "text")
     refused(fetch, pin("org/text"), "no .json or .safetensors file", "name another repository")
-
-
-def test_a_cache_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", "~/.cache/huggingface/hub")
-    monkeypatch.setattr(file_download, "hf_hub_download", raise_no_home)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", raise_no_home)
-    refused(fetch, f"org/name@{COMMIT}", "Could not determine home", "the cache ~/", "set HF_HOME")
-
-
-def raise_no_home(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("Could not determine home directory.")

@@ -13,7 +13,6 @@ import pytest
 from support.hub_client import hub_environment
 from support.hub_stand_in import HubStandIn
 from support.paths import ROOT
-from support.waiting import wait_until
 
 DOWNLOAD = """
 import json, sys, time
@@ -67,34 +66,3 @@ def test_variables_of_the_environment_count(hub: HubStandIn, home: Path) -> None
         # Attempts to connect that are repeated would take 20.
         assert seconds < 5
     assert hub.log == []
-
-
-def test_processes_that_download_at_once_send_for_each_file_once(hub: HubStandIn, home: Path) -> None:
-    environment = hub_environment(hub.url, home, HF_HUB_DOWNLOAD_TIMEOUT="120", HF_HUB_ETAG_TIMEOUT="120")
-    hub.downloads_allowed.clear()
-    processes = [start(environment, "org/model") for _ in range(2)]
-
-    def both_want_weights() -> bool:
-        wanted = [request for request in hub.asked_for("model.safetensors") if request.method == "HEAD"]
-        return len(wanted) == len(processes)
-
-    try:
-        wait_until(both_want_weights, 100, "both to ask for the weights")
-    finally:
-        hub.downloads_allowed.set()
-    (first, _), (second, _) = (finish(process) for process in processes)
-    assert first[:2] == second[:2]
-    assert len(hub.downloads()) == 6
-    assert set(hub.downloads().values()) == {1}
-
-
-def test_the_stand_in_is_a_program_too(published: Path, home: Path) -> None:
-    program = [sys.executable, str(ROOT / "tests" / "support" / "hub_stand_in.py"), f"org/model={published}"]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().strip()
-            (_, folder, _, _), _ = finish(start(hub_environment(url, home), "org/model"))
-        finally:
-            server.terminate()
-    assert (Path(folder) / "config.json").read_bytes() == (published / "config.json").read_bytes()

@@ -12,9 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_loader import load_weights
 from lopa_ray.execution.model_spec import ModelSpec
@@ -86,30 +84,6 @@ def test_without_yarn_the_class_takes_none_of_its_own(tmp_path: Path) -> None:
     assert (with_yarn.logits(IDS) - expected).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("folder", DENSE_FAMILIES, indirect=True)
-def test_packed_requests_decode_alike(folder: Path) -> None:
-    prompts = [[1, 2, 3], IDS[:17], [9] * 11]
-    settings = LopaSettings(max_new_tokens=24, block_size=8, num_branches=3, confidence_threshold=0.4)
-    results = []
-    for name in ("native", "transformers"):
-        with LocalEngine.from_pretrained(folder, implementation=name, max_model_len=64) as engine:
-            results.append(engine.generate(prompts, settings))
-    expected, got = ([(r.token_ids, r.steps) for r in of_engine] for of_engine in results)
-    assert got == expected
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision(dtype: str) -> None:
-    native, other = both(MODELS / "dream-tiny-4l", dtype=dtype)
-    assert {p.dtype for p in other.model.parameters()} == {getattr(torch, dtype)}
-    assert not any(p.requires_grad for p in other.model.parameters())
-    assert not other.model.training
-    expected, got = (runner.logits(IDS) for runner in (native, other))
-    torch.testing.assert_close(got, expected, atol=0.5, rtol=0)
-    exact = runner_of(MODELS / "dream-tiny-4l").logits(IDS)
-    assert (got - exact).abs().mean() < 2 * (expected - exact).abs().mean()
-
-
 def test_an_adapter_is_merged_under_published_names(tmp_path: Path) -> None:
     """LLaDA's: attn_out is o_proj to transformers."""
     targets = ["q_proj", "v_proj", "attn_out", "ff_proj"]
@@ -171,14 +145,6 @@ def test_models_of_the_same_weights_share_their_memory() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights.items())
 
 
-def test_missing_weights_are_an_error() -> None:
-    spec = spec_of(MODELS / "dream-tiny-2l")
-    weights = dict(load_weights(spec, "cpu"))
-    del weights["model.norm.weight"]
-    with pytest.raises(ValueError, match=r"dream model of these weights: model\.norm\.weight is missing"):
-        implementation_of(spec.model, torch.float32).build_model(iter(weights.items()))
-
-
 def test_random_weights_follow_the_seed() -> None:
     implementation = implementation_of(spec_of(MODELS / "dream-tiny-2l").model, torch.float32)
     torch.manual_seed(7)
@@ -192,10 +158,3 @@ def test_random_weights_follow_the_seed() -> None:
     assert {name: tensor.shape for name, tensor in one.items()} == {
         name: tensor.shape for name, tensor in published.items()
     }
-
-
-def test_random_weights_make_a_runner() -> None:
-    runner = runner_of(MODELS / "llada-tiny-3l", implementation="transformers", load_format="dummy")
-    logits = runner.logits(IDS)
-    assert logits.isfinite().all()
-    assert logits.std() > 0

@@ -12,7 +12,6 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
@@ -72,48 +71,6 @@ def test_attention_is_handed_rows_that_lie_one_behind_the_other(tmp_path: Path) 
     assert (layers, hidden.shape) == ([0, 1, 2], (5, 64))
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_moe", "glm4_moe"])
-def test_experts_decode_the_same_alone_and_packed(model_type: str, tmp_path: Path) -> None:
-    save_checkpoint(model_type, tmp_path)
-    config = load_config(tmp_path, "auto")
-    assert (config.family, config.shifted, config.mask_token_id, config.eos_token_id) == (
-        model_type,
-        False,
-        127,
-        126,
-    )
-    assert config.kv_shape == (3, 2, 2, 16)
-    prompts = [[1, 2, 3], IDS[:9], [7] * 5]
-    for settings in (
-        LopaSettings(max_new_tokens=16, block_size=8, num_branches=3, ignore_eos=True),
-        BlockDiffusionSettings(max_new_tokens=16, block_size=4, ignore_eos=True),
-    ):
-        with LocalEngine.from_pretrained(tmp_path, max_model_len=64) as engine:
-            alone = [engine.generate(prompt, settings).token_ids for prompt in prompts]
-            packed = [result.token_ids for result in engine.generate(prompts, settings)]
-        assert packed == alone
-        assert all(len(tokens) == 16 and 127 not in tokens for tokens in alone)
-
-
-@pytest.mark.parametrize("model_type", ["qwen3_moe", "glm4_moe", "llama"])
-def test_rows_have_the_same_bits_alone_and_packed(model_type: str, tmp_path: Path) -> None:
-    """How many rows an expert gets depends on all that is packed."""
-    save_checkpoint(model_type, tmp_path)
-    model = runner_of(tmp_path).model
-
-    def own_rows(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
-
-    draw = random.Random(1)
-    for _ in range(20):
-        ids = torch.tensor(draw.choices(range(120), k=64))
-        positions = torch.arange(64)
-        with torch.inference_mode():
-            packed = model(ids, positions, own_rows)
-            assert torch.equal(packed[:16], model(ids[:16], positions[:16], own_rows))
-            assert torch.equal(packed[16:48], model(ids[16:48], positions[16:48], own_rows))
-
-
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
@@ -166,14 +123,6 @@ def test_weights_of_experts_are_counted_and_drawn(tmp_path: Path) -> None:
     )
     assert count == sum(tensor.numel() for tensor in published.values())
     assert drawn.logits(IDS).isfinite().all()
-
-
-def test_ids_may_be_lists_and_lie_in_either_file(tmp_path: Path) -> None:
-    save_checkpoint("llama", tmp_path)
-    edit_json(tmp_path / "config.json", mask_token_id=..., eos_token_id=[120, 121])
-    (tmp_path / "generation_config.json").write_text('{"mask_token_id": 119, "eos_token_id": [120, 122]}')
-    config = load_config(tmp_path, "auto")
-    assert (config.mask_token_id, config.eos_token_id, config.stop_token_ids) == (119, 120, (121, 122))
 
 
 def test_no_code_of_a_checkpoint_runs(tmp_path: Path) -> None:

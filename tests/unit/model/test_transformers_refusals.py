@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lopa_ray.errors import CheckpointError, LopaError, SettingsError
-from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformers_implementation.trial import try_forward
 from lopa_ray.model.transformers_models import config as transformers_config
-from support.checkpoints import Q, edit_json, edit_tensors, shard
+from support.checkpoints import edit_json, edit_tensors, shard
 from support.transformers_checkpoints import runner_of, save_checkpoint
 
 torch.set_num_threads(1)
@@ -145,26 +143,6 @@ def test_rows_that_depend_on_each_other_are_found_by_a_trial(tmp_path: Path) -> 
 # Tensors
 
 
-def test_wrong_tensors_of_a_native_family_are_named(checkpoint: Path) -> None:
-    def wrong(*parts: str, **changes: Any) -> None:
-        before = load_file(checkpoint / "model.safetensors")
-        edit_tensors(checkpoint, **changes)
-        refused(checkpoint, "model.safetensors", *parts, implementation="transformers")
-        edit_tensors(
-            checkpoint, **{name.replace(".", "/"): before.get(name) for name in {*before, *_dotted(changes)}}
-        )
-
-    wrong(f"tensor {Q} is missing", **{Q.replace(".", "/"): None})
-    wrong(f"{Q} has shape [63, 64]", "[64, 64]", **{Q.replace(".", "/"): torch.ones(63, 64)})
-    wrong("up_proj.weight is not part", **{"model/layers/2/mlp/up_proj/weight": torch.ones(128, 64)})
-    wrong(Q, "torch.int8", **{Q.replace(".", "/"): torch.ones((64, 64), dtype=torch.int8)})
-    assert isinstance(runner_of(checkpoint, implementation="transformers"), BranchRunner)
-
-
-def _dotted(changes: dict[str, Any]) -> set[str]:
-    return {name.replace("/", ".") for name in changes}
-
-
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_wrong_tensors_of_experts_are_named(tmp_path: Path, is_sharded: bool) -> None:
     def wrong(*parts: str, **changes: Any) -> None:
@@ -185,26 +163,6 @@ def test_wrong_tensors_of_experts_are_named(tmp_path: Path, is_sharded: bool) ->
     late = EXPERT.replace("layers.1", "layers.3")
     wrong("qwen3_moe model of these weights", **{late: torch.ones(32, 64)})
     wrong(EXPERT, "torch.int8", **{EXPERT: torch.ones((32, 64), dtype=torch.int8)})
-
-
-def test_a_tied_head_may_be_there_but_not_differ(tmp_path: Path) -> None:
-    save_checkpoint("qwen2", tmp_path, tie_word_embeddings=True)
-    expected = runner_of(tmp_path).logits([1, 2])
-    tensors = load_file(tmp_path / "model.safetensors")
-    assert "lm_head.weight" not in tensors
-    edit_tensors(tmp_path, **{"lm_head/weight": tensors["model.embed_tokens.weight"].clone()})
-    assert torch.equal(runner_of(tmp_path).logits([1, 2]), expected)
-    edit_tensors(tmp_path, **{"lm_head/weight": torch.ones(128, 64)})
-    refused(tmp_path, "lm_head.weight differs from model.embed_tokens.weight")
-
-
-def test_truncated_and_absent_weights_are_refused(tmp_path: Path) -> None:
-    save_checkpoint("llama", tmp_path)
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-10])
-    refused(tmp_path, str(file), "truncated, damaged")
-    file.unlink()
-    refused(tmp_path, "need model.safetensors, or shards and")
 
 
 # Settings

@@ -10,8 +10,7 @@ import openai
 import pytest
 
 from lopa_ray.errors import OverloadedError, PromptTooLongError, RequestCancelledError
-from support.fake_backend import HI, MODEL, OTHER_MODEL, WORDS, Server
-from support.waiting import wait_until
+from support.fake_backend import HI, MODEL, WORDS, Server
 
 WHOLE = "".join(WORDS)
 KEY = "right"
@@ -45,14 +44,6 @@ def test_chat(client: openai.OpenAI) -> None:
     assert answer.usage is not None and answer.usage.completion_tokens == 10
     assert answer.model_extra is not None and answer.model_extra["lopa"]["steps"] == 10
     assert answer._request_id and answer.id == f"chatcmpl-{answer._request_id}"
-
-
-def test_an_answer_can_be_handed_back(server: Server, client: openai.OpenAI) -> None:
-    message = client.chat.completions.create(model=MODEL, messages=HI).choices[0].message
-    for form in (message, message.model_dump(), message.to_dict()):
-        again: list[Any] = [*HI, form, *HI]
-        client.chat.completions.create(model=MODEL, messages=again)
-        assert server.backend.requests[-1][1].prompts[0][1] == {"role": "assistant", "content": WHOLE}
 
 
 def test_chat_stream(client: openai.OpenAI) -> None:
@@ -106,20 +97,6 @@ def test_reasoning_that_is_handed_back_warns_of_nothing(client: openai.OpenAI) -
     assert answer.output_text == WHOLE
 
 
-def test_completions(client: openai.OpenAI) -> None:
-    answer = client.completions.create(model=MODEL, prompt=["a", "b"], logprobs=0, max_tokens=2)
-    assert [choice.text for choice in answer.choices] == ["Once upon"] * 2
-    assert answer.choices[0].logprobs is not None
-    assert answer.choices[0].logprobs.token_logprobs == [-0.25, -0.25]
-    chunks = list(client.completions.create(model=MODEL, prompt=[1, 2], stream=True))
-    assert "".join(chunk.choices[0].text for chunk in chunks) == WHOLE
-
-
-def test_models(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [MODEL, OTHER_MODEL]
-    assert client.models.retrieve(OTHER_MODEL).id == OTHER_MODEL
-
-
 def test_async(server: Server) -> None:
     async def use() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="right") as client:
@@ -169,10 +146,3 @@ def test_a_full_queue_is_tried_again(server: Server, client: openai.OpenAI) -> N
     answer = client.with_options(max_retries=2).completions.create(model=MODEL, prompt="a")
     assert answer.choices[0].text == WHOLE
     assert len(server.backend.requests) == 2
-
-
-def test_leaving_a_stream_ends_the_job(server: Server, client: openai.OpenAI) -> None:
-    server.backend.step_s = 0.05
-    with client.chat.completions.create(model=MODEL, messages=HI, stream=True) as stream:
-        next(iter(stream))
-    wait_until(lambda: len(server.backend.closed) == 1)

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from cluster.choices.messages import ChoicesRequest
-from lopa_ray.errors import PromptError, SettingsError
 from support.fake_backend import RESPONSES, FakeBackend, error_of
 from support.responses_api import ADD, TOOLS, body, call, whole
 
@@ -361,22 +360,3 @@ def test_unknown_fields_of_items_are_ignored(backend: FakeBackend, client: httpx
 def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, code: str) -> None:
     error = error_of(client.post(RESPONSES, json=body(**fields)), 400)
     assert (error.param, error.code) == (param, code)
-
-
-@pytest.mark.parametrize(
-    ("error", "param"),
-    [
-        (PromptError("too odd"), "input"),
-        (SettingsError("max_new_tokens: got 3", setting="max_new_tokens"), "max_output_tokens"),
-        (SettingsError("top_logprobs: got 3", setting="top_logprobs"), "top_logprobs"),
-        (SettingsError("guided_json: no", setting="guided_json"), "text.format"),
-        (SettingsError("num_branches: got 0", setting="num_branches"), "lopa.num_branches"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-def test_what_a_group_refuses_is_named_by_its_field(
-    backend: FakeBackend, client: httpx.Client, error: Exception, param: str, stream: bool
-) -> None:
-    backend.rejection = error
-    fields = {"text": {"format": {"type": "json_object"}}, "stream": stream}
-    assert error_of(client.post(RESPONSES, json=body(**fields)), 400).param == param

@@ -6,12 +6,10 @@ import json
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from cluster.choices.messages import ChoicesRequest
 from cluster.openai.completion_objects import ChatChunk, ChatCompletion
-from lopa_ray.errors import SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TOOL_PARTS, FakeBackend, Server, error_of
 
 ADD = {
@@ -230,45 +228,6 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, c
     assert (error.param, error.code) == (param, code)
 
 
-@pytest.mark.parametrize(
-    ("fields", "error", "param"),
-    [
-        (
-            {"tools": TOOLS},
-            SettingsError(
-                "guided_structural_tag: JSON schema at a: no",
-                setting="guided_structural_tag",
-            ),
-            "tools",
-        ),
-        (
-            {"tools": TOOLS},
-            SettingsError("JSON schema at a: keyword not", setting="guided_structural_tag"),
-            "tools",
-        ),
-        (
-            {"bad_words": ["a"]},
-            SettingsError("bad_words: there are too many ways", setting="bad_words"),
-            "bad_words",
-        ),
-        (
-            {"structured_outputs": {"structural_tag": {}}},
-            SettingsError(
-                "guided_structural_tag: structures: Field required",
-                setting="guided_structural_tag",
-            ),
-            "structured_outputs.structural_tag",
-        ),
-    ],
-)
-def test_what_a_group_refuses_is_named_by_its_field(
-    backend: FakeBackend, client: httpx.Client, fields: Any, error: Exception, param: str
-) -> None:
-    backend.rejection = error
-    refusal = error_of(client.post(CHAT, json=body(**fields)), 400)
-    assert refusal.param == param and "guided_structural_tag" not in refusal.message
-
-
 # Responses
 
 
@@ -348,31 +307,3 @@ def test_a_deadline_leaves_calls_and_reasoning(backend: FakeBackend, client: htt
 
 
 # OpenAI's client
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_openai_client_calls_and_hands_back(backend: FakeBackend, server: Server, streamed: bool) -> None:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
-        message: Any
-        if streamed:
-            with client.chat.completions.stream(model=MODEL, messages=HI, tools=TOOLS) as stream:
-                message = stream.get_final_completion().choices[0].message
-        else:
-            message = client.chat.completions.create(model=MODEL, messages=HI, tools=TOOLS).choices[0].message
-        assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == CALLS
-        for form in (message, message.model_dump(), message.to_dict()):
-            results = [
-                {"role": "tool", "tool_call_id": call.id, "content": "3"} for call in message.tool_calls
-            ]
-            again: list[Any] = [*HI, form, *results]
-            client.chat.completions.create(model=MODEL, messages=again, tools=TOOLS)
-            _, assistant, *tools = backend.requests[-1][1].prompts[0]
-            assert isinstance(assistant, dict)
-            assert assistant["content"] == "I ask around"
-            assert [call["function"]["arguments"] for call in assistant["tool_calls"]] == [
-                {"a": 1, "é": 2},
-                {},
-            ]
-            assert [tool["tool_call_id"] for tool in tools] == [
-                call["id"] for call in assistant["tool_calls"]
-            ]

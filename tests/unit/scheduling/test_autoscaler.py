@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -22,7 +21,6 @@ from lopa_ray.scheduling.autoscaler import (
     POLICIES,
     Autoscaler,
     Load,
-    LoadMeter,
 )
 from support.paths import DATA
 
@@ -178,106 +176,9 @@ class Run:
         return sorted(self.latencies)[len(self.latencies) // 2]
 
 
-def simulate(scaling: ScalingSettings | None, arrivals: Sequence[float], until: float) -> Run:
-    """Requests that arrive at these times, on a group that follows its load, or keeps one worker."""
-    group, meter = Group(), LoadMeter()
-    autoscaler = None if scaling is None else Autoscaler(scaling, 1, 1)
-    now, look, worker_s = 0.0, 0.0, 0.0
-    todo, waiting = list(arrivals), list[float]()
-    running: list[list[float]] = []
-    coming: list[float] = []
-    run = Run([], [], 0.0)
-    while now < until:
-        while todo and todo[0] <= now:
-            waiting.append(todo.pop(0))
-        while waiting and len(running) < group.slots:
-            running.append([waiting.pop(0), group.steps])
-        group.workers += sum(at <= now for at in coming)
-        coming = [at for at in coming if at > now]
-        began = now
-        if running:
-            now += group.step_s(len(running))
-            meter.record_step(len(running) * group.branches, now - began)
-            for request in running:
-                request[1] -= 1
-            run.latencies += [now - request[0] for request in running if request[1] <= 0]
-            running = [request for request in running if request[1] > 0]
-        else:
-            now += 0.05
-        worker_s += group.workers * (now - began)
-        if autoscaler is not None and now - look >= group.load_s / LOOKS_PER_START:
-            look = now
-            load = meter.take_load(workers=group.workers, in_flight=len(running), waiting=len(waiting))
-            wanted = autoscaler.observe(load)
-            run.wanted.append((now, wanted))
-            coming = coming[: max(0, wanted - group.workers)]
-            coming += [now + group.load_s] * (wanted - group.workers - len(coming))
-            group.workers = min(group.workers, wanted)
-    run.worker_s = worker_s
-    return run
-
-
-def poisson(rates: Sequence[tuple[float, float]], seed: int = 0) -> tuple[list[float], float]:
-    """Arrivals at random with (requests per second, seconds) one after the other; and when the last phase ends."""
-    draw, arrivals, begins = random.Random(seed), list[float](), 0.0
-    for rate, seconds in rates:
-        at = begins
-        while rate and (at := at + draw.expovariate(rate)) < begins + seconds:
-            arrivals.append(at)
-        begins += seconds
-    return arrivals, begins
-
-
 def check_steadiness(run: Run) -> None:
     """No two changes are closer than a worker takes to come."""
     assert all(b[0] - a[0] >= Group.load_s for a, b in pairwise(run.changes))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"policy": "branches", "target": 4.0},
-        {"policy": "requests", "target": 1.0},
-        {"policy": "step_time", "target": 0.1},
-    ],
-    ids=lambda changes: changes["policy"],
-)
-def test_a_rush_and_its_end(changes: dict[str, Any]) -> None:
-    """Quiet, then more than one worker can do, then quiet: it grows in the rush and is small after it."""
-    scaling = settings(**changes)
-    arrivals, end = poisson([(0.1, 60), (2.0, 120), (0.0, 90)])
-    run, alone = simulate(scaling, arrivals, end), simulate(None, arrivals, end)
-    check_steadiness(run)
-    before = [number for at, number in run.wanted if at < 60]
-    rush = [number for at, number in run.wanted if 90 < at < 180]
-    assert max(before) <= 4 < max(rush), run.changes
-    assert run.wanted[-1][1] == 1
-    assert len(run.latencies) == len(arrivals)
-    assert len(run.changes) <= 12
-    assert run.median_s < alone.median_s / 2
-    # Eight workers all the time would have been there for 8 * 270 seconds.
-    assert run.worker_s < 0.7 * 8 * end
-
-
-def test_a_steady_load_settles() -> None:
-    scaling = settings(policy="branches", target=4.0)
-    arrivals, end = poisson([(1.5, 600)])
-    run = simulate(scaling, arrivals, end)
-    check_steadiness(run)
-    late = [number for at, number in run.wanted if at > 120]
-    assert max(late) - min(late) <= 4
-    assert len(run.changes) < 600 / 30, (
-        "the number of workers rarely changes under a load that only fluctuates"
-    )
-
-
-def test_short_bursts_do_not_shrink_the_group() -> None:
-    """A burst every ten seconds: workers that were added for the first burst stay for the others."""
-    scaling = settings(policy="requests", target=1.0)
-    arrivals = sorted(10.0 * burst + 0.01 * request for burst in range(30) for request in range(6))
-    run = simulate(scaling, arrivals, 300.0)
-    shrunk = [number for (_, old), (_, number) in pairwise(run.wanted) if number < old]
-    assert shrunk == []
 
 
 # A recorded load

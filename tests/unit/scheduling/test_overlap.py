@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from dataclasses import replace
 
@@ -10,13 +9,10 @@ import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
-from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
-from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.scheduler import Scheduler
@@ -28,16 +24,6 @@ pytestmark = pytest.mark.stand_in
 MODEL = FakeModel(seed=3)
 SETTINGS = LopaSettings(max_new_tokens=24, block_size=4, num_branches=3, stop_at_eos=False)
 WIDE = LopaSettings(max_new_tokens=24, block_size=24, num_branches=12, stop_at_eos=False)
-
-MIX: list[GenerationSettings] = [
-    SETTINGS,
-    LopaSettings(max_new_tokens=9, block_size=3, num_branches=5, stop_at_eos=False),
-    LopaSettings(max_new_tokens=16, block_size=4, num_branches="auto", max_branches=6),
-    LopaSettings(max_new_tokens=16, block_size=4, num_branches=4, lookahead="verified"),
-    D2FSettings(max_new_tokens=12, block_size=4),
-    FastDllmSettings(max_new_tokens=14, block_size=7),
-    BlockDiffusionSettings(max_new_tokens=12, block_size=4, num_branches=2),
-]
 
 
 def session(number: int = 0, settings: GenerationSettings = SETTINGS, client: str = "") -> DecodeSession:
@@ -104,20 +90,6 @@ def test_one_half_is_planned_while_the_other_is_in_flight() -> None:
         loop.finish()
         assert loop.send() == [[1, 2], [3, 4]]
     assert [plans[0].step for plans in loop.in_flight] == [5, 6]
-
-
-def test_a_request_alone_has_one_step_in_flight() -> None:
-    loop = loop_of(1)
-    for _ in range(3):
-        assert loop.send() == [[1]]
-        loop.finish()
-
-
-def test_without_overlap_a_step_has_all_requests() -> None:
-    loop = Loop(Scheduler(4))
-    for number in range(4):
-        loop.scheduler.submit(session(number))
-    assert loop.send() == [[1, 2, 3, 4]]
 
 
 def test_halves_are_of_all_requests_and_all_make_as_many_steps() -> None:
@@ -313,39 +285,3 @@ def test_a_client_with_few_requests_does_not_wait_for_another_ones_half() -> Non
         loop.finish()
     assert set(heavy) & set(loop.scheduler.unfinished_ids)
     assert abs(rows[True] - rows[False]) <= largest
-
-
-def outcomes(events: list[RequestEvent]) -> dict[int, list[StepOutcome]]:
-    by_request: dict[int, list[StepOutcome]] = {}
-    for event in events:
-        assert not isinstance(event, RequestFailure)
-        by_request.setdefault(event.request_key, []).append(event.outcome)
-    return by_request
-
-
-def decode(seed: int, *, overlap: bool) -> dict[int, list[StepOutcome]]:
-    """The outcomes of a mix of requests that come at random, while workers are lost and steps fail at random."""
-    draw = random.Random(seed)
-    wanted = deque((number, draw.choice(MIX)) for number in range(12))
-    slots = draw.randint(1, 6)
-    loop = Loop(Scheduler(slots, limit=StepLimit(draw.choice([None, 60])), overlap=overlap))
-    events: list[RequestEvent] = []
-    overlapped = False
-    while wanted or loop.scheduler.busy:
-        if wanted and draw.random() < 0.5:
-            loop.scheduler.submit(session(*wanted.popleft()))
-        overlapped |= len(loop.send()) == 2
-        if draw.random() < 0.1:
-            if draw.random() < 0.3:
-                loop.scheduler.poison.record_error(loop.scheduler.planned_ids)
-            loop.workers = draw.randint(1, 3)
-            loop.fail()
-            continue
-        events += loop.finish()
-    assert overlapped == (overlap and slots > 1)
-    return outcomes(events)
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_no_outcome_depends_on_overlap(seed: int) -> None:
-    assert decode(seed, overlap=True) == decode(seed, overlap=False)

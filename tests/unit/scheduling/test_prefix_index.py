@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings as checks, strategies as st
 
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -20,7 +18,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan, StoredPrefix
 from lopa_ray.scheduling.prefix_index import PrefixHashes, PrefixIndex
-from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
+from support.in_process_group import InProcessGroup
 from support.tiny_model import load_tiny_model
 
 COMMON: dict[str, Any] = {"max_new_tokens": 16, "block_size": 8, "confidence_threshold": 0.5}
@@ -39,14 +37,6 @@ FULL: dict[str, GenerationSettings] = {
 NEVER = {"vanilla": VanillaSettings(max_new_tokens=8), "no cache": FastDllmSettings(**COMMON, cache="none")}
 
 
-def prompts(draw: random.Random, count: int) -> list[list[int]]:
-    """That begin alike, as far as they do: whole, by blocks, or by less."""
-    shared = [draw.randrange(100) for _ in range(40)]
-    return [
-        shared[: draw.choice([5, 16, 24, 40, 40])] + [7] * draw.choice([0, 0, 0, 9]) for _ in range(count)
-    ]
-
-
 def check(group: InProcessGroup) -> None:
     """Every worker has what the index says, and no more than it may."""
     index = group.scheduler.prefix_index
@@ -61,51 +51,6 @@ def check(group: InProcessGroup) -> None:
         assert all(
             held[id] == runner.cache.empty_payload(len(node.span)).numel() for id, node in ready.items()
         )
-
-
-@pytest.mark.usefixtures("either_attention")
-@pytest.mark.parametrize(
-    ("kind", "model"), [*((kind, "dream-tiny-2l") for kind in EXACT), ("fused", "sdar-tiny-3l")]
-)
-def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
-    """Over prompts that begin alike, on any number of workers, under eviction and with cancelled requests."""
-    torch.set_num_threads(1)
-    loaded, hits, evicted, cancelled = load_tiny_model(model), 0, 0, 0
-    for seed in range(3):
-        draw = random.Random(seed)
-        group = InProcessGroup(
-            loaded,
-            draw.randint(1, 3),
-            max_num_seqs=draw.choice([1, 3]),
-            prefix_index=PrefixIndex(draw.choice([45, 60, 400])),
-        )
-        alone: dict[tuple[int, ...], list[list[ReportBytes]]] = {}
-        expected = {}
-        todo = prompts(draw, 10)
-        while todo or group.scheduler.busy:
-            while todo and (draw.random() < 0.3 or not group.scheduler.busy):
-                prompt = todo.pop()
-                if tuple(prompt) not in alone:
-                    alone[tuple(prompt)] = reference_reports(
-                        loaded, group.create_session(prompt, EXACT[kind])
-                    )
-                expected[group.scheduler.submit(group.create_session(prompt, EXACT[kind]))] = alone[
-                    tuple(prompt)
-                ]
-            plans = group.scheduler.plan(len(group.runners))
-            reports = group.evaluate(plans)
-            if group.scheduler.request_by_slot and draw.random() < 0.05:
-                group.scheduler.cancel(draw.choice([*group.scheduler.request_by_slot.values()]))
-                cancelled += 1
-            for step in reports:
-                for request, report in step.reports:
-                    assert report_bytes(report) == expected[request][report.step - 1][report.branch]
-            evicted += len(plans[0].evict) if plans else 0
-            group.scheduler.advance(reports)
-            check(group)
-        group.agreed_checksums()
-        hits += group.scheduler.prefix_index.hit_requests
-    assert min(hits, evicted) > 2 and cancelled
 
 
 def rows(plan: StepPlan) -> int:

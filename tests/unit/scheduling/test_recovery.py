@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from lopa_ray.execution.attention import PackedAttention
-from lopa_ray.model.families.native import FAMILIES
 from lopa_ray.protocol.plan import ScheduledRequest
 from lopa_ray.scheduling.recovery import recover
 from support.chaos_group import decode_with_losses
@@ -21,9 +20,6 @@ from support.marks import also_long, also_slow
 from support.tiny_model import load_canvas_model, load_tiny_model
 
 MODEL = load_tiny_model()
-
-EXPERTS = [family.tiny_model for family in FAMILIES if family.has_experts]
-"""Models of block diffusion, whose blocks `blocks_in_flight` counts from position 0 as they do."""
 
 
 @pytest.mark.parametrize("kind", ["two_phase", "single_phase", "dual_cache", "block_diffusion"])
@@ -45,15 +41,6 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     # Nothing is moved where every worker stages its own.
     assert counts["moved"] > 2 or all(plan.stage_shared for plan in staging)
     assert bool(counts["replayed"]) == bool(staging)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERTS)
-@pytest.mark.parametrize("stored", [0, 40])
-def test_blocks_in_flight_of_experts_change_no_bit_whoever_is_lost(name: str, stored: int) -> None:
-    counts = decode_with_losses(load_tiny_model(name), 2, ["blocks_in_flight"], 30, stored)
-    assert min(counts[key] for key in ("lost", "groups lost", "replayed")) > 1
-    assert (counts["prefixes"] > 1) == (stored > 0)
 
 
 @pytest.mark.parametrize("stored", [*also_slow(0), *also_long(40)])
@@ -81,26 +68,11 @@ def test_stored_prefixes_change_no_bit_whoever_is_lost(seed: int, kinds: list[st
     assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
 
 
-@pytest.mark.long
-def test_stored_prefixes_of_packed_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa_ray.execution.canvas_attention.SDPA_ATTENTION", PackedAttention())
-    counts = decode_with_losses(
-        MODEL, 7, ["single_phase", "drawn_causal", "block_diffusion", "dmax"], 60, stored=40
-    )
-    assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
-
-
 def test_every_way_to_recover_is_taken() -> None:
     counts = sum((decode_with_losses(MODEL, seed, [*KINDS], 20) for seed in range(3)), Counter())
     assert (
         min(counts[key] for key in ("broken off", "staged again, two phases", "staged again, one phase")) > 2
     )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(20, 60))
-def test_lost_and_new_workers_change_no_bit_in_many_mixtures(seed: int) -> None:
-    assert decode_with_losses(MODEL, seed, [*KINDS], 30)["lost"] > 5
 
 
 def scheduled(request: int, shared: bool) -> ScheduledRequest:

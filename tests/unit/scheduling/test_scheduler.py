@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given, settings, strategies as st
 
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -18,9 +17,7 @@ from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
-from support.in_process_group import InProcessGroup
 from support.step_reports import pack_reports
-from support.tiny_model import load_tiny_model
 
 SMALL = LopaSettings(max_new_tokens=8, block_size=4, num_branches=3)
 MODEL = FakeModel(seed=1)
@@ -236,62 +233,3 @@ def test_stale_reports_are_rejected_and_change_nothing():
 
 
 # Over real runners: two-phase commits, and steps that are repeated
-
-MIX: list[GenerationSettings] = [
-    LopaSettings(
-        max_new_tokens=30, block_size=4, num_branches=5, confidence_threshold=0.8, stop_at_eos=False
-    ),
-    LopaSettings(
-        max_new_tokens=24, block_size=3, num_branches=4, confidence_threshold=0.5, stop_at_eos=False
-    ),
-    LopaSettings(max_new_tokens=20, block_size=4, num_branches=3, window_attention="block_causal"),
-    FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
-    D2FSettings(
-        max_new_tokens=16,
-        block_size=4,
-        window_attention="block_causal",
-        temperature=0.8,
-        seed=4,
-    ),
-]
-
-
-def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]], InProcessGroup]:
-    """All of MIX in one group; with `repeat` every step is run twice, first with a worker lost."""
-    torch.set_num_threads(1)
-    group = InProcessGroup(load_tiny_model(), workers, max_num_seqs=3, max_model_len=40)
-    scheduler = group.scheduler
-    requests = [
-        scheduler.submit(group.create_session([5, 6, number], decoding))
-        for number, decoding in enumerate(MIX)
-    ]
-    canvases: dict[int, tuple[int, ...]] = {}
-    while scheduler.busy:
-        if repeat:
-            plans = scheduler.plan(workers)
-            sources = {scheduled.source_rank for scheduled in plans[0].requests}
-            lost = [rank for rank in range(workers) if rank not in sources][:1] if workers > 1 else []
-            group.evaluate(plans, skip=lost)
-            scheduler.epoch += 1
-        for event in group.step():
-            assert isinstance(event, RequestStep)
-            canvases[event.request_key] = event.outcome.canvas
-        group.agreed_checksums()
-    return [canvases[request] for request in requests], group
-
-
-@pytest.fixture(scope="module")
-def expected() -> list[tuple[int, ...]]:
-    return decode(1)[0]
-
-
-@pytest.mark.parametrize("workers", [2, 3])
-def test_two_phase_commits_over_several_workers(workers, expected):
-    canvases, group = decode(workers)
-    assert canvases == expected
-    assert group.sources == set(range(workers))
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_repeating_a_step_under_a_newer_epoch_is_harmless(workers, expected):
-    assert decode(workers, repeat=True)[0] == expected

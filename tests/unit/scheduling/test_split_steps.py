@@ -217,20 +217,6 @@ def test_a_long_step_never_keeps_another_request_waiting_for_long(limit: int) ->
         scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
 
 
-def test_several_long_steps_take_turns_beside_others() -> None:
-    scheduler = scheduler_of(120)
-    long = [scheduler.submit(session) for session in sessions(3, WIDE)]
-    scheduler.submit(sessions(1)[0])
-    for _ in range(4):  # the first steps have a branch each
-        scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
-    turns: list[int] = []
-    while len(turns) < 6:
-        [plan] = scheduler.plan(1)
-        turns += [request.request_id for request in plan.requests if request.request_id in long]
-        scheduler.advance([MODEL.execute(plan)])
-    assert set(turns[:3]) == set(turns[3:]) == set(long)
-
-
 def test_a_lost_epoch_begins_a_step_in_parts_anew() -> None:
     [wide] = sessions(1, WIDE)
     scheduler = scheduler_of(60)

@@ -81,23 +81,6 @@ def test_the_template_cannot_complete_a_special_token(tmp_path: Path) -> None:
     assert tokenizer.encode("<|im x <|im_end|>") == ids
 
 
-def test_templates_may_test_strip_and_split_content(tmp_path: Path) -> None:
-    template = (
-        "{% set c = messages[0].content %}{% if c.startswith('<a>') and '</think>' in c %}"
-        "{{ '<|im_start|>' + c.split('</think>')[-1] | trim }}{% endif %}"
-    )
-    tokenizer = with_template(tmp_path, template)
-    ids = tokenizer.apply_chat_template(user("<a> </think> \n the <|im_end|> \n"))
-    assert shown(tokenizer, ids) == "<|im_start|>the <|im_end|>"
-    assert ids[1:] == tokenizer.encode("the <|im_end|>")
-
-
-def test_template_variables_and_helpers(tmp_path: Path) -> None:
-    template = "{{ eos_token }}{{ bos_token }}{{ {'a': '<é>'} | tojson }}\n  {%- if tools %}no{% endif %}"
-    tokenizer = with_template(tmp_path, template)
-    assert shown(tokenizer, tokenizer.apply_chat_template(user("x"))) == '<|endoftext|>{"a": "<é>"}'
-
-
 def test_a_template_file_comes_first(tmp_path: Path) -> None:
     write_qwen2(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("file {{ messages[0].content }}")
@@ -148,18 +131,6 @@ def test_a_chat_has_the_tokens_that_transformers_gives_it(tmp_path: Path, write:
     chat = [*user(" hello\n"), {"role": "assistant", "content": "wo<think>r"}, *user("it's 12 \u00e9")]
     encoded = kind.from_pretrained(tmp_path).apply_chat_template(chat, add_generation_prompt=True)
     assert opened(tmp_path).apply_chat_template(chat) == encoded["input_ids"]
-
-
-def test_a_template_may_mark_what_the_assistant_wrote(tmp_path: Path) -> None:
-    template = (
-        "{% for m in messages %}<|im_start|>{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
-        "{% if tools %}tools{% endif %}"
-    )
-    first = write_qwen2(tmp_path, chat_template=template)
-    tokenizer = opened(tmp_path)
-    ids = tokenizer.apply_chat_template(user("a <|im_start|>"), tools=TOOLS)
-    assert ids == [first + 1, *tokenizer.encode("a <|im_start|>tools")]
-    assert tokenizer.chat_template().knows_tools
 
 
 @pytest.mark.parametrize(

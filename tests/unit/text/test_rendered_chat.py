@@ -11,7 +11,6 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from lopa_ray.text.rendered_chat import RenderedChat
 from support.tokenizer_folders import opened, user, write_qwen2, write_whole
 from support.tool_checkpoint import THINKING_TEMPLATE, write_tokenizer
 
@@ -52,18 +51,3 @@ def test_text_and_ids_are_those_of_transformers(tmp_path: Path, name: str) -> No
     assert ids == reference.apply_chat_template(chat, **options)["input_ids"]
     assert ids == tokenizer.apply_chat_template(chat)
     assert tokenizer.decode(ids, skip_special_tokens=False) == rendered.text
-
-
-def test_a_tokenizers_own_tokens_are_not_added_to_a_chat(tmp_path: Path) -> None:
-    write_bos(tmp_path)
-    tokenizer = opened(tmp_path)
-    (bos,) = tokenizer.encode("")
-    ids = tokenizer.encode_chat(tokenizer.render_chat(user("hello")))
-    assert ids == [bos, *tokenizer.encode("hello", add_special_tokens=False)] == tokenizer.encode("hello")
-
-
-def test_special_tokens_of_a_users_text_are_text(tmp_path: Path) -> None:
-    write_bos(tmp_path)
-    rendered = opened(tmp_path).render_chat(user(f"a {BOS} b"))
-    assert rendered == RenderedChat((("", BOS), (f"a {BOS} b", None)))
-    assert rendered.text == f"{BOS}a {BOS} b"

@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +58,6 @@ def test_special_tokens_are_parsed_if_that_is_asked_for(tmp_path: Path, write: A
     assert [token - first for token in ids if first <= token < first + len(SPECIAL)] == [1, 2, 3]
 
 
-def test_words_are_cut_as_qwen2_does(tmp_path: Path) -> None:
-    write_qwen2(tmp_path)
-    tokenizer = opened(tmp_path)
-    words = [tokenizer.token_text(i) for i in tokenizer.encode(" hello world 12")]
-    assert words == [" hello", " world", " ", "1", "2"]
-    assert tokenizer.encode("e\u0301") == tokenizer.encode("\u00e9")  # NFC
-
-
 def test_decoding_and_showing_tokens(tmp_path: Path) -> None:
     first = write_qwen2(tmp_path)
     tokenizer = opened(tmp_path)
@@ -93,21 +84,6 @@ def test_it_can_be_sent_to_another_process(tmp_path: Path, write: Any) -> None:
     chat = tokenizer.apply_chat_template(user("a <|mask|>"))
     assert encoded == [chat, tokenizer.encode("hello <|mask|>"), tokenizer.encode_markup("hello <|mask|>")]
     assert not imported_torch
-
-
-def test_many_threads_may_use_it(tmp_path: Path) -> None:
-    write_whole(tmp_path)
-    tokenizer = opened(tmp_path)
-
-    def use(text: str) -> list[Any]:
-        ids = tokenizer.encode(text)
-        chat = tokenizer.apply_chat_template(user(text))
-        return [ids, tokenizer.encode_markup(text), tokenizer.decode(ids), chat, shown(tokenizer, chat)]
-
-    texts = [f"{text} {SPECIAL[i % 4]} {i}" for i in range(20) for text in TEXTS]
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(use, texts))
-    assert results == [use(text) for text in texts]
 
 
 @pytest.mark.parametrize("text", TEXTS)

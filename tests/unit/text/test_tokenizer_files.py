@@ -16,7 +16,6 @@ from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text import tokenizer_limits
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
-from lopa_ray.text_input import BYTE_ORDER_MARK
 from support.paths import ROOT
 from support.tokenizer_folders import SPECIAL, THINK, opened, user, write_qwen2, write_whole
 
@@ -53,20 +52,6 @@ def test_published_files_load_and_their_code_does_not_run(
     assert tokenizer.apply_chat_template(chat) == expected
     assert tokenizer.added_tokens[first + 3] == ("<|mask|>", True)
     assert not written.exists()
-
-
-@pytest.mark.parametrize("write", [write_qwen2, write_whole])
-def test_byte_order_marks_are_no_part_of_its_files(tmp_path: Path, write: Any) -> None:
-    write(tmp_path)
-    template = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
-    (tmp_path / "chat_template.jinja").write_text(template)
-    chat = user("it's 12 <|mask|>")
-    before = opened(tmp_path)
-    expected = before.apply_chat_template(chat), before.encode("it's 12")
-    for file in [*tmp_path.glob("*.json"), *tmp_path.glob("*.txt"), *tmp_path.glob("*.jinja")]:
-        file.write_bytes(BYTE_ORDER_MARK + file.read_bytes())
-    tokenizer = opened(tmp_path)
-    assert (tokenizer.apply_chat_template(chat), tokenizer.encode("it's 12")) == expected
 
 
 def test_a_class_of_the_folder_alone_is_refused(tmp_path: Path) -> None:
@@ -130,18 +115,6 @@ def test_a_whole_file_is_read_as_it_is(tmp_path: Path) -> None:
     whole.no_truncation()
     for text in ("hello world 1234 o'clock", "<|mask|> x"):
         assert opened(tmp_path).encode_markup(text) == whole.encode(text).ids
-
-
-def test_importing_brings_no_transformers_and_loading_no_torch() -> None:
-    code = (
-        "import sys; from lopa_ray.text.tokenizer import Tokenizer\n"
-        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
-        f"tokenizer = Tokenizer.from_pretrained({str(DEMO_MODEL)!r})\n"
-        "assert tokenizer.apply_chat_template([{'role': 'user', 'content': 'x'}])\n"
-        "assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_all_files_together_may_not_add_too_many_tokens(

@@ -143,11 +143,6 @@ def chats(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, Any]], 
     )
 
 
-def special_ids(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    special = {token for token, (_, is_special) in tokenizer.added_tokens.items() if is_special}
-    return [token for token in ids if token in special]
-
-
 def without_brackets(value: Any) -> Any:
     """The same JSON value with no text that could be a special token."""
     return json.loads(json.dumps(value).replace("<", "\u2039"))
@@ -172,15 +167,6 @@ def test_no_text_of_a_user_is_ever_a_special_token(tokenizer: Tokenizer, given_c
     plain_chat, plain_tools = without_brackets(given_chat[:2])
     expected = special_texts(tokenizer, reference(plain_chat, tools=plain_tools))
     assert special_tokens(tokenizer, ids) == expected
-
-
-@settings(max_examples=20)
-@given(chats())
-def test_nor_where_a_template_knows_no_tools(plain: Tokenizer, given_chat: Any) -> None:
-    chat, tools, _ = given_chat
-    ids = plain.apply_chat_template(chat, tools=tools)
-    turns = ["<|im_start|>", "<|im_end|>"] * 4
-    assert special_tokens(plain, ids) == [*turns, "<|im_start|>"]
 
 
 @pytest.fixture(scope="module")

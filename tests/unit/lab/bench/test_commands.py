@@ -17,7 +17,6 @@ from lopa_ray import LocalEngine
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.lopa import D2FSettings
 from support.bench_command import bench, bench_record
-from support.paths import MODELS
 
 TINY = ("--shape", "dream-27m", "--layers", "1")
 
@@ -32,31 +31,6 @@ def test_forward_beside_its_floor_and_a_plain_forward(tmp_path: Path) -> None:
         assert row["rows"] == 8 * row["branches"] * row["requests"]
         assert all(row[name] > 0 for name in ("step ms", "floor ms", "plain ms"))
         assert row["step ÷ plain"] == pytest.approx(row["step ms"] / row["plain ms"])
-
-
-@pytest.mark.slow
-def test_forward_of_every_way_to_run_a_model(tmp_path: Path) -> None:
-    """What has no plain forward or no floor says so by leaving the figure out."""
-    sizes = ("--branches", "2", "--window", "8", "--prefix", "8", "--repeats", "1")
-    record = bench_record(tmp_path, "forward", *TINY, *sizes, "--implementation", "native,transformers")
-    native, other = record.rows
-    assert native["plain ms"] is not None and other["plain ms"] is None
-    assert other["floor ms"] > 0
-    record = bench_record(
-        tmp_path, "forward", *TINY, *sizes, "--quantization", "none,w8a8,fp8", "--kernel", "sdpa,reference"
-    )
-    assert [row["floor ms"] is None for row in record.rows] == [False, False, True, True, True, True]
-    record = bench_record(tmp_path, "forward", *TINY, *sizes, "--batch-invariant", "off,on")
-    assert [(row["batch_invariant"], row["plain ms"] is None) for row in record.rows] == [
-        (False, False),
-        (True, True),
-    ]
-    assert all(row["step ms"] > 0 for row in record.rows)
-    experts = ("--model", str(MODELS / "sdar-moe-tiny-3l"), "--quantization", "none,w8a8")
-    record = bench_record(tmp_path, "forward", *experts, *sizes)
-    assert [(row["step ms"] > 0, row["floor ms"], row["plain ms"]) for row in record.rows] == [
-        (True, None, None)
-    ] * 2
 
 
 def test_an_earlier_record_is_set_beside(tmp_path: Path) -> None:
@@ -101,35 +75,12 @@ def test_decodes_are_those_of_the_engine(tmp_path: Path) -> None:
     assert 0 <= first["solved %"] <= 100
 
 
-def test_decodes_of_the_checkpoint_that_a_configuration_names(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("model: {path: no-such-folder}\n")
-    result = bench("decode", "--config", tmp_path / "config.yaml", "--decoder", "d2f", "--requests", "1")
-    assert result.exit_code == 2
-    assert "no-such-folder" in result.output
-
-
 def test_every_decoder_by_default(tmp_path: Path) -> None:
     record = bench_record(tmp_path, "decode", "--requests", "1", "--max-new-tokens", "32")
     assert [row["decoder"] for row in record.rows] == [
         name for name in DECODERS if DECODERS[name].fills_masks
     ]
     assert all(row["TPF"] > 0 and row["latency p50 ms"] <= row["latency max ms"] for row in record.rows)
-
-
-def test_a_record_names_the_dtype_that_auto_has_chosen(tmp_path: Path) -> None:
-    sizes = ("--branches", "1", "--window", "8", "--prefix", "8", "--repeats", "1")
-    (row,) = bench_record(tmp_path, "forward", *TINY, *sizes, "--dtype", "auto").rows
-    assert row["dtype"] in ("float32", "bfloat16")
-    steps = ("--workers", "0", "--branches", "1", "--max-new-tokens", "16", "--steps", "2")
-    (row,) = bench_record(tmp_path, "step", *TINY, *steps, "--dtype", "auto").rows
-    assert row["dtype"] in ("float32", "bfloat16")
-
-
-def test_decodes_of_random_prompts(tmp_path: Path) -> None:
-    options = ("--requests", "3", "--concurrency", "2", "--max-new-tokens", "16", "--prompt", "8")
-    record = bench_record(tmp_path, "decode", *TINY, *options, "--decoder", "lopa")
-    assert record.rows[0]["solved %"] is None
-    assert record.rows[0]["model"] == "dream-27m, 1 layers"
 
 
 WRONG = {
@@ -199,14 +150,6 @@ def test_the_commands_of_all_parts_can_be_typed(device: str, smallest: bool) -> 
         name, *options = part.command(smallest=smallest)
         context = group.commands[name].make_context(name, options)
         assert context.params.get("device", device) == device
-
-
-def test_parts_that_there_is_no_time_for_are_named(tmp_path: Path) -> None:
-    result = bench(
-        "all", "--smallest", "--parts", "forward-cpu,decode-cpu", "--minutes", "0", "--output", tmp_path
-    )
-    assert result.exit_code == 1
-    assert "2 of 2 parts are missing: forward-cpu, decode-cpu" in result.output
 
 
 def test_a_report_needs_records(tmp_path: Path) -> None:

@@ -54,16 +54,6 @@ def cut(row: Row, length: int, eos: int) -> Row:
     return row
 
 
-def in_blocks_of_one(row: Row) -> Row:
-    """A row of `ar_generate` as one of `generate` with blocks of one position: that stores the last one too."""
-    row = copy.deepcopy(row)
-    row["kind"], row["settings"]["block_length"] = "nld_stop", 1
-    row["nfe"] = len(row["windows"])
-    start, length, *_ = row["windows"][-1]
-    row["windows"] = [*row["windows"], [start + length, 1, "c", 1]]
-    return row
-
-
 @pytest.mark.parametrize("kind", ["nld_spec", "nld_spec_lora", "nld_ar"])
 def test_joint_drafting_gives_the_recorded_tokens(kind: str) -> None:
     for row in rows("spec", kind):
@@ -82,25 +72,6 @@ def test_joint_drafting_gives_the_recorded_tokens(kind: str) -> None:
                 assert result.token_ids[: len(row["tokens"])] == row["tokens"], (row["id"], num_branches)
 
 
-@pytest.mark.parametrize("row", rows("spec", "nld_ar"), ids=lambda row: row["id"])
-def test_blocks_of_one_position(row: Row) -> None:
-    assert verdict_of(in_blocks_of_one(row)).status == "passed"
-
-
-@pytest.mark.parametrize("row", rows("spec", "nld_ar"), ids=lambda row: row["id"])
-def test_blocks_of_one_position_that_end(row: Row) -> None:
-    tokens = row["tokens"]
-    at = max(at for at in range(len(tokens)) if tokens[at] not in tokens[:at])
-    row = in_blocks_of_one(row)
-    row["settings"]["eos_token_id"] = tokens[at]
-    for key in ("tokens", "fill_step", "fill_conf"):
-        row[key] = row[key][: at + 1]
-    row["windows"], row["nfe"] = row["windows"][: at + 2], at + 1
-    assert verdict_of(row).status == "passed"
-    row["windows"], row["nfe"] = row["windows"][: at + 1], at
-    assert verdict_of(row).status == "error"
-
-
 @pytest.mark.parametrize(
     "row", [row for row in rows("generate", "nld_budget") if row["fill_step"][0]], ids=lambda row: row["id"]
 )
@@ -111,18 +82,3 @@ def test_the_end_of_thinking_ends_the_answer(row: Row) -> None:
     assert row["tokens"][at] == end_token and end_token not in row["tokens"][:at]
     # Earlier calls of that block go on there until everything in front of the end is filled.
     assert verdict_of(cut(row, at + 1, end_token)).status == "passed"
-
-
-@pytest.mark.parametrize("row", rows("spec", "nld_spec"), ids=lambda row: row["id"])
-def test_tokens_taken_behind_the_end_are_at_most_a_block(row: Row) -> None:
-    tokens = row["tokens"]
-    at = max(at for at in range(len(tokens) - 1) if tokens[at] not in tokens[:at])
-    row["settings"]["eos_token_id"] = tokens[at]
-    calls = row["nfe"] = row["fill_step"][at]
-    row["windows"] = row["windows"][:calls]
-    row["accepted"] = row["accepted"][: sum(window[2] == "c" for window in row["windows"][1:])]
-    for key in ("tokens", "fill_step", "fill_conf"):
-        row[key] = row[key][: at + 1]
-    assert verdict_of(row).status == "passed"
-    row["accepted"][-1:] = [row["settings"]["block_length"] + 1]
-    assert verdict_of(row).status == "differs"

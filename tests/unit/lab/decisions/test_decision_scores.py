@@ -36,11 +36,6 @@ def test_questions_of_a_bin_are_taken_together() -> None:
     assert certain.bins[-1].count == 1 and certain.calibration_error == 0.0
 
 
-def test_no_questions_have_no_scores() -> None:
-    with pytest.raises(ValueError, match="no questions"):
-        scores_of([], [])
-
-
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 def test_the_temperature_of_a_model_that_is_too_sure_or_too_unsure_is_found(temperature: float) -> None:
     """Right values are drawn from the softmax at that temperature."""
@@ -62,8 +57,3 @@ def test_no_question_is_scored_at_a_temperature_it_has_helped_to_fit() -> None:
     first, second = outcome(0.9, 0.1, right=0), outcome(0.9, 0.1, right=1)
     assert cross_fitted_temperatures([first, second]) == [fit_temperature([second]), fit_temperature([first])]
     assert cross_fitted_temperatures([first]) == [1.0]
-
-
-def test_the_most_probable_value_of_each_order() -> None:
-    assert Outcome("choice", ((0.0, -1.0), (-1.0, 0.0)), 0).choices_by_order == {0, 1}
-    assert Outcome("choice", ((0.0, -1.0), (0.0, -2.0)), 0).choices_by_order == {0}

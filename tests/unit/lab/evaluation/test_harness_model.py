@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -102,13 +100,6 @@ def test_special_tokens_in_a_data_set_are_text(model: LopaRayLM) -> None:
     plain, marked = (model._encode(chat(model, content)) for content in ("x", f"x{special}"))
     ids = {token for token, (_, is_special) in model._tokenizer.added_tokens.items() if is_special}
     assert [token for token in marked if token in ids] == [token for token in plain if token in ids]
-
-
-def test_a_chat_survives_copies_and_caches(model: LopaRayLM) -> None:
-    prompt = chat(model, PROMPTS[0])
-    for again in (copy.deepcopy(prompt), pickle.loads(pickle.dumps(prompt))):
-        assert again == prompt and again.messages == prompt.messages
-    assert json.loads(json.dumps([prompt])) == [str(prompt)]
 
 
 def test_sampled_answers_differ_by_repeat_and_come_again(model: LopaRayLM) -> None:
@@ -210,24 +201,3 @@ def test_wrong_tasks_are_one_line_and_start_no_group(
     assert result.exit_code == 2
     last = result.stderr.splitlines()[-1]
     assert last.startswith(f"Error: {words}") and last.endswith("`lopa eval ls tasks` lists the tasks")
-
-
-@pytest.mark.long
-def test_the_command_line_is_the_harness_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # its data are in the package
-    options = ["--tasks", "word_problems", "--include_path", str(TASKS), "--limit", "2"]
-    arguments = ["--model_args", "config=demo,local=True", "--output_path", str(folder / "results"), *options]
-    result = CliRunner().invoke(app, ["eval", "run", *arguments])
-    assert result.exit_code == 0, result.output
-    (written,) = (folder / "results").rglob("results_*.json")
-    content = json.loads(written.read_text())
-    assert content["config"]["model"] == "lopa_ray"
-    took = content["config"]["lopa_ray"]["tasks"]["word_problems"]
-    assert took["requests"] == 2
-    shown = result.stdout.splitlines()
-    heading = shown.index("| Tasks | TPF | tokens/s | tokens | requests |")
-    assert any("exact_match" in line for line in shown[:heading])
-    assert shown[heading + 2].startswith(f"| word_problems | {took['tpf']:.2f} | ")
-    assert shown[heading + 3].startswith("word_problems: 2 problems are too few: ")
-    wrong = CliRunner().invoke(app, ["eval", "run", "--model_args", "surprise=1", *options])
-    assert wrong.exit_code == 2 and "surprise" in wrong.stderr

@@ -25,7 +25,6 @@ from lopa_lab.evaluation.harness_requests import encode_pair, needs_greedy, roll
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
-from lopa_ray.errors import PromptTooLongError, SettingsError
 from support.paths import TASKS
 from support.solved_problems import solved_problems
 
@@ -105,32 +104,10 @@ def test_a_text_is_split_as_the_harness_splits_it(model: LopaRayLM, context: str
     assert [encode_pair(model._engine, context, continuation)] == harness.pairs
 
 
-def test_special_tokens_in_text_are_characters_where_that_is_asked_for(model: LopaRayLM) -> None:
-    context, continuation = "<|im_start|>Tom", " has<|im_end|>"
-    characters = model._tokenizer.encode(context + continuation)
-    for parse_special in (True, False):
-        prefix, target = encode_pair(model._engine, context, continuation, parse_special=parse_special)
-        windows = list(rolling_windows(model._engine, context + continuation, parse_special=parse_special))
-        assert (prefix + target == characters) != parse_special
-        assert ([token for _, part in windows for token in part] == characters) != parse_special
-
-
 def test_a_context_of_spaces_or_of_nothing_begins_with_bos(model: LopaRayLM) -> None:
     assert encode_pair(model._engine, "", "") == ([BOS], [])
     spaces = encode_pair(model._engine, " ", "Tom")
     assert spaces == ([BOS], model._tokenizer.encode(" Tom", add_special_tokens=False))
-
-
-def test_a_chat_is_a_prefix_as_it_is_for_answers(model: LopaRayLM) -> None:
-    question, answer = PROBLEMS[0].question, PROBLEMS[0].answer
-    ids = model._engine.encode([{"role": "user", "content": question}])
-    answer_ids = model._tokenizer.encode(answer, add_special_tokens=False)
-    assert encode_pair(model._engine, chat(model, question), answer) == (ids, answer_ids)
-    for prefix in ("Now", "Now "):
-        begun = encode_pair(model._engine, chat(model, question, prefix), answer)
-        opening = model._tokenizer.encode("Now", add_special_tokens=False)
-        whole = model._tokenizer.encode(prefix + answer, add_special_tokens=False)
-        assert begun == (ids + opening, whole[len(opening) :])
 
 
 @pytest.mark.parametrize("length", [1, 255, 256, 700])
@@ -169,16 +146,6 @@ def test_texts_get_the_sum_of_their_windows(model: LopaRayLM) -> None:
     assert model._likelihoods.totals["texts"].requests == 3
 
 
-def test_a_context_that_is_too_long_loses_its_beginning(model: LopaRayLM) -> None:
-    long, answer = "Tom has 3 boxes. " * 100, " It is 3."
-    (found,) = model.loglikelihood([instance(long, answer, task="long")], disable_tqdm=True)
-    prefix, target = encode_pair(model._engine, long, answer)
-    assert found[0] == value(model, prefix[-(256 - len(target)) :], target)
-    assert model._likelihoods.totals["long"].truncated_prompts == 1
-    with pytest.raises(PromptTooLongError, match="max_model_len 256"):
-        model.loglikelihood([instance("Tom", long)], disable_tqdm=True)
-
-
 def test_groups_share_requests_and_windows(model: LopaRayLM) -> None:
     two = Groups(model._config, 2, local=True)
     groups = Likelihoods(two, 4, "auto", parse_special=True)
@@ -208,15 +175,6 @@ def test_whether_greedy_decoding_gives_the_answer(model: LopaRayLM) -> None:
     assert right[1] is True and wrong[1] is False and wrong[0] < right[0] <= 0
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"mc_num": 0}, {"mc_num": "many"}, {"mc_num": 2.5}, {"check_greedy": "maybe"}, {"check_greedy": 1}],
-)
-def test_wrong_arguments_are_named(arguments: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"{next(iter(arguments))}: got .*; allowed"):
-        LopaRayLM(local=True, **arguments)
-
-
 # Tasks
 
 
@@ -239,7 +197,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_tasks_are_scored_and_results_say_that_likelihoods_are_a_bound(folder: Path) -> None:
     results = simple_evaluate(
         model="lopa_ray",

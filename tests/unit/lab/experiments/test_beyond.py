@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -22,7 +21,6 @@ from lopa_lab.experiments.run.lookaheads import (
 from lopa_lab.experiments.run.winner_rules import (
     BranchValue,
     ByValue,
-    LinearPredictor,
     RandomWinner,
     WinnerRecorder,
     expected_fills,
@@ -30,9 +28,7 @@ from lopa_lab.experiments.run.winner_rules import (
     summed_probability,
 )
 from lopa_lab.records.intervals import Estimate
-from lopa_ray.decoding.branching import ANCHOR, Fork
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
-from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
@@ -61,25 +57,6 @@ def varied(make_lookahead: MakeLookahead) -> list[Plan]:
     return MODEL.plans_of(VariedLopaSession(plain, make_lookahead, Random(1)))
 
 
-def fills(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
-    """Of each step's forks; the anchor's, which are none, are left out."""
-    return [[branch.fills for branch in plan.branches if branch.fills] for plan in plans]
-
-
-LOPA = fills(MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY)))
-
-
-def first_forks(
-    make_lookahead: MakeLookahead,
-) -> tuple[list[tuple[tuple[int, int], ...]], list[tuple[int, int]]]:
-    """Of the first step with forks, before paths part: a lookahead's, and the tokens of LoPA's, best first."""
-    return next(
-        (own, [fill for (fill,) in usual])
-        for own, usual in zip(fills(varied(make_lookahead)), LOPA, strict=False)
-        if usual
-    )
-
-
 @pytest.mark.parametrize("make_lookahead", [ForksOfForks, DistantForks, SecondTokens])
 def test_a_whole_decode_evaluates_no_more_branches_than_lopa(make_lookahead: MakeLookahead) -> None:
     plans = varied(make_lookahead)
@@ -89,34 +66,6 @@ def test_a_whole_decode_evaluates_no_more_branches_than_lopa(make_lookahead: Mak
         for branch in plan.branches:
             positions = [position for position, _ in branch.fills]
             assert len(set(positions)) == len(positions)
-
-
-def test_forks_of_forks_add_one_token_or_two() -> None:
-    own, usual = first_forks(ForksOfForks)
-    assert [len(fork) for fork in own] == [2, 2, 1, 1, 1]
-    assert [fork[0] for fork in own[2:]] == usual[:3]
-    assert own[0] == tuple(usual[:2])
-
-
-def test_distant_forks_lie_apart() -> None:
-    own, usual = first_forks(DistantForks)
-    positions = [position for ((position, _),) in own]
-    assert positions[0] == usual[0][0]
-
-    def least_distance(chosen: Sequence[int]) -> int:
-        return min(b - a for a, b in pairwise(sorted(chosen)))
-
-    assert least_distance(positions) > least_distance([position for position, _ in usual])
-
-
-def test_one_fork_in_three_has_a_second_best_token() -> None:
-    own, usual = first_forks(SecondTokens)
-    assert [fork[0] for fork in own[:-1]] == usual[:4]
-    before = MODEL.report(varied(SecondTokens)[0], 0)
-    ((position, token),) = own[-1]
-    last = before.positions.max()
-    assert position == last
-    assert token == (before.tokens[before.positions == last].item() + 1) % VOCABULARY.mask_token_id
 
 
 @pytest.mark.parametrize(
@@ -145,39 +94,6 @@ def test_the_winner_has_most_of_the_value(value: BranchValue, expected: Callable
             assert values[winner] == pytest.approx(max(values))
             compared += len(set(values)) > 1
     assert compared
-
-
-@pytest.mark.parametrize("scale", [1.0, 20.0])
-def test_the_mean_score_decides_between_equal_fills_whatever_the_ranking(scale: float) -> None:
-    plan = LopaSession([1, 2, 3], SETTINGS, VOCABULARY).plan()
-    report = MODEL.report(plan, 0)
-    for sign in (1, -1):
-        scores = (sign * scale * np.abs(report.scores)).astype(np.float32)
-        values = [
-            expected_fills(ANCHOR, replace(report, scores=each), 0.9)
-            for each in (scores, scores + 0.1 * scale)
-        ]
-        assert values[0] < values[1] < int(values[0]) + 1
-
-
-def test_summed_probability_counts_what_lies_below_the_threshold() -> None:
-    plan = LopaSession([1, 2, 3], SETTINGS, VOCABULARY).plan()
-    report = MODEL.report(plan, 0)
-    fork = Fork((Decision(3, 1, 0.9, -0.1, ()), Decision(4, 1, 0.8, -0.2, ())), 0.85)
-    total = report.probabilities.sum().item()
-    assert summed_probability(ANCHOR, report, 0.9) == pytest.approx(total)
-    assert summed_probability(fork, report, 0.9) == pytest.approx(2 + total)
-    assert total > np.count_nonzero(report.probabilities > 0.9)
-
-
-def test_a_predictor_finds_what_tells_branches_of_a_step_apart() -> None:
-    """Steps differ much, and branches a little, the other way round."""
-    rng = np.random.default_rng(0)
-    means = rng.normal(size=(500, 9))
-    winners = means + rng.normal(size=(500, 9))
-    decided = 5 * means[:, 0] - (winners - means)[:, 0] + 0.5 * (winners - means)[:, 3]
-    weights = LinearPredictor.fit(winners, means, decided).weights
-    assert weights == pytest.approx([-1, 0, 0, 0.5, 0, 0, 0, 0, 0], abs=0.05)
 
 
 def test_a_predictor_is_fitted_on_decodes() -> None:

@@ -10,12 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
-from lopa_lab.experiments.branches import Branches
-from lopa_lab.experiments.run.experiment import Data, ExperimentRecord
+from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.run.setup import FIT_SEED
-from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.experiments.table import EXPERIMENTS, load_experiment
-from lopa_lab.records.points_log import Point
 from lopa_ray.errors import SettingsError
 from support.marks import also_long
 
@@ -93,38 +90,3 @@ def test_problems_that_drafts_are_fitted_to_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = experiment("verified", *TWO_PROBLEMS, "--seed", FIT_SEED, "--output", tmp_path)
     assert done.exit_code == 2 and "take another seed" in " ".join(done.output.split())
-
-
-@pytest.mark.usefixtures("smaller")
-@pytest.mark.parametrize("name", ["branches"])
-def test_an_interrupted_experiment_goes_on(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = tmp_path / "whole"
-    assert experiment(name, *TWO_PROBLEMS, "--output", whole).exit_code == 0
-
-    measure = Branches.measure
-    measured: list[Point] = []
-
-    def interrupted(self: Branches, bench: Workbench, point: Point) -> Data:
-        measured.append(point)
-        if len(measured) == 3:
-            raise KeyboardInterrupt
-        return measure(self, bench, point)
-
-    monkeypatch.setattr(Branches, "measure", interrupted)
-    cut = tmp_path / "cut"
-    assert experiment(name, *TWO_PROBLEMS, "--output", cut).exit_code == 130
-    assert not (cut / "branches.json").exists()
-    again = experiment(name, *TWO_PROBLEMS, "--output", cut)
-    assert again.exit_code == 0, again.output
-    assert len(measured) == len(Branches().points()) + 1, "only the point that was cut is measured again"
-    assert (
-        ExperimentRecord.read(cut / "branches.json").points
-        == ExperimentRecord.read(whole / "branches.json").points
-    )
-
-    refused = experiment(name, *TWO_PROBLEMS, "--seed", "3", "--output", cut)
-    assert refused.exit_code == 2 and "seed: 2 then, 3 now" in " ".join(refused.output.split())
-    other = experiment(name, *TWO_PROBLEMS, "--set", "decode.block_size=16", "--output", cut)
-    assert other.exit_code == 2 and "block_size: 32 then, 16 now" in " ".join(other.output.split())

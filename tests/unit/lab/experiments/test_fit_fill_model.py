@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -21,7 +20,6 @@ from lopa_lab.experiments.run.fit_fill_model import (
     FillNetwork,
     FittedFillModel,
     fill_models_text,
-    fit_fill_model,
     fit_in_rounds,
 )
 from lopa_lab.experiments.run.setup import FIT_SEED
@@ -93,11 +91,6 @@ def test_the_command_writes_what_the_package_loads(tmp_path: Path) -> None:
     assert fill_models_text(written) == text
 
 
-def test_nothing_to_fit_to_is_refused() -> None:
-    with pytest.raises(ValueError, match="no examples"):
-        fit_fill_model([])
-
-
 @pytest.mark.parametrize("complete", [True, False])
 def test_the_fill_model_computes_the_probabilities_that_were_fitted(complete: bool) -> None:
     """In torch the likelihood of each fill set, in numpy the fill sets with their probabilities."""
@@ -133,16 +126,3 @@ def test_the_fill_model_computes_the_probabilities_that_were_fitted(complete: bo
                 nothing = (False,) * count
                 expected[members] += likelihood(nothing, fallback=passes.index(True))
     assert {fills: probability for probability, fills in sets} == pytest.approx(expected, abs=2e-3)
-
-
-def test_likelihood_counts_the_tokens_of_filled_positions_alone(engine: LocalEngine) -> None:
-    examples: list[BlockExample] = []
-    (problem,) = held_out_problems(FIT_SEED, 1)
-    session = engine.create_session(problem.question, SETTINGS)
-    results_of(engine, [ObservedVerifiedSession(session, None, examples)])
-    network = FillNetwork(torch.from_numpy(np.concatenate([each.features for each in examples])))
-    some = next(each for each in examples if each.passes.any() and not each.passes.all())
-    left, filled = some.keeps ^ ~some.passes, some.keeps ^ some.passes
-    plain = network.log_likelihoods([some]).item()
-    assert network.log_likelihoods([replace(some, keeps=left)]).item() == plain
-    assert network.log_likelihoods([replace(some, keeps=filled)]).item() != plain

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from random import Random
 
 import pytest
 
 from lopa_lab.experiments.run.lookaheads import (
     BestFork,
-    EarlyExit,
     MakeLookahead,
     RandomBranch,
     RandomPositions,
@@ -40,39 +38,16 @@ def test_with_the_usual_lookahead_it_is_lopa() -> None:
     assert max(len(plan.branches) for plan in usual) == 4
 
 
-def test_a_random_branch_is_the_only_one() -> None:
-    plans = varied(RandomBranch)
-    assert {len(plan.branches) for plan in plans} == {1}
-    kinds = {bool(plan.branches[0].fills) for plan in plans}
-    assert kinds == {True, False}, "forks and the anchor are drawn"
-    assert forks(varied(RandomBranch)) == forks(plans)
-    assert forks(varied(RandomBranch, "b")) != forks(plans)
-
-
 def test_the_best_fork_is_lopas_first_until_paths_part() -> None:
     plans, usual = varied(BestFork), MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
     assert {len(plan.branches) for plan in plans} == {1}
     assert plans[1].branches[0].fills == usual[1].branches[0].fills != ()
 
 
-def test_random_positions_are_as_many_and_not_the_best_ranked() -> None:
-    plans, usual = varied(RandomPositions), MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
-    assert len(plans[1].branches) == len(usual[1].branches) == 4
-    assert plans[1].branches[-1].fills == (), "the anchor competes"
-    drawn = {varied(RandomPositions, seed)[1].branches[0].fills for seed in "abcdef"}
-    assert len(drawn) > 1
-
-
 def test_without_the_anchor_there_are_as_many_branches_and_all_are_forks() -> None:
     plans = varied(WithoutAnchor)
     assert max(len(plan.branches) for plan in plans) == 4
     assert all(branch.fills or len(plan.branches) == 1 for plan in plans for branch in plan.branches)
-
-
-def test_an_early_exit_leaves_the_anchor_alone_where_candidates_are_sure() -> None:
-    assert {len(plan.branches) for plan in varied(partial(EarlyExit, below=0.0))} == {1}
-    some = [len(plan.branches) for plan in varied(partial(EarlyExit, below=0.8))]
-    assert 1 in some[1:] and max(some) == 4
 
 
 @pytest.mark.parametrize("make_lookahead", [RandomBranch, RandomPositions, BestFork, WithoutAnchor])

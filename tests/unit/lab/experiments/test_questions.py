@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import pytest
 
-from lopa_lab.experiments import ablation, beyond, budget, open_ended, tfo, verified
-from lopa_lab.experiments.predictor import Observed, ObservedSession
+from lopa_lab.experiments import ablation, open_ended, tfo, verified
 from lopa_lab.experiments.run.experiment import ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
-from lopa_ray.decoding.result import GenerationResult
 from support.experiment_record import experiment_record, values
-from support.fake_model import VOCABULARY, FakeModel
 
 
 def outcomes(steps: list[int], tokens: int = 40, correct: int = 1) -> dict[str, Any]:
@@ -33,25 +28,6 @@ def tfo_finding(lopa: list[int], anchor: list[int], orders: Sequence[int]) -> Fi
         ({"order": "random", "first": 0}, {"orders": random}),
     )
     return tfo.EXPERIMENT.finding(experiment_record("tfo", len(lopa), *points))
-
-
-@pytest.mark.parametrize(("problems", "says"), [(9, False), (10, True)])
-def test_few_problems_have_no_shares_of_a_gain(problems: int, says: bool) -> None:
-    found = tfo_finding([6] * problems, [20] * problems, (20, 10, 5))
-    assert ("of the way from the mean to the best" in found.text) == says
-    assert ("of what LoPA gains over a single branch" in found.against_paper) == says
-
-
-@pytest.mark.parametrize(("problems", "says"), [(9, False), (10, True)])
-def test_few_problems_do_not_meet_a_bar(problems: int, says: bool) -> None:
-    points = [
-        (point, outcomes([20 if point["variant"] == beyond.LOPA else 10] * problems))
-        for point in beyond.EXPERIMENT.points()
-    ]
-    found = beyond.EXPERIMENT.finding(experiment_record("beyond", problems, *points))
-    assert ("meet the bar in every cell" in found.headline) == says
-    assert ("Fewer than 10 problems per cell" in found.headline) != says
-    assert {row[-1] for row in found.rows} == {"", "yes" if says else "–"}
 
 
 def verified_record(problems: int, steps: dict[str, int], answers: dict[str, list[str]]) -> ExperimentRecord:
@@ -86,20 +62,6 @@ def test_answers_of_verified_lookahead_are_compared_one_by_one() -> None:
     assert {row[-1] for row in found.rows if row[1] != verified.EXACT} == {""}
 
 
-def test_few_problems_do_not_meet_bars_of_verified_lookahead() -> None:
-    found = verified.EXPERIMENT.finding(verified_record(9, {}, {}))
-    assert "Fewer than 10 problems do not tell whether bars are met" in found.headline
-
-
-def test_fingerprints_tell_tokens_and_finish_reasons_apart() -> None:
-    result = GenerationResult(
-        [1, 2], "a", "stop", tokens=2, steps=1, rule_steps=1, forwards=1, seconds=0.0, prompt_tokens=1
-    )
-    others = [replace(result, token_ids=[1, 3]), replace(result, finish_reason="length")]
-    assert len({verified.answer_fingerprint(each) for each in (result, *others)}) == 3
-    assert verified.answer_fingerprint(replace(result, steps=9)) == verified.answer_fingerprint(result)
-
-
 def test_lopa_among_random_orders() -> None:
     """Two problems, orders of 20, 10, 10 and 5 steps each; LoPA takes 5 and 10."""
     found = tfo_finding([5, 10], [20, 20], (20, 10, 10, 5))
@@ -109,11 +71,6 @@ def test_lopa_among_random_orders() -> None:
     cells = {row[0]: row[1:] for row in found.rows}
     assert cells["mean of the orders"][0].startswith("4.50 ") and cells["LoPA"][0].startswith("6.00 ")
     assert cells["worst of the orders"] == ["2.00 [2.00 to 2.00]", "–"]
-
-
-def test_the_score_of_the_fastest_orders() -> None:
-    right = [Outcomes([40], [steps], [1], [correct]) for steps, correct in ((5, 1), (5, 0), (9, 0))]
-    assert tfo._correct_of_best(right).tolist() == [0.5]
 
 
 def test_what_is_left_of_the_gain() -> None:
@@ -130,54 +87,8 @@ def test_what_is_left_of_the_gain() -> None:
     assert ablation._gain({name: np.full(9, 4.0) for name in tpf}) == ""
 
 
-def test_budgets_are_compared_at_equal_forwards() -> None:
-    xs, ys = [np.array([2.0, 1.0]), np.array([4.0, 3.0])], [np.array([10.0, 5.0]), np.array([20.0, 7.0])]
-    assert budget._interpolated(np.array([3.0, 2.0]), xs, ys).tolist() == [15.0, 6.0]
-    # Where fewer forwards have the higher TPF the line goes through the points by their forwards.
-    assert budget._interpolated(np.array([3.0, 2.0]), xs[::-1], ys[::-1]).tolist() == [15.0, 6.0]
-
-
-def test_an_open_prompt_has_no_answer() -> None:
-    story = "Mia has 6 pens. She gives 2 away."
-    assert open_ended.open_prompt(f"{story} How many are left?") == f"{story} How much is that?"
-    assert open_ended.open_prompt("How many pens are left?") is None
-    prompts = open_ended.open_prompts(2, 20)
-    assert len(set(prompts)) == 20
-    assert all(prompt.count("?") == 1 and prompt.endswith(" How much is that?") for prompt in prompts)
-
-
 def test_texts_are_compared_by_position_and_pair() -> None:
     assert open_ended.equal_tokens([1, 2, 3], [1, 9, 3, 4]) == (2, 4)
     assert open_ended.equal_tokens([1], []) == (0, 1)
     assert open_ended.count_n_grams([1, 2, 1, 2, 3]) == (3, 4)
     assert open_ended.count_n_grams([1]) == (0, 0)
-
-
-def test_observed_steps() -> None:
-    """Higher scores, more accepted tokens; a branch without masks beats all; equal branches say nothing."""
-    observed = Observed(("mean", "bottom(0.1)"))
-    observed.observe([[0.5, 0.5], [0.9]], [2, 2])
-    assert observed.steps == 0
-    observed.observe([[0.2, 0.8], [0.6, 0.6], []], [1, 2, 5])
-    assert (observed.steps, observed.best) == (1, 5)
-    assert observed.accepted == {"mean": 5, "bottom(0.1)": 5}
-    assert observed.rank_correlation["mean"] == pytest.approx(1.0)
-    observed.observe([[0.1, 0.9], [0.4, 0.4]], [3, 1])
-    assert observed.accepted == {"mean": 5 + 3, "bottom(0.1)": 5 + 1}
-    assert observed.rank_correlation == pytest.approx({"mean": 2.0, "bottom(0.1)": 0.0})
-
-
-def test_accepted_tokens_of_the_winner_are_what_the_step_decides() -> None:
-    settings = LopaSettings(max_new_tokens=32, num_branches=4, block_size=16, ignore_eos=True)
-    model = FakeModel(seed=5, probability_exponent=0.3)
-    seen: list[list[int]] = []
-
-    class Watched(Observed):
-        def observe(self, scores: Any, accepted: Any) -> None:
-            seen.append(list(accepted))
-
-    session = ObservedSession(LopaSession([1, 2], settings, VOCABULARY), Watched(("mean",)))
-    while not session.finished:
-        plan = session.plan()
-        outcome = session.advance([model.report(plan, branch) for branch in range(len(plan.branches))])
-        assert seen[-1][outcome.winner] == len(outcome.adopted) + len(outcome.filled)

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lopa_lab.experiments.branches import aup, pareto_front
+from lopa_lab.experiments.branches import aup
 from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.runner import text_fingerprint, weights_fingerprint
+from lopa_lab.experiments.run.runner import weights_fingerprint
 from lopa_lab.experiments.run.setup import Setup
-from lopa_lab.records.intervals import Estimate, Resamples, estimate, percent_of
+from lopa_lab.records.intervals import Estimate, Resamples, estimate
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
-from lopa_lab.word_problems import held_out_problems
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
 
@@ -61,17 +60,6 @@ def test_aup_needs_points() -> None:
         aup([], 1.0)
 
 
-def test_pareto_front() -> None:
-    points = {
-        "slow": (1.0, 90.0),
-        "beaten": (1.5, 80.0),
-        "equal": (2.0, 85.0),
-        "twin": (2.0, 85.0),
-        "fast": (3.0, 70.0),
-    }
-    assert pareto_front(points) == ["slow", "equal", "twin", "fast"]
-
-
 def test_figures_pair_the_problems() -> None:
     resamples = Resamples(4, count=500)
     steps = [10, 20, 40, 80]
@@ -86,19 +74,6 @@ def test_figures_pair_the_problems() -> None:
     assert estimate(once.forwards_per_token(resamples)).value == pytest.approx(150 / 160)
 
 
-def test_an_interval_has_the_width_that_theory_gives_a_share() -> None:
-    shares = Outcomes([1] * 400, [1] * 400, [1] * 400, [1] * 200 + [0] * 200)
-    found = estimate(shares.score(Resamples(400)))
-    assert found.value == 50.0
-    assert found.high - found.low == pytest.approx(2 * 196 * math.sqrt(0.25 / 400), rel=0.1)
-    assert [found.against(value, "above", "below", "around") for value in (40, 50, 60)] == [
-        "above",
-        "around",
-        "below",
-    ]
-    assert [found.change(value) for value in (10, 50, 90)] == ["rises", "does not clearly change", "falls"]
-
-
 def test_a_figure_that_does_not_exist() -> None:
     resamples = Resamples(2, count=50)
     quotient = resamples.quotient([1, 1], [0, 2])
@@ -108,16 +83,6 @@ def test_a_figure_that_does_not_exist() -> None:
         estimate(resamples.quotient([1, 1], [0, 0]))
     with pytest.raises(ValueError):
         Resamples(0)
-
-
-def test_a_share_of_nothing_is_left_out() -> None:
-    whole = np.array([4.0, 2.0, 0.0, -1.0])
-    assert percent_of(np.array([1.0, 1.0, 1.0, 1.0]), whole)[:2].tolist() == [25.0, 50.0]
-    assert estimate(percent_of(np.ones(4), whole)) == Estimate(25.0, 50.0, 50.0)
-
-
-def test_estimates_are_written_with_their_interval() -> None:
-    assert f"{Estimate(7.283, 6.9, 7.7):.2f}" == "7.28 [6.90 to 7.70]"
 
 
 def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
@@ -161,13 +126,6 @@ def test_files_that_are_no_runs_are_refused(tmp_path: Path) -> None:
         ExperimentRecord.read(tmp_path / "none.json")
 
 
-def test_nan_is_not_kept(tmp_path: Path) -> None:
-    file = PointsLog(tmp_path / "points.jsonl", SETUP)
-    with pytest.raises(ValueError):
-        file.append(MeasuredPoint(point={"n": 1}, data={"value": math.nan}))
-    assert {"n": 1} not in file
-
-
 def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"a": 1}))
     weights = tmp_path / "model.safetensors"
@@ -178,10 +136,3 @@ def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
     assert weights_fingerprint(ModelSettings(path=str(tmp_path))) != before
     assert weights_fingerprint(ModelSettings(path="demo")) is not None
     assert weights_fingerprint(ModelSettings(path="org/name@0123456")) is None
-
-
-def test_other_problems_have_another_fingerprint() -> None:
-    before = text_fingerprint(held_out_problems(2, 5))
-    assert text_fingerprint(held_out_problems(2, 5)) == before
-    assert text_fingerprint(held_out_problems(3, 5)) != before
-    assert text_fingerprint(held_out_problems(2, 6)) != before

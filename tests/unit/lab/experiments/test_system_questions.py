@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from threading import Lock
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from cluster.cli import app
-from lopa_lab.experiments import overhead, parallelism, sync
+from lopa_lab.experiments import parallelism, sync
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord
-from lopa_lab.experiments.run.outcomes import StepTotals
 from lopa_lab.records.figure import svg_image
-from lopa_lab.records.intervals import Resamples
-from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.base import Engine
 from support.experiment_record import experiment_record, values
 
 PROBLEMS = 3
@@ -32,16 +23,6 @@ def columns(**per_step: float) -> dict[str, list[float]]:
     """Totals of problems of 10, 20 and 30 steps that are all alike."""
     steps = (10, 20, 30)
     return {"steps": list(steps), **{name: [value * n for n in steps] for name, value in per_step.items()}}
-
-
-def test_totals_are_per_step() -> None:
-    totals = StepTotals()
-    totals.add({"steps": 1, "plan": 0.1234567, "select": 1.0})
-    totals.add({"steps": 3, "plan": 0.5, "select": 0.0})
-    assert totals.columns["plan"] == [0.123457, 0.5]
-    found = totals.per(Resamples(2), "steps", "plan", "select")
-    assert found[0] == pytest.approx(1.623457 / 4)
-    assert found[1:].max() <= 1.123458 and found[1:].min() >= 0.5 / 3
 
 
 def a_sync_record() -> ExperimentRecord:
@@ -92,62 +73,6 @@ def test_a_step_in_parts() -> None:
     )
 
 
-def test_workers_with_devices_do_not_share_cores() -> None:
-    of = a_sync_record()
-    several = of.machine.model_copy(update={"cores": 16})
-    assert "share" not in sync.EXPERIMENT.finding(of.model_copy(update={"machine": several})).text
-    device = of.machine.model_copy(update={"accelerators": ("a device",)})
-    assert "share" not in sync.EXPERIMENT.finding(of.model_copy(update={"machine": device})).text
-
-
-def test_the_plot_of_a_step_names_its_parts() -> None:
-    image = words_of_plot(sync.EXPERIMENT, a_sync_record())
-    for word in ("commit-winner", "pre-write", "control", "8, 2, two phase", "32, 1, single phase"):
-        assert f">{word}<" in image
-
-
-@pytest.mark.parametrize(("most", "counts"), [(2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
-def test_counts_of_workers(most: int, counts: list[int]) -> None:
-    assert sync.worker_counts(most) == counts
-
-
-@pytest.mark.parametrize("name", ["sync", "parallelism"])
-def test_one_worker_is_refused(name: str, tmp_path: Any) -> None:
-    pytest.importorskip("matplotlib")
-    command = ["experiment", name, "--set", "group.num_workers=1", "--output", str(tmp_path)]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 2 and "set 2 or more" in " ".join(done.output.split())
-
-
-def an_overhead_record() -> ExperimentRecord:
-    """A step takes 10 ms with the anchor alone, 2 of them for preparation, and 2 + k ms more with k branches."""
-
-    def totals(k: int) -> dict[str, list[float]]:
-        times = {"plan": 0.001, "pack": 0.0005, "select": 0.0005, "commit": 0.001}
-        tokens = 2.0 if k == 0 else 4.0
-        return columns(**times, verify=0.007 + (0.002 + 0.001 * k if k else 0), branches=k + 1, tokens=tokens)
-
-    points = [
-        ({"k": k}, {overhead.LOOKAHEAD: totals(k), overhead.ANCHOR: totals(0)}) for k in overhead.LOOKAHEADS
-    ]
-    return experiment_record("overhead", PROBLEMS, *points)
-
-
-def test_verification_and_preparation() -> None:
-    found = overhead.EXPERIMENT.finding(an_overhead_record())
-    text = values(found.text)
-    assert "verification takes 17.0 ms of a step and preparation 2.00 ms: 8.5 times as long" in text
-    assert "takes 2.00 times as long as one of the anchor alone, and preparation has 1.00 times" in text
-    assert "adds 12 % of a step of the anchor alone (8.0 of them" in text
-    assert "1.30 with k = 1, 1.40 with k = 2, 1.60 with k = 4, 2.00 with k = 8, 2.70 with k = 15" in text
-    assert "TPF with k = 8 is 2.00 times the anchor's, so a token takes 1.00 times as long" in text
-    assert "does not clearly change" in text and "A token takes least with k = 1: 0.65 times" in text
-    assert "on one device branches are not free" in found.against_paper
-    assert [row[0] for row in found.rows] == ["1", "2", "4", "8", "15"]
-    image = words_of_plot(overhead.EXPERIMENT, an_overhead_record())
-    assert ">time per token<" in image and ">anchor alone<" in image
-
-
 def a_parallelism_record(gains: dict[int, float]) -> ExperimentRecord:
     """branch-parallel: 100 tokens/s and 100 ms always; task-parallel so many times as good."""
 
@@ -182,49 +107,3 @@ def test_where_arrangements_cross() -> None:
     assert "latency of one request is higher with task-parallel" in found.against_paper
     image = words_of_plot(parallelism.EXPERIMENT, of)
     assert ">tokens/s<" in image and image.count(">task-parallel<") == 1
-
-
-def test_arrangements_that_do_not_cross_once() -> None:
-    def sentence(*ratios: float) -> str:
-        figures = {2**at: np.full(9, ratio) for at, ratio in enumerate(ratios)}
-        return parallelism.crossing_sentence("Throughput", figures)
-
-    assert "with branch-parallel for every number of requests (clearly so for 1, 2 " in sentence(0.5, 0.9)
-    assert sentence(1.0, 1.0).endswith("with task-parallel for every number of requests, nowhere clearly.")
-    assert "with task-parallel up to 1 in flight" in sentence(2.0, 0.5)
-    assert "better throughput changes more than once" in sentence(2.0, 0.5, 2.0)
-
-
-class CountingEngine:
-    """Answers every session with itself, and counts the requests that it has in flight."""
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.in_flight = self.most = 0
-        self.decoded: list[Any] = []
-
-    def run(self, sessions: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        (session,) = sessions
-        with self.lock:
-            self.in_flight += 1
-            self.most = max(self.most, self.in_flight)
-        yield 0, session
-        with self.lock:
-            self.in_flight -= 1
-            self.decoded.append(session)
-
-
-def test_clients_have_one_request_each() -> None:
-    engines = [CountingEngine(), CountingEngine()]
-    sessions = list(range(50))
-    results = parallelism.send(cast(list[Engine], engines), cast(list[DecodeSession], sessions), 3)
-    assert sorted(cast(list[int], results)) == sessions
-    assert sorted(engines[0].decoded + engines[1].decoded) == sessions
-    assert engines[0].most <= 2 and engines[1].most <= 1, "the third client shares the first engine"
-
-
-def test_a_failed_request_is_an_error() -> None:
-    with pytest.raises(ValueError, match="lost"):
-        parallelism.send(
-            cast(list[Engine], [CountingEngine()]), cast(list[DecodeSession], [ValueError("lost")]), 2
-        )

@@ -13,13 +13,8 @@ pytest.importorskip("lm_eval")
 
 from cluster.cli import app
 from lopa_lab.paper.cell_run import CellRun
-from lopa_lab.paper.cells import cells
-from lopa_lab.paper.measured_model import MeasuredModel, ProblemRecord
-from lopa_lab.paper.plots import branches_plot, fills_plot
-from lopa_lab.paper.reproduce import Selection
+from lopa_lab.paper.measured_model import ProblemRecord
 from lopa_lab.word_problems import extract_answer, held_out_problems
-from lopa_ray.engine.config import Config
-from lopa_ray.errors import SettingsError
 
 pytestmark = pytest.mark.slow
 
@@ -101,11 +96,6 @@ def test_what_cannot_be_run_is_said(arguments: list[str], words: str, tmp_path: 
     assert words in lopa(*arguments, "--config", "demo", "--local", "-o", tmp_path, status=2)
 
 
-def test_rows_are_chosen_by_name_or_part_of_it() -> None:
-    for row, count in (("dream LOPA", 4), ("lopa", 8), ("D2F-Dream", 8)):
-        assert len(Selection(rows=[row]).cells_of(cells("table1"))) == count
-
-
 def test_together_in_flight_there_are_no_times(tmp_path: Path) -> None:
     chosen = ("fig5", "--task", "gsm8k", "--row", "2 branches", "--limit", "2", *DEMO)
     lopa(*chosen, "-o", tmp_path / "alone")
@@ -123,32 +113,3 @@ def test_figures_are_counted_as_the_authors_count() -> None:
     assert figures["latency_s"] == pytest.approx(8 / 3)
     untimed = run_of(record(seconds=None, first_step_seconds=None)).figures
     assert untimed["avg_tps"] is untimed["latency_s"] is None
-
-
-def test_a_damaged_result_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "cell.json"
-    run_of(record()).write(file)
-    assert CellRun.read(file) == run_of(record())
-    file.write_text("{}")
-    with pytest.raises(SettingsError, match=r"cell.json is damaged, or another version wrote it"):
-        CellRun.read(file)
-
-
-def test_base_models_get_plain_text_behind_bos() -> None:
-    model = MeasuredModel(Config.load("demo"), local=True)
-    try:
-        assert model.has_chats
-        plain = model._encode("Tom has 6 bags.")
-        model._base = True
-        assert not model.has_chats
-        assert model._encode("Tom has 6 bags.")[1:] == plain
-    finally:
-        model.close()
-
-
-def test_plots_have_their_labels() -> None:
-    plot = branches_plot([run_of(record(), branches=number) for number in (4, 1, 2)])
-    assert plot == branches_plot([run_of(record(), branches=number) for number in (2, 4, 1)])
-    assert "TPF (tokens/round)" in plot and "score (%)" in plot
-    fills = fills_plot({"D2F": run_of(record(), record(steps=1, fills=(5,))), "8 branches": run_of(record())})
-    assert "8 branches" in fills and "tokens decided" in fills

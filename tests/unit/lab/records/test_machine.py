@@ -6,12 +6,10 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
-from lopa_lab.records import machine
-from lopa_lab.records.machine import Machine, checkout_commit
+from lopa_lab.records.machine import Machine
 from support.paths import ROOT
 
 
@@ -37,36 +35,3 @@ def test_accelerators_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
     assert Machine.here("cuda").accelerators == ("GPU 0", "GPU 1")
-
-
-def test_without_linux_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "none")
-    monkeypatch.setattr(machine.platform, "processor", lambda: "")
-    monkeypatch.setattr(machine.platform, "machine", lambda: "riscv64")
-    assert Machine.here().cpu == "riscv64"
-
-
-def test_packages_that_are_missing_are_left_out() -> None:
-    assert machine.package_versions(["numpy", "no-such-package-anywhere"]) == {"numpy": version("numpy")}
-
-
-def test_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "lopa_lab/records/machine.py"))
-    assert checkout_commit() is None
-
-    def git(*arguments: str) -> str:
-        who = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-        command = ["git", "-C", str(tmp_path), *who, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
-    assert checkout_commit() is None
-    (tmp_path / "file").write_text("one")
-    git("add", "file")
-    git("commit", "-q", "-m", "first")
-    commit = git("rev-parse", "HEAD")
-    assert checkout_commit() == commit
-    (tmp_path / "untracked").write_text("not part of it")
-    assert checkout_commit() == commit
-    (tmp_path / "file").write_text("two")
-    assert checkout_commit() == f"{commit}+changes"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,11 +10,10 @@ from tokenizers import Tokenizer
 
 import demo_rows
 from demo_batches import KINDS, batch_of_step, kind_of
-from demo_rows import ANSWER_LEN, COLUMNS_TOGETHER, KEPT_WORDS, encode, garble
+from demo_rows import ANSWER_LEN, COLUMNS_TOGETHER, encode
 from demo_samples import STEPS_TOGETHER, problems_of_step
 from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, SPECIAL_TOKENS, chat_prompt
 from lopa_ray.config.model_settings import DEMO_MODEL
-from train_demo_model import forget_later_steps
 
 TOKENIZER = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
 
@@ -29,20 +26,6 @@ def test_steps_share_out_the_problems_that_are_drawn_together() -> None:
     assert steps[2] == problems_of_step(3, 2, 8)
     spread = [max(lengths) - min(lengths) for lengths in ([len(p.question) for p in each] for each in steps)]
     assert sum(spread) / len(spread) < max(map(len, texts)) - min(map(len, texts))
-
-
-def test_garbled_prompts_keep_numbers_names_and_words_that_say_what_to_calculate() -> None:
-    prompt = TOKENIZER.encode(
-        chat_prompt("Tom has 12 pens. Mia has twice as many. How many do they have?")
-    ).ids
-    kept = set(TOKENIZER.encode(KEPT_WORDS + " Tom").ids).union(range(len(SPECIAL_TOKENS)))
-    words = [token for token in range(TOKENIZER.get_vocab_size()) if token not in kept]
-    rng, changed = random.Random(1), 0
-    for _ in range(200):
-        garbled = garble(prompt, kept, words, rng)
-        assert [token for token in garbled if token in kept] == [token for token in prompt if token in kept]
-        changed += garbled != prompt
-    assert 50 < changed < 200
 
 
 def test_questions_get_no_special_tokens_and_answers_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,12 +77,3 @@ def test_the_input_of_a_decision_sees_itself_alone() -> None:
         assert not mask[given:question, question:].any() and mask[given:question, given:question].all()
         assert mask[question:, given:].all()
         assert not mask[given:, :given].any()
-
-
-def test_a_resumed_run_writes_later_lines_again(tmp_path: Path) -> None:
-    curve = tmp_path / "curve.jsonl"
-    forget_later_steps(curve, 100)
-    assert curve.read_text() == ""
-    curve.write_text("".join(json.dumps({"step": step}) + "\n" for step in (50, 100, 150)))
-    forget_later_steps(curve, 100)
-    assert [json.loads(line)["step"] for line in curve.read_text().splitlines()] == [50, 100]

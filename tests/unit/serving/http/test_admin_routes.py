@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import hypothesis
 import pytest
 import schemathesis
 
@@ -100,20 +99,3 @@ document = schemathesis.openapi.from_asgi(
     "/openapi.json",
     create_app(lambda: BACKEND, HttpSettings(**HTTP_SETTINGS)),
 ).include(path_regex="^/admin")
-
-
-@document.parametrize()
-@hypothesis.settings(
-    max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
-)
-def test_contract(case: schemathesis.Case) -> None:
-    case.path_parameters = {"model": MODEL}
-    case.call_and_validate(
-        headers=AUTHORIZED,
-        checks=[
-            schemathesis.checks.not_a_server_error,
-            schemathesis.checks.status_code_conformance,
-            schemathesis.checks.content_type_conformance,
-            schemathesis.checks.response_schema_conformance,
-        ],
-    )
