@@ -17,7 +17,6 @@ from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables, logit_changes_of_lane
 from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
-from lopa_ray.protocol.plan import Branch
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import ChooseTokens, DenoiseTokens, ScoreCandidates, ScoreTargets
 from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
@@ -36,10 +35,6 @@ class ScoringGroup:
     """The rows of the group among the N, including padding."""
     max_top_k: int
     """The largest `top_k` of the rows; 0 if the kind has none."""
-
-
-def _bitmask_ids(branch: Branch) -> tuple[int, ...]:
-    return branch.scoring.bitmask_ids if isinstance(branch.scoring, ChooseTokens) else ()
 
 
 class RowsToScore:
@@ -66,8 +61,7 @@ class RowsToScore:
         self._num_candidates = np.zeros(len(lanes), np.int64)
         """How many candidates each row of a lane has; 0: a token is chosen instead."""
         for lane, _, branch in self._branches:
-            if isinstance(branch.scoring, ScoreCandidates):
-                self._num_candidates[lane] = len(branch.scoring.tokens)
+            self._num_candidates[lane] = len(branch.candidates)
         self._logit_changes: LogitChangeTables | None = None
         if any(logit_changes_of_lane(lane) is not None for lane in lanes):
             self._logit_changes = LogitChangeTables(lanes, options.bucket)
@@ -132,10 +126,10 @@ class RowsToScore:
         set_of_row = np.zeros(len(self.positions), np.int64)
         index_of: dict[bytes, int] = {}
         for lane, plan, branch in self._branches:
-            bitmask_ids = _bitmask_ids(branch)
-            for row in self._rows_of(lane).tolist() if bitmask_ids else ():
-                bitmask = bitmask_ids[int(self.positions[row]) - branch.scored.start]
-                set_of_row[row] = index_of.setdefault(plan.token_bitmasks[bitmask], len(index_of) + 1)
+            for row in self._rows_of(lane).tolist() if branch.bitmask_ids else ():
+                packed = plan.token_bitmask(branch, int(self.positions[row]))
+                if packed is not None:
+                    set_of_row[row] = index_of.setdefault(packed, len(index_of) + 1)
         width = -(-self._options.vocabulary.size // 64) * 8
         self._bitmasks = np.zeros((len(index_of) + 1 if index_of else 0, width), np.uint8)
         self._bitmasks[:1] = 255
@@ -152,7 +146,7 @@ class RowsToScore:
         vocab_size, most = self._options.vocabulary.size, int(self._num_candidates.max(initial=0))
         for lane, plan, branch in self._branches:
             params = int(self._params_of_lane[lane])
-            is_constrained, has_logit_changes = bool(_bitmask_ids(branch)), plan.logit_changes is not None
+            is_constrained, has_logit_changes = bool(branch.bitmask_ids), plan.logit_changes is not None
             key = (params, is_constrained, has_logit_changes, type(branch.scoring))
             if key not in index_of_key:
                 if isinstance(branch.scoring, ScoreCandidates):
@@ -228,8 +222,7 @@ class RowsToScore:
             return np.zeros((0, 0), np.int64)
         of_lane = np.zeros((len(self._lanes), int(self._num_candidates.max())), np.int64)
         for lane, _, branch in self._branches:
-            if isinstance(branch.scoring, ScoreCandidates):
-                of_lane[lane, : len(branch.scoring.tokens)] = branch.scoring.tokens
+            of_lane[lane, : len(branch.candidates)] = branch.candidates
         width = max(group.kind.top_logprobs for group in self.groups if group.kind.has_candidates)
         candidates = np.zeros((self.size, width), np.int64)
         candidates[self._index, : of_lane.shape[1]] = of_lane[self._lane_of_row]

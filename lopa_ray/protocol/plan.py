@@ -15,7 +15,7 @@ from typing import TypeAlias
 from lopa_ray.protocol.logit_changes import LogitChanges
 from lopa_ray.protocol.plan_inputs import PlanInputs
 from lopa_ray.protocol.sampling_params import SamplingParams
-from lopa_ray.protocol.scoring import CHOOSE, Scoring
+from lopa_ray.protocol.scoring import CHOOSE, ChooseTokens, ScoreCandidates, Scoring
 
 Fill: TypeAlias = tuple[int, int]
 """(absolute position, token id)."""
@@ -48,6 +48,16 @@ class Branch:
     @property
     def stop(self) -> int:
         return self.segments[-1][0]
+
+    @property
+    def bitmask_ids(self) -> tuple[int, ...]:
+        """See `ChooseTokens`; empty where no tokens are chosen."""
+        return self.scoring.bitmask_ids if isinstance(self.scoring, ChooseTokens) else ()
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """See `ScoreCandidates`; empty where no candidates are scored."""
+        return self.scoring.tokens if isinstance(self.scoring, ScoreCandidates) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,12 @@ class Plan:
     def commit_of(self, branch: int) -> Commit:
         """The commit of all that a branch has staged."""
         return Commit(self.step, branch, self.branches[branch].to_stage, self.stage_shared)
+
+    def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
+        """The tokens that a scored position may get; None: any."""
+        if not branch.bitmask_ids:
+            return None
+        return self.token_bitmasks[branch.bitmask_ids[position - branch.scored.start]]
 
     def input_ids(self, branch: Branch) -> list[int]:
         """Token ids from `start` to the branch's stop, with its fill set filled in."""
