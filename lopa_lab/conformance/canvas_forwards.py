@@ -18,6 +18,7 @@ from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan_inputs import EncoderInputs
 
 TENSORS = "tensors"
 
@@ -47,7 +48,7 @@ class _Forwards:
             branches=(Branch(((stop, stop),), range(start, stop), to_stage=to_stage),),
             cached=(range(start),) if start else (),
             commit=self._commit,
-            encodes=encodes,
+            inputs=EncoderInputs() if encodes else None,
         )
         hidden: list[Tensor] = []
 

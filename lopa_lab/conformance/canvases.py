@@ -12,6 +12,8 @@ from lopa_ray.decoding.decoders.renoising import RenoisingSession, RenoisingSett
 from lopa_ray.decoding.given_tokens import length_through_end
 from lopa_ray.decoding.noise import SeededNoise
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.plan_inputs import EncoderInputs
 
 ENTROPY_TOLERANCE = 2e-4
 
@@ -34,6 +36,10 @@ def renoising_settings(recorded: RowSettings) -> tuple[type[RenoisingSettings], 
         "ignore_eos": True,
         "stop_token_ids": tuple(pop("eos_token_id", list)),
     }
+
+
+def _encodes(plan: Plan) -> bool:
+    return isinstance(plan.inputs, EncoderInputs)
 
 
 def _canvas_length(row: dict[str, Any]) -> int:
@@ -74,11 +80,11 @@ def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """The calls of encoder and decoder, what each of the latter got and found most likely, and the answer."""
     row = case.row
     got_windows = [
-        [plan.start, len(plan.canvas), "e" if plan.encodes else "d", int(plan.encodes)]
+        [plan.start, len(plan.canvas), "e" if _encodes(plan) else "d", int(_encodes(plan))]
         for plan, _ in run.rounds
     ]
     yield from check("windows", 0, row["windows"], got_windows)
-    calls = [(plan, outcome) for plan, outcome in run.rounds if not plan.encodes]
+    calls = [(plan, outcome) for plan, outcome in run.rounds if not _encodes(plan)]
     call, most = 0, row["settings"]["max_denoising_steps"]
     for canvas in row["canvases"]:
         expected = list(canvas["init"])

@@ -17,6 +17,7 @@ from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.errors import PromptError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.scoring import ScoreCandidates
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -125,7 +126,7 @@ class DecisionSession(RequestSession):
             segments=self.attention.segments(self.stored_end, slot, first + question.length),
             scored=range(scored, scored + 1),
             fills=tuple(enumerate((*question.asked, *prefix), first)),
-            candidates=candidates,
+            scoring=ScoreCandidates(candidates),
         )
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:

@@ -22,6 +22,7 @@ from lopa_ray.decoding.settled import SettledChoices
 from lopa_ray.decoding.unmasking_rules import RuleBlock
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
+from lopa_ray.protocol.scoring import ChooseTokens
 from lopa_ray.protocol.step_report import BranchReport
 
 
@@ -102,11 +103,13 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
                     scored=window.scored,
                     fills=branch.fork.fills,
                     to_stage=window.to_stage,
-                    bitmask_ids=bitmasks.add(
-                        branch.constraint_state, window.scored, scores_decided=self._scores_decided
+                    scoring=ChooseTokens(
+                        self.draw_key,
+                        bitmasks.add(
+                            branch.constraint_state, window.scored, scores_decided=self._scores_decided
+                        ),
                     ),
                     causal_stop=window.causal_stop,
-                    draw_key=self.draw_key,
                 )
                 for branch, window in zip(self._branches, windows, strict=True)
             ),

@@ -24,6 +24,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.keyed_random import keyed_uniform, keyed_uniforms
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Branch, Plan
+from lopa_ray.protocol.scoring import ScoreTargets
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -120,6 +121,7 @@ class LikelihoodSession(RequestSession):
     def _plan(self, num_branches: int) -> Plan:
         first, stop = len(self.prompt), self.max_len
         masks = self.draws.masks[self._evaluated : self._evaluated + num_branches]
+        targets = ScoreTargets(tuple(self.target))
         return Plan(
             step=self.steps + 1,
             start=0,
@@ -129,11 +131,11 @@ class LikelihoodSession(RequestSession):
                     segments=((stop, stop),),
                     scored=range(first, stop),
                     fills=tuple((first + at, self.target[at]) for at in np.flatnonzero(~mask).tolist()),
+                    scoring=targets,
                 )
                 for mask in masks
             ),
             cached=(),
-            targets=tuple(self.target),
         )
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:

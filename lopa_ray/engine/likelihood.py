@@ -11,6 +11,7 @@ from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import PromptTooLongError, SettingsError
 from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.protocol.scoring import ScoreTargets
 
 MAX_ROWS = 2**15
 """Maximum number of rows in a step, over all requests in flight, which bounds its memory; each request evaluates at
@@ -86,7 +87,7 @@ def log_likelihoods(
         answer.steps += 1
         answer.forwards += len(event.plan.branches)
         finished = event.outcome.finish_reason is not None
-        if event.plan.targets:
+        if isinstance(event.plan.branches[0].scoring, ScoreTargets):
             # Terms are added one by one, so that the sum does not depend on how steps group them.
             for term in event.outcome.confidences:
                 answer.value += term

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.protocol.plan import Branch, Fill, ScheduledRequest, Segment, Spans
+from lopa_ray.protocol.plan_inputs import EncoderInputs, SoftInputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,17 +51,14 @@ class Lane:
     @property
     def encodes(self) -> bool:
         """Lanes without a request encode."""
-        return self.request is None or self.request.plan.encodes
+        return self.request is None or isinstance(self.request.plan.inputs, EncoderInputs)
 
-    @property
-    def has_soft_inputs(self) -> bool:
-        return self.request is not None and bool(self.request.plan.input_weights)
-
-    def input_weights(self) -> npt.NDArray[np.float64]:
-        """fp64 [rows]. The lane must have soft inputs."""
-        assert self.request is not None
-        plan, branch = self.request.plan, self.branch
-        weights = np.array(plan.input_weights)[self.start - plan.start :][: len(self.canvas)]
+    def input_weights(self) -> npt.NDArray[np.float64] | None:
+        """The weights of soft inputs, fp64 [rows]; None if the inputs are plain."""
+        plan, branch = None if self.request is None else self.request.plan, self.branch
+        if plan is None or not isinstance(plan.inputs, SoftInputs):
+            return None
+        weights = np.array(plan.inputs.weights)[self.start - plan.start :][: len(self.canvas)]
         if branch is not None:
             for (position, _), weight in zip(branch.fills, branch.fill_weights, strict=True):
                 if position >= self.start:

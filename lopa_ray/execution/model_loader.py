@@ -22,6 +22,7 @@ from lopa_ray.model.implementation import check_positions, implementation_of
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Spans, StepPlan
+from lopa_ray.protocol.plan_inputs import EncoderInputs
 
 WARM_UP_ROWS = (48, 16)
 """Rows of the warm-up forwards. There are two sizes, because int8 matmuls of few rows have separate graphs."""
@@ -140,7 +141,7 @@ def warm_up(runner: BranchRunner) -> None:
             _scheduled(runner, 0, range(1, rows), (in_two,), cached).plan,
             step=2,
             commit=Commit(1, 0, cached, shared=False),
-            encodes=False,
+            inputs=None,
         )
         runner.execute(StepPlan(0, 1, (first,)))
         runner.execute(StepPlan(0, 2, (replace(first, plan=second),)))
@@ -181,5 +182,6 @@ def _scheduled(
     """A first step over a span of masks, or of any tokens where the model denoises canvases and scores all of them."""
     encodes = runner.vocabulary.canvas_length > 0
     canvas = (0 if encodes else runner.vocabulary.mask_token_id,) * len(span)
-    plan = Plan(1, span.start, canvas, branches, cached, encodes=encodes, scores_decided=encodes)
+    inputs = EncoderInputs() if encodes else None
+    plan = Plan(1, span.start, canvas, branches, cached, inputs=inputs, scores_decided=encodes)
     return ScheduledRequest(slot, slot, plan, tuple(range(len(branches))))

@@ -153,12 +153,13 @@ class Packing:
         return padded
 
     def _input_weights(self) -> npt.NDArray[np.float64]:
-        if not any(lane.has_soft_inputs for lane in self.lanes):
+        of_lanes = [lane.input_weights() for lane in self.lanes]
+        if all(of_lane is None for of_lane in of_lanes):
             return NO_WEIGHTS
         weights = np.ones(self.rows_bucket)
-        for lane, first in zip(self.lanes, self.first_rows, strict=False):
-            if lane.has_soft_inputs:
-                weights[first : first + len(lane.canvas)] = lane.input_weights()
+        for of_lane, first in zip(of_lanes, self.first_rows, strict=False):
+            if of_lane is not None:
+                weights[first : first + len(of_lane)] = of_lane
         return weights
 
     def _draft_rows(self) -> npt.NDArray[np.float64]:

@@ -18,6 +18,7 @@ from lopa_ray.execution.logit_change_tables import NO_CHANGES, LogitChangeTables
 from lopa_ray.execution.scoring_kind import COLUMN, TARGETS, ScoringKind, candidates_kind, row_numbers
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.scoring import ChooseTokens, DenoiseTokens, ScoreCandidates, ScoreTargets
 from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
 
 if TYPE_CHECKING:
@@ -140,17 +141,17 @@ class RowsToScore:
     def _kinds_of_lanes(self) -> tuple[list[ScoringKind], npt.NDArray[np.int64]]:
         """The distinct kinds, and the index of each lane's among them, int64 [lanes]."""
         index_of: dict[ScoringKind, int] = {}
-        index_of_key: dict[tuple[int | bool, ...], int] = {}  # hashing kinds is slow
+        index_of_key: dict[tuple[object, ...], int] = {}  # hashing kinds is slow
         kind_of_lane = np.zeros(len(self._lanes), np.int64)
         vocab_size, most = self._options.vocabulary.size, int(self._num_candidates.max(initial=0))
         for lane, plan, branch in self._branches:
             params = int(self._params_of_lane[lane])
             is_constrained, has_logit_changes = bool(branch.bitmask_ids), plan.logit_changes is not None
-            key = (params, is_constrained, has_logit_changes, bool(branch.candidates), bool(plan.targets))
+            key = (params, is_constrained, has_logit_changes, type(branch.scoring))
             if key not in index_of_key:
-                if branch.candidates:
+                if isinstance(branch.scoring, ScoreCandidates):
                     kind = candidates_kind(most)
-                elif plan.targets:
+                elif isinstance(branch.scoring, ScoreTargets):
                     kind = TARGETS
                 else:
                     kind = ScoringKind.of(
@@ -173,20 +174,24 @@ class RowsToScore:
         if any(params.temperature > 0 for params in self._params):
             keys = np.zeros(len(self._lanes), np.int64)
             for lane, _, branch in self._branches:
-                keys[lane] = branch.draw_key
+                if isinstance(branch.scoring, ChooseTokens):
+                    keys[lane] = branch.scoring.draw_key
             seeds = np.array([params.seed & (2**64 - 1) for params in self._params], np.uint64)
             numbers[self._index, COLUMN.uniform] = keyed_uniforms(
                 seeds[self._params_of_row], keys[self._lane_of_row], self.positions
             )
         if len(self._bitmasks):
             numbers[self._index, COLUMN.bitmask] = self._set_of_row
-        for lane, plan, branch in self._branches:
-            for column, of_scored in ((COLUMN.uniform, branch.draws), (COLUMN.target, plan.targets)):
-                if of_scored:
-                    rows = self._rows_of(lane)
-                    numbers[self._index[rows], column] = np.array(of_scored)[
-                        self.positions[rows] - branch.scored.start
-                    ]
+        for lane, _, branch in self._branches:
+            match branch.scoring:
+                case DenoiseTokens(draws):
+                    column, of_scored = COLUMN.uniform, np.array(draws)
+                case ScoreTargets(targets):
+                    column, of_scored = COLUMN.target, np.array(targets)
+                case _:
+                    continue
+            rows = self._rows_of(lane)
+            numbers[self._index[rows], column] = of_scored[self.positions[rows] - branch.scored.start]
         return numbers
 
     def _change_columns(self, changes: LogitChangeTables) -> dict[str, npt.NDArray[Any]]:

@@ -1,7 +1,7 @@
 """Self-conditioning: a step's canvas takes in what the step before found likely at each position (DiffusionGemma).
 
 The logits of a step become one row per position of its canvas, a signal, which the step stages with its K/V. The commit
-in the next step brings it to the slots of all workers, and `Plan.conditioned_on` names its step, so a slot with another
+in the next step brings it to the slots of all workers, and `ConditionedInputs` names its step, so a slot with another
 state is noticed. Losses of workers, copies of slots and replays treat a signal as K/V.
 
 Shape suffixes: R packed rows, N scored rows, D hidden size, V vocabulary, S slots, A positions of a canvas, Q lanes
@@ -25,6 +25,7 @@ from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
+from lopa_ray.protocol.plan_inputs import ConditionedInputs
 
 NO_SIGNAL, ENCODED = -1, -2
 """Of a row whose canvas has no self-conditioning, and of one of the encoder."""
@@ -44,7 +45,7 @@ def signal_rows(
         of_lane = slice(first, first + len(lane.canvas))
         if lane.encodes:
             index[of_lane] = ENCODED
-        elif lane.request is not None and lane.request.plan.conditioned_on:
+        elif lane.request is not None and isinstance(lane.request.plan.inputs, ConditionedInputs):
             index[of_lane] = lane.slot * canvas_length + np.arange(len(lane.canvas))
     return index
 

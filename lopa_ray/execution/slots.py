@@ -16,6 +16,7 @@ from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import KVCache, SlotState
 from lopa_ray.execution.staging import StagedCommit, StagedLane, StagingBuffer
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan_inputs import ConditionedInputs
 
 
 class PayloadTransfer(Protocol):
@@ -138,10 +139,11 @@ class Slots:
                         f"prefix {part.prefix_id} is not stored; stored: {sorted(self.prefixes)}"
                     )
                 self._cache.copy_payload(slot, (part.span,), payload)
-            last, wanted = self._cache.last_commit[slot], scheduled.plan.conditioned_on
-            if wanted not in (0, last):
+            last, inputs = self._cache.last_commit[slot], scheduled.plan.inputs
+            if isinstance(inputs, ConditionedInputs) and inputs.step != last:
                 raise ProtocolError(
-                    f"slot {slot} has the self-conditioning of step {last}; the plan is conditioned on step {wanted}"
+                    f"slot {slot} has the self-conditioning of step {last}; "
+                    f"the plan is conditioned on step {inputs.step}"
                 )
 
     def reconcile(

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lopa_ray.protocol.logit_changes import LogitChanges
+from lopa_ray.protocol.plan_inputs import PlanInputs
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.scoring import CHOOSE, ChooseTokens, ScoreCandidates, Scoring
 
 Fill: TypeAlias = tuple[int, int]
 """(absolute position, token id)."""
@@ -34,27 +36,28 @@ class Branch:
     """Masked positions in here are scored; with `Plan.scores_decided` all of them."""
     fills: tuple[Fill, ...] = ()
     fill_weights: tuple[float, ...] = ()
-    """The weight of each token of `fills`, where the plan has `input_weights`; else empty."""
+    """The weight of each token of `fills`, where the plan has `SoftInputs`; else empty."""
     to_stage: Spans = ()
     """Input positions whose K/V the branch stages, for a commit in the next step. A model that denoises canvases also
     stages its self-conditioning; if a step stages nothing else, the span is empty."""
-    bitmask_ids: tuple[int, ...] = ()
-    """Under a constraint: for each position of `scored` the index in `Plan.token_bitmasks` of the tokens that it may
-    get (-1 if it is not scored). Without one: empty."""
+    scoring: Scoring = CHOOSE
     causal_stop: int = 0
     """Rows before this position are causal: each sees no later position, whatever the segments say, and decides the
     next one, as with shifted logits."""
-    draw_key: int = 0
-    """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
-    draws: tuple[float, ...] = ()
-    """For each position of `scored` the number from 0 to 1 that its token is drawn by, in place of `draw_key`."""
-    candidates: tuple[int, ...] = ()
-    """Tokens whose log-probabilities are asked for at each scored position (see `BranchReport`), in place of a choice.
-    Empty: see `Plan.targets`."""
 
     @property
     def stop(self) -> int:
         return self.segments[-1][0]
+
+    @property
+    def bitmask_ids(self) -> tuple[int, ...]:
+        """See `ChooseTokens`; empty where no tokens are chosen."""
+        return self.scoring.bitmask_ids if isinstance(self.scoring, ChooseTokens) else ()
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """See `ScoreCandidates`; empty where no candidates are scored."""
+        return self.scoring.tokens if isinstance(self.scoring, ScoreCandidates) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,7 @@ class Plan:
     branches: tuple[Branch, ...]
     cached: Spans
     """Positions whose cached K/V this step reads; all other cached spans are dropped."""
-    input_weights: tuple[float, ...] = ()
-    """Soft inputs: for each position of `canvas` the weight, from 0 to 1, of its token's embedding in the input; the
-    rest is the mask token's (see `embed_softly`). 1: the plain embedding. Empty: all inputs are plain."""
+    inputs: PlanInputs = None
     draft_adapter: bool = False
     """Rows that are not causal go through the model's draft adapter, if it has one; see `lopa_ray.model.draft_adapter`.
     """
@@ -100,18 +101,6 @@ class Plan:
     """Sets of tokens under a constraint; see `lopa_ray.constraints.token_bitmasks.unpack_bitmask`."""
     scores_decided: bool = False
     """Whether decided positions of `Branch.scored` are scored like masked ones, so that tokens can be replaced."""
-    targets: tuple[int, ...] = ()
-    """The token whose probability is asked for, for each position of `Branch.scored`. Empty: tokens are chosen."""
-    encodes: bool = False
-    """Whether rows are the encoder's of a model that denoises canvases: a row sees no later position."""
-    conditioned_on: int = 0
-    """The step whose logits condition this step's canvas (self-conditioning); its commit has brought them to the slot.
-    0: none."""
-
-    @property
-    def denoises(self) -> bool:
-        """Whether the step is a call on a canvas of random tokens, whose logits condition the next call."""
-        return bool(self.branches[0].draws)
 
     @property
     def num_rows(self) -> int:

@@ -40,9 +40,9 @@ class BranchReport(ScoredRows):
     `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
     likely first (m = 0 unless asked for).
 
-    Where the plan has `targets`, these are `tokens`, and probabilities and scores are of the plain softmax too.
+    Of `ScoreTargets`, the targets are `tokens`, and probabilities and scores are of the plain softmax too.
 
-    Where the branch has `candidates`, these are `top_tokens`, in the branch's order, and `top_logprobs` are their
+    Of `ScoreCandidates`, the candidates are `top_tokens`, in the branch's order, and `top_logprobs` are their
     log-probabilities under the softmax over all tokens that can be generated, so without the mask token. The other
     columns are about the first candidate.
     """

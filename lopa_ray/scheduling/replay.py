@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Commit, Plan, ScheduledRequest
+from lopa_ray.protocol.plan_inputs import ConditionedInputs
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.scoring import CHOOSE, DenoiseTokens
 
 
 class Replay:
@@ -57,17 +59,14 @@ def _replayed_commit(scheduled: ScheduledRequest) -> Commit | None:
 
 def _filling(plan: Plan) -> Plan:
     """The part of a plan that fills a cache: all of a step on a canvas, whose logits condition the next one."""
-    if plan.denoises:
+    if isinstance(plan.branches[0].scoring, DenoiseTokens):
         return plan
     return replace(
         plan,
-        branches=tuple(
-            replace(branch, scored=range(0), bitmask_ids=(), draw_key=0) for branch in plan.branches
-        ),
+        branches=tuple(replace(branch, scored=range(0), scoring=CHOOSE) for branch in plan.branches),
         sampling_params=SamplingParams(),
         logit_changes=None,
         token_bitmasks=(),
-        targets=(),
     )
 
 
@@ -76,7 +75,7 @@ def _depends(plan: Plan, commit: Commit | None) -> bool:
     of. A chain of steps that are each conditioned on the one before stays whole, since only its end is looked at."""
     if commit is None:
         return False
-    return plan.conditioned_on == commit.step or any(
+    return plan.inputs == ConditionedInputs(commit.step) or any(
         cached.start < span.stop and span.start < cached.stop
         for cached in plan.cached
         for span in commit.spans

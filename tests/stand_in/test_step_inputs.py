@@ -14,6 +14,7 @@ from lopa_lab.bench.step_plans import step_of
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.plan import Plan, StepPlan, StoredPrefix
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.scoring import ChooseTokens, ScoreTargets
 from support.device_log import DeviceLog
 from support.fake_cuda import fake_cuda
 from support.fake_steps import (
@@ -40,7 +41,7 @@ def constrained(plan: Plan) -> Plan:
     return replace(
         plan,
         token_bitmasks=tuple(zlib.compress(row.tobytes()) for row in bits),
-        branches=tuple(replace(branch, bitmask_ids=ids) for branch in plan.branches),
+        branches=tuple(replace(branch, scoring=ChooseTokens(bitmask_ids=ids)) for branch in plan.branches),
     )
 
 
@@ -63,12 +64,13 @@ def penalized(plan: Plan) -> Plan:
 
 def with_targets(plan: Plan) -> Plan:
     """The probabilities of given tokens are asked for."""
-    return replace(plan, targets=tuple(range(len(plan.branches[0].scored))))
+    targets = ScoreTargets(tuple(range(len(plan.branches[0].scored))))
+    return replace(plan, branches=tuple(replace(branch, scoring=targets) for branch in plan.branches))
 
 
 def sampled(plan: Plan) -> Plan:
     """With temperature and both filters."""
-    branches = tuple(replace(branch, draw_key=plan.step) for branch in plan.branches)
+    branches = tuple(replace(branch, scoring=ChooseTokens(plan.step)) for branch in plan.branches)
     return replace(plan, sampling_params=SAMPLED, branches=branches)
 
 

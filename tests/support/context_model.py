@@ -100,7 +100,7 @@ class ContextModel:
         row = rows.get(deciding, self._boundary)[-1]
         own = self._unit("position", position)
         bitmask = plan.token_bitmask(branch, position)
-        context = (row, bitmask, _logit_changes(plan, branch), branch.draw_key)
+        context = (row, bitmask, _logit_changes(plan, branch), getattr(branch.scoring, "draw_key", 0))
         is_stable = own < self.stability
         draw = self._unit("token", position) if is_stable else self._unit("token", position, context)
         is_end = self._unit("end", position) < self.eos_probability

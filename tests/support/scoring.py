@@ -18,6 +18,7 @@ from lopa_ray.execution.scoring_kind import ScoringKind
 from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.scoring import ChooseTokens
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 
@@ -29,7 +30,7 @@ def rows_to_score(
     eos: int,
 ) -> RowsToScore:
     """Rows of one branch of a request, one per position."""
-    branch = Branch(((0, 0),), range(len(positions)), (), draw_key=step)
+    branch = Branch(((0, 0),), range(len(positions)), (), scoring=ChooseTokens(draw_key=step))
     plan = Plan(step, 0, (), (branch,), (), sampling_params=sampling)
     lane = Lane(0, 0, np.zeros(0, np.int64), ((0, 0),), (), (), ScheduledRequest(1, 0, plan, (0,)), 0)
     options = PackingOptions(len(positions), 1, Vocabulary(vocab_size, -1, eos), lambda rows: rows)

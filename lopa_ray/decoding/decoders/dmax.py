@@ -1,7 +1,7 @@
 """DMax (arXiv 2604.08302): block diffusion that chooses every token of its block anew in each call, from soft inputs.
 
 The input at a decided position lies between the embeddings of its token and of the mask token, the nearer to the token
-the more probable that is (`Plan.input_weights`). A block without masks is final when a call was sure of all of it or
+the more probable that is (`SoftInputs`). A block without masks is final when a call was sure of all of it or
 changed nothing, or after as many calls as it has positions. Only then its tokens are fed as they are, and K/V stored.
 """
 
@@ -19,6 +19,7 @@ from lopa_ray.decoding.decoders.edited_blocks import EditedBlocksSession, Edited
 from lopa_ray.decoding.unmasking_rules import select_leading
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill, Plan
+from lopa_ray.protocol.plan_inputs import SoftInputs
 
 SURE = 0.9
 """A block ends with a call in which no position's most likely token is less probable. The published code fixes it."""
@@ -76,8 +77,11 @@ class DMaxSession(EditedBlocksSession):
         # No call has chosen what is masked, or what the prompt has of the block.
         return replace(
             plan,
-            input_weights=tuple(
-                weights.get((position, token), 1.0) for position, token in enumerate(plan.canvas, plan.start)
+            inputs=SoftInputs(
+                tuple(
+                    weights.get((position, token), 1.0)
+                    for position, token in enumerate(plan.canvas, plan.start)
+                )
             ),
             branches=tuple(
                 replace(branch, fill_weights=tuple(weights[fill] for fill in branch.fills))

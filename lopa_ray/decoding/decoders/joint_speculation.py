@@ -20,6 +20,7 @@ from lopa_ray.decoding.guesses import Alternatives, Guess, choose_guesses, rewei
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.scoring import ChooseTokens
 from lopa_ray.protocol.step_report import BranchReport
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class JointSpeculationSession(DecodeSession):
             fills=tuple(enumerate(guess, end)),
             to_stage=(range(start, base),),
             causal_stop=base,
-            draw_key=1 if self.settings.temperature > 0 else 0,
+            scoring=ChooseTokens(draw_key=1 if self.settings.temperature > 0 else 0),
         )
 
     # Verification

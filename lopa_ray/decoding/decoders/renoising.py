@@ -24,7 +24,9 @@ from lopa_ray.decoding.noise import SeededNoise
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.plan_inputs import ConditionedInputs, EncoderInputs
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.scoring import DenoiseTokens
 from lopa_ray.protocol.step_report import BranchReport
 
 ENCODED_ROWS = 256
@@ -156,7 +158,7 @@ class RenoisingSession(DecodeSession):
             stage_shared=True,
             commit=self._commit,
             sampling_params=self.sampling_params,
-            encodes=True,
+            inputs=EncoderInputs(),
         )
 
     def _decoder_plan(self) -> Plan:
@@ -165,7 +167,7 @@ class RenoisingSession(DecodeSession):
             ((span.stop, span.stop),),
             scored=span,
             to_stage=(range(span.start, span.start),),
-            draws=self.noise.draws(self._calls + 1, span),
+            scoring=DenoiseTokens(self.noise.draws(self._calls + 1, span)),
         )
         return Plan(
             step=self.steps + 1,
@@ -176,8 +178,7 @@ class RenoisingSession(DecodeSession):
             commit=self._commit,
             sampling_params=replace(self.sampling_params, temperature=self._temperature),
             scores_decided=True,
-            encodes=False,
-            conditioned_on=self.steps if self._likely else 0,
+            inputs=ConditionedInputs(self.steps) if self._likely else None,
         )
 
     @property
@@ -193,7 +194,7 @@ class RenoisingSession(DecodeSession):
         self._commit = plan.commit_of(0)
         rule_steps: tuple[RuleStep, ...] = ()
         confidence = 0.0
-        if plan.encodes:
+        if isinstance(plan.inputs, EncoderInputs):
             self._encoded = plan.start + len(plan.canvas)
         else:
             confidence = report.scores.mean().item()

@@ -28,6 +28,7 @@ from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT_PER_ROW, Draft, Draf
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey
 from lopa_ray.protocol.outcome import Decision, FinishReason, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
+from lopa_ray.protocol.scoring import ChooseTokens
 from lopa_ray.protocol.step_report import BranchReport
 
 MOST_STATES = 16
@@ -99,15 +100,19 @@ class VerifiedSession(DecodeSession):
         if plan.start > start:
             segments = draft.base.lane_segments(start)
             to_stage = (range(start, to_stage[-1].stop if to_stage else plan.start),)
+        scoring = branch.scoring
+        if isinstance(scoring, ChooseTokens) and scoring.bitmask_ids:
+            ids = tuple(
+                bitmasks.setdefault(plan.token_bitmasks[index], len(bitmasks)) if index >= 0 else -1
+                for index in scoring.bitmask_ids
+            )
+            scoring = replace(scoring, bitmask_ids=ids)
         return replace(
             branch,
             segments=segments,
             fills=tuple(sorted(draft.fills)),
             to_stage=to_stage,
-            bitmask_ids=tuple(
-                bitmasks.setdefault(plan.token_bitmasks[index], len(bitmasks)) if index >= 0 else -1
-                for index in branch.bitmask_ids
-            ),
+            scoring=scoring,
         )
 
     # Verification

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from lopa_ray.decoding.decoders.dmax import SURE
+from lopa_ray.protocol.plan_inputs import SoftInputs
 from support.fake_session import decode
 from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax
 
@@ -20,14 +21,14 @@ def test_a_tokens_weight_is_its_probability_in_the_last_call_on_the_block(prompt
         plan = step.plan
         if plan.branches[0].scored != block:
             block, chosen = plan.branches[0].scored, {}
-        assert bool(plan.input_weights) == bool(chosen)
-        assert not (plan.input_weights and plan.branches[0].to_stage)
-        if chosen:
+        assert isinstance(plan.inputs, SoftInputs) == bool(chosen)
+        if isinstance(plan.inputs, SoftInputs):
+            assert not plan.branches[0].to_stage
             expected = [
                 1.0 if token == MASK or position not in chosen else chosen[position][1]
                 for position, token in enumerate(plan.canvas, plan.start)
             ]
-            assert list(plan.input_weights) == expected
+            assert list(plan.inputs.weights) == expected
             for branch in plan.branches:
                 assert [(token, weight) for (_, token), weight in zip(
                     branch.fills, branch.fill_weights, strict=True

@@ -14,6 +14,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError, SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.plan_inputs import ConditionedInputs
 from support.tiny_model import CANVAS_MODEL, load_canvas_model, tiny_engine
 
 SETTINGS = RenoisingSettings(max_new_tokens=40, max_denoising_steps=6, entropy_bound=1.0, ignore_eos=True)
@@ -95,7 +96,7 @@ def test_a_slot_with_the_signals_of_another_step_is_noticed() -> None:
     for _ in range(2):
         session.advance(run(session.plan()))
     plan = session.plan()
-    assert plan.conditioned_on == 2
+    assert plan.inputs == ConditionedInputs(2)
     runner.reconcile({0: 1}, ())  # what was staged is lost
     with pytest.raises(ProtocolError, match="nothing is staged for the commit of step 2"):
         run(plan)

@@ -10,6 +10,7 @@ from lopa_ray.execution.scoring_kind import row_numbers
 from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.scoring import ChooseTokens
 from support.tiny_model import load_tiny_model
 
 VOCAB = 40
@@ -26,7 +27,7 @@ def test_the_padding_of_a_group_asks_for_nothing_that_the_group_has_not() -> Non
     )
     requests = []
     for slot, sampling in enumerate(samplings):
-        branches = (Branch(((3, 3),), range(3), draw_key=1),)
+        branches = (Branch(((3, 3),), range(3), scoring=ChooseTokens(draw_key=1)),)
         plan = Plan(1, 0, (5, mask, mask), branches, (), sampling_params=sampling)
         requests.append(ScheduledRequest(slot + 1, slot, plan, (0,)))
     together = runner.execute(StepPlan(0, 1, tuple(requests)))

@@ -10,6 +10,7 @@ from lopa_ray.decoding.question_tokens import QuestionTokens
 from lopa_ray.errors import PromptError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.scoring import ScoreCandidates
 from support.fake_model import VOCABULARY
 from support.step_tables import EOS, M, Step, check_steps
 
@@ -42,9 +43,9 @@ INPUT_STEP = Step(
 )
 COMMIT = Commit(1, 0, (range(3),), shared=True)
 LANES = (
-    Branch(((6, 6),), range(5, 6), ((3, 5), (4, 6)), candidates=(20, 21)),
-    Branch(((6, 6),), range(4, 5), ((3, 7),), candidates=(30,)),
-    Branch(((6, 6),), range(5, 6), ((3, 7), (4, 30)), candidates=(EOS, 31)),
+    Branch(((6, 6),), range(5, 6), ((3, 5), (4, 6)), scoring=ScoreCandidates((20, 21))),
+    Branch(((6, 6),), range(4, 5), ((3, 7),), scoring=ScoreCandidates((30,))),
+    Branch(((6, 6),), range(5, 6), ((3, 7), (4, 30)), scoring=ScoreCandidates((EOS, 31))),
 )
 
 
@@ -79,7 +80,7 @@ def test_lanes_beyond_the_bound_take_further_steps() -> None:
 
 
 def test_joint_lanes_have_the_input_in_them() -> None:
-    branch = Branch(((6, 6),), range(5, 6), ((3, 5), (4, 6)), candidates=(20, 21))
+    branch = Branch(((6, 6),), range(5, 6), ((3, 5), (4, 6)), scoring=ScoreCandidates((20, 21)))
     steps = [
         Step(
             Plan(1, 0, (1, 2, 3, M, M, M), (branch,), ()),
@@ -109,7 +110,11 @@ def test_blocks_are_stored_whole_and_the_tail_is_in_each_lane() -> None:
                 step=2,
                 start=4,
                 canvas=(8, M, M, M),
-                branches=(Branch(((6, 6), (8, 8)), range(7, 8), ((5, 5), (6, 6)), candidates=(20, 21)),),
+                branches=(
+                    Branch(
+                        ((6, 6), (8, 8)), range(7, 8), ((5, 5), (6, 6)), scoring=ScoreCandidates((20, 21))
+                    ),
+                ),
                 cached=(range(4),),
                 commit=Commit(1, 0, (range(4),), shared=True),
             ),

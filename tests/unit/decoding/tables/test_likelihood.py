@@ -8,6 +8,7 @@ from __future__ import annotations
 from lopa_ray.decoding.likelihood_session import LikelihoodSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Plan
+from lopa_ray.protocol.scoring import ScoreTargets
 from support.fake_model import VOCABULARY
 from support.step_tables import M, Step, check_steps
 
@@ -15,7 +16,7 @@ from support.step_tables import M, Step, check_steps
 def test_a_target_of_one_token_takes_one_forward() -> None:
     steps = [
         Step(
-            Plan(1, 0, (1, 2, M), (Branch(((3, 3),), range(2, 3)),), (), targets=(5,)),
+            Plan(1, 0, (1, 2, M), (Branch(((3, 3),), range(2, 3), scoring=ScoreTargets((5,))),), ()),
             [{2: (5, 0.5)}],
             StepOutcome(
                 step=1,
@@ -39,9 +40,11 @@ def test_two_draws_of_two_tokens_mask_one_of_them_and_both() -> None:
                 step=1,
                 start=0,
                 canvas=(1, 2, M, M),
-                branches=(Branch(((4, 4),), range(2, 4), ((3, 6),)), Branch(((4, 4),), range(2, 4))),
+                branches=(
+                    Branch(((4, 4),), range(2, 4), ((3, 6),), scoring=ScoreTargets((5, 6))),
+                    Branch(((4, 4),), range(2, 4), scoring=ScoreTargets((5, 6))),
+                ),
                 cached=(),
-                targets=(5, 6),
             ),
             [{2: (5, 0.5)}, {2: (5, 1.0), 3: (6, 0.25)}],
             StepOutcome(
