@@ -1,11 +1,13 @@
-"""A master with two steps in flight, on a device that finishes each of them when the test says so."""
+"""The steps of a master, one or two in flight, on a device that finishes each of them when the test says so."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -221,3 +223,59 @@ def test_the_timing_of_a_step_is_its_own() -> None:
     timings = asyncio.run(run())
     assert len({(timing.plan, timing.scatter, timing.select) for timing in timings}) == 4
     assert all(timing.gather > 0 for timing in timings)
+
+
+def log_results(master: Master, device: Device) -> None:
+    """Log when the results of a step are sent to the client, with the states of its requests."""
+    state_of = master._scheduler.session_state
+
+    def logged_state(request: int) -> bytes | None:
+        device.log.append(f"results of {request}")
+        return state_of(request)
+
+    master._scheduler.session_state = logged_state  # type: ignore[method-assign]
+
+
+def test_results_are_sent_while_the_next_step_is_computed() -> None:
+    async def run() -> list[str]:
+        master, device = master_of(1)
+        log_results(master, device)
+        while master._scheduler.busy:
+            await one_step(master, device)
+        return device.log
+
+    log = asyncio.run(run())
+    step = ["send [1]", "wait for [1]", "computed [1]"]
+    assert log[:7] == [*step, step[0], "results of 1", *step[1:]]
+    assert log[-2:] == ["computed [1]", "results of 1"]  # no step follows
+
+
+@pytest.mark.parametrize("failing", ["plan", "scatter", "gather"])
+def test_results_are_sent_whatever_becomes_of_the_next_step(failing: str) -> None:
+    async def run() -> list[str]:
+        master, device = master_of(1)
+        log_results(master, device)
+        await one_step(master, device)
+        error = WorkerLostError("injected")
+        owner = master._scheduler if failing == "plan" else device
+        refusal = nullcontext() if failing == "gather" else patch.object(owner, failing, side_effect=error)
+        with refusal, pytest.raises(WorkerLostError):
+            await one_step(master, device, error)
+        return device.log
+
+    assert asyncio.run(run()).count("results of 1") == 1
+
+
+def test_results_do_not_wait_for_a_change_of_the_group() -> None:
+    async def run() -> list[str]:
+        master, device = master_of(1)
+        log_results(master, device)
+        step = asyncio.create_task(master._step())
+        await until(lambda: device.sent)
+        master._membership.due = True  # type: ignore[misc]
+        device.finish()
+        await step
+        await one_step(master, device)
+        return device.log
+
+    assert asyncio.run(run())[2:5] == ["computed [1]", "results of 1", "change"]
