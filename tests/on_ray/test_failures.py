@@ -12,15 +12,14 @@ from actors.engine import RayEngine
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.base import OnStep
 from lopa_ray.engine.config import Config
-from lopa_ray.errors import (
-    CheckpointError,
-    WorkerLostError,
-)
+from lopa_ray.errors import CheckpointError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
 from support.group_under_test import refuse_other_groups
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 from support.waiting import wait_until
+
+pytestmark = pytest.mark.medium
 
 
 def wait_until_no_actors() -> None:
@@ -54,7 +53,7 @@ def kill_all_workers_once() -> OnStep:
     return on_step
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_master_takes_its_workers_along_and_is_an_error_without_another_group() -> None:
     engine = RayEngine.from_config(tiny_config())
     refuse_other_groups(engine._running)

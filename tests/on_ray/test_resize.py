@@ -17,7 +17,7 @@ from support.tiny_model import tiny_config
 from support.waiting import wait_until
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_one_to_three_to_one_while_decoding(reference: ReferenceResults) -> None:
     with RayEngine.from_config(tiny_config(group={"num_workers": 1})) as engine:
         group = GroupUnderTest(engine, reference)
