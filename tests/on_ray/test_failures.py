@@ -29,7 +29,7 @@ def wait_until_no_actors() -> None:
 @pytest.mark.slow
 def test_without_any_worker_left_and_no_other_group_every_request_ends_with_an_error() -> None:
     with RayEngine.from_config(tiny_config()) as engine:
-        refuse_other_groups(engine._running)
+        refuse_other_groups(engine)
         sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
         results = dict(engine.run(sessions, on_step=kill_all_workers_once()))
         assert len(results) == len(PROMPTS)
@@ -56,7 +56,7 @@ def kill_all_workers_once() -> OnStep:
 @pytest.mark.nightly
 def test_killed_master_takes_its_workers_along_and_is_an_error_without_another_group() -> None:
     engine = RayEngine.from_config(tiny_config())
-    refuse_other_groups(engine._running)
+    refuse_other_groups(engine)
     events = engine.events([engine.create_session(PROMPTS[0], SETTINGS["two_phase"])])
     next(events)
     (master,) = actor_pids("Master")

@@ -58,33 +58,39 @@ class RayHead:
 
 
 @contextlib.contextmanager
-def run_head(folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[RayHead]:
-    """A head node on ports of its own, by `ray start --block`, when it is ready."""
+def run_head(
+    folder: Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[RayHead]:
+    """A head node on ports of its own, when it is ready."""
     environment = {**subprocess_environment(), **TOKEN_MODE} if environment is None else dict(environment)
     port, dashboard = free_port(), free_port()
     # Not in `folder`: the names of Ray's sockets must not be long.
     temp_dir = Path(tempfile.mkdtemp(prefix="lopa-", dir="/tmp"))
-    arguments = (
-        f"--block --disable-usage-stats --head --node-ip-address=127.0.0.1 --port={port} "
-        f"--dashboard-host=127.0.0.1 --dashboard-port={dashboard} --ray-client-server-port={free_port()} "
-        f"--dashboard-agent-listen-port={free_port()} --temp-dir={temp_dir} {' '.join(options)}"
-    )
+    arguments = [
+        f"--head --node-ip-address=127.0.0.1 --port={port}",
+        f"--dashboard-host=127.0.0.1 --dashboard-port={dashboard} --ray-client-server-port={free_port()}",
+        f"--dashboard-agent-listen-port={free_port()} --temp-dir={temp_dir}",
+        *options,
+    ]
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
     log = folder / "head.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [str(Path(sys.executable).parent / "ray"), "start", *arguments.split()],
+            [*command, *" ".join(arguments).split()],
             stdout=file,
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
         )
 
-    def ready() -> bool:
+    def is_ready() -> bool:
         assert process.poll() is None, f"the node did not start: {log.read_text()}"
         return "--block" in log.read_text()
 
     try:
-        wait_until(ready, START_TIMEOUT_S, "the head node")
+        wait_until(is_ready, START_TIMEOUT_S, "the node to start")
         yield RayHead(process, f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", environment)
     finally:
         kill_process_tree(process)

@@ -26,11 +26,11 @@ STAGED_BY_ALL = ("single_phase", "decision", "likelihood")
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_lost_and_new_workers_change_no_bit(kind: str, overlap: bool) -> None:
-    counts = decode_with_losses(MODEL, 1, [kind], 25, overlap=overlap)
-    assert min(counts[key] for key in ("lost", "groups lost", "parts", "split")) > 0
+    counts = decode_with_losses(MODEL, 1, [kind], 15, overlap=overlap)
+    assert min(counts[key] for key in ("lost", "groups lost", "split")) > 0
     assert (counts["moved"] > 0) == (kind not in STAGED_BY_ALL)
     assert (counts["replayed"] > 0) == (kind != "likelihood")
-    assert not overlap or min(counts["overlapped"], counts["cancelled"]) > 0
+    assert (counts["overlapped"] > 0) == overlap
 
 
 @pytest.mark.parametrize("kind", ["two_phase", "single_phase"])
