@@ -115,6 +115,7 @@ def test_requests_go_on_on_another_group(engine: RayEngine, reference_steps: Ref
     first, *others = engine.checksums()
     assert others == [first] * len(others)
     assert engine.status().workers == 2
+    assert list(engine.start_phases) == ["master", "workers", "model", "join"]  # of the other group
 
 
 @pytest.mark.nightly

@@ -119,6 +119,8 @@ def test_a_stream_ends_with_what_generate_returns_and_may_be_left(
     assert last.result is not None
     assert last.result.token_ids == local(PROMPTS[0], "two_phase").token_ids
     assert not any(chunk.result for chunk in chunks) and len(chunks) == last.step - 1
+    assert list(engine.start_phases) == ["checkpoint", "master", "workers", "model", "join"]
+    assert all(seconds > 0 for seconds in engine.start_phases.values())
     assert repr(engine).endswith(f"device='cpu', workers={engine.config.group.num_workers})")
 
 

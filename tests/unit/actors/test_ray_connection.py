@@ -25,7 +25,7 @@ from actors.connection.ray_connection import ATTEMPTS_VARIABLE, LOCAL_RAY, LOCAL
 from actors.engine import RayEngine
 from actors.workers.node_weights import STORE_SHARE
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import ClusterError
+from lopa_ray.errors import ClusterError, SettingsError
 from lopa_ray.execution.model_spec import ModelSpec
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
@@ -232,6 +232,12 @@ def test_a_folder_is_advised_where_that_keeps_ray_from_starting(
     said = re.escape(f"cannot start Ray on this machine ({error})")
     with pytest.raises(ClusterError, match=said + advice):
         RayConnection(tiny_config())
+
+
+def test_more_shards_than_heads_are_refused_before_ray_is_started(ray: FakeRay) -> None:
+    with pytest.raises(SettingsError, match="got 4 for a model with 4 heads, 2 KV heads"):
+        RayEngine.from_config(tiny_config(group={"num_workers": 1, "tensor_parallel_size": 4}))
+    assert ray.starts == 0
 
 
 @pytest.mark.parametrize("local", [True, False])
