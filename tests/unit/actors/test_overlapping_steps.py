@@ -95,10 +95,10 @@ class Membership(SimpleNamespace):
 def master_of(requests: int, *, overlap: bool = True) -> tuple[Master, Device]:
     """A master with requests 1, 2, ... of one client."""
     master, device = Master(), Device()
-    master._scheduler = Scheduler(8, overlap=overlap)
-    master._membership = Membership(pool=device, close=lambda: None)  # type: ignore[assignment]
+    master.scheduler = Scheduler(8, overlap=overlap)
+    master.membership = Membership(pool=device, close=lambda: None)  # type: ignore[assignment]
     for number in range(requests):
-        master._scheduler.submit(new_session((1, 2 + number), SETTINGS, VOCABULARY))
+        master.scheduler.submit(new_session((1, 2 + number), SETTINGS, VOCABULARY))
     return master, device
 
 
@@ -110,9 +110,9 @@ async def until(condition: Any) -> None:
 
 
 async def one_step(master: Master, device: Device, error: LopaError | None = None) -> None:
-    """A call of `_step` in which the device finishes its oldest step once the master waits for it."""
+    """A call of `step` in which the device finishes its oldest step once the master waits for it."""
     waits = sum("wait" in entry for entry in device.log)
-    step = asyncio.create_task(master._step())
+    step = asyncio.create_task(master.step())
     await until(lambda: sum("wait" in entry for entry in device.log) > waits or step.done())
     if not step.done():
         device.finish(error)
@@ -157,7 +157,7 @@ def test_a_change_of_the_group_waits_for_both_steps() -> None:
         master, device = master_of(2)
         await one_step(master, device)
         device.log.clear()
-        master._membership.due = True  # type: ignore[misc]
+        master.membership.due = True  # type: ignore[misc]
         await one_step(master, device)
         await one_step(master, device)
         return device.log
@@ -180,10 +180,10 @@ def test_after_an_error_the_other_step_ends_before_the_group_changes_and_both_ar
         device.finish()
         with pytest.raises(type(error)):
             await failing
-        assert master._scheduler.planned_ids == (1, 2)
-        master._handle(error)
+        assert master.scheduler.planned_ids == (1, 2)
+        master.handle(error)
         device.log.clear()
-        while master._scheduler.busy:
+        while master.scheduler.busy:
             await one_step(master, device)
         return device.log, device
 
@@ -227,20 +227,20 @@ def test_the_timing_of_a_step_is_its_own() -> None:
 
 def log_results(master: Master, device: Device) -> None:
     """Log when the results of a step are sent to the client, with the states of its requests."""
-    state_of = master._scheduler.session_state
+    state_of = master.scheduler.session_state
 
     def logged_state(request: int) -> bytes | None:
         device.log.append(f"results of {request}")
         return state_of(request)
 
-    master._scheduler.session_state = logged_state  # type: ignore[method-assign]
+    master.scheduler.session_state = logged_state  # type: ignore[method-assign]
 
 
 def test_results_are_sent_while_the_next_step_is_computed() -> None:
     async def run() -> list[str]:
         master, device = master_of(1)
         log_results(master, device)
-        while master._scheduler.busy:
+        while master.scheduler.busy:
             await one_step(master, device)
         return device.log
 
@@ -257,7 +257,7 @@ def test_results_are_sent_whatever_becomes_of_the_next_step(failing: str) -> Non
         log_results(master, device)
         await one_step(master, device)
         error = WorkerLostError("injected")
-        owner = master._scheduler if failing == "plan" else device
+        owner = master.scheduler if failing == "plan" else device
         refusal = nullcontext() if failing == "gather" else patch.object(owner, failing, side_effect=error)
         with refusal, pytest.raises(WorkerLostError):
             await one_step(master, device, error)
@@ -270,9 +270,9 @@ def test_results_do_not_wait_for_a_change_of_the_group() -> None:
     async def run() -> list[str]:
         master, device = master_of(1)
         log_results(master, device)
-        step = asyncio.create_task(master._step())
+        step = asyncio.create_task(master.step())
         await until(lambda: device.sent)
-        master._membership.due = True  # type: ignore[misc]
+        master.membership.due = True  # type: ignore[misc]
         device.finish()
         await step
         await one_step(master, device)
