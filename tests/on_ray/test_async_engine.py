@@ -22,6 +22,7 @@ from support.faulty_runner import Poison, faulty_runner
 from support.group_under_test import refuse_other_groups
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +132,7 @@ def test_an_error_reaches_the_request_that_caused_it(program: asyncio.Runner, en
     program.run(main())
 
 
-def test_a_lost_master_ends_every_request_without_another_group(
+def test_a_lost_master_takes_its_workers_along_and_ends_every_request(
     program: asyncio.Runner, engine: AsyncRayEngine
 ) -> None:
     async def main() -> None:
@@ -147,3 +148,4 @@ def test_a_lost_master_ends_every_request_without_another_group(
                 await tokens(engine, [1], SETTINGS["d2f"])
 
     program.run(main())
+    wait_until(lambda: not actor_pids("BranchWorker"), 20, "its workers to end")

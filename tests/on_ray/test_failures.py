@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.base import OnStep
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError, WorkerLostError
-from lopa_ray.protocol.events import RequestFailure
 from support.group_under_test import refuse_other_groups
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
@@ -51,21 +49,6 @@ def kill_all_workers_once() -> OnStep:
                 send_signal(pid, signal.SIGKILL)
 
     return on_step
-
-
-@pytest.mark.nightly
-def test_killed_master_takes_its_workers_along_and_is_an_error_without_another_group() -> None:
-    engine = RayEngine.from_config(tiny_config())
-    refuse_other_groups(engine)
-    events = engine.events([engine.create_session(PROMPTS[0], SETTINGS["two_phase"])])
-    next(events)
-    (master,) = actor_pids("Master")
-    os.kill(master, signal.SIGKILL)
-    *_, failure = events
-    assert isinstance(failure, RequestFailure)
-    assert isinstance(failure.error, WorkerLostError) and "master" in str(failure.error)
-    engine.close()
-    wait_until_no_actors()
 
 
 def test_wrong_checkpoint_leaves_nothing_running(tmp_path: Path) -> None:
