@@ -83,13 +83,13 @@ class Master:
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError."""
         phases = StartPhases()
         self._config = spec.config
-        self._scheduler = Scheduler.from_config(spec.config)
+        self.scheduler = Scheduler.from_config(spec.config)
         factory = WorkerFactory(spec, runner_factory, reserved, self._name)
-        self._membership = GroupMembership(factory, self._work_arrived.set)
-        info = await self._membership.start(self._scheduler, phases)
+        self.membership = GroupMembership(factory, self._work_arrived.set)
+        info = await self.membership.start(self.scheduler, phases)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
-            self._autoscaling = AutoscalingLoop(self._config.group, self._membership, self._scheduler)
+            self._autoscaling = AutoscalingLoop(self._config.group, self.membership, self.scheduler)
         self._started.set()
         return info, phases.seconds
 
@@ -104,8 +104,8 @@ class Master:
         """Queue requests (id → session). `losses`: `WorkerLostError.losses` of requests from a group that was lost.
         Raises ProtocolError for a session that is finished already."""
         for request_id, session in sessions.items():
-            self._scheduler.submit(session, request_id)
-            self._scheduler.poison.add_losses(request_id, losses.get(request_id, 0))
+            self.scheduler.submit(session, request_id)
+            self.scheduler.poison.add_losses(request_id, losses.get(request_id, 0))
         if self._broken is not None:
             self._fail_all(self._broken)
         self._work_arrived.set()
@@ -113,7 +113,7 @@ class Master:
     async def cancel(self, request_ids: list[int]) -> None:
         """Free the requests' slots at the next step. Those that have ended are passed over."""
         for request_id in request_ids:
-            self._scheduler.cancel(request_id)
+            self.scheduler.cancel(request_id)
 
     # Operators
 
@@ -128,38 +128,38 @@ class Master:
             raise self._broken
         if self._autoscaling is not None:
             self._autoscaling.resize(num_workers)
-        self._membership.resize(num_workers)
+        self.membership.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot; waits for the start of the group. Raises ProtocolError while requests are in flight."""
         await self._started.wait()
-        if self._scheduler.busy:
+        if self.scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
         async with self._workers_lock:
-            return await self._membership.pool.checksums()
+            return await self.membership.pool.checksums()
 
     async def status(self) -> MasterStatus:
         """How the group is doing, right now, or as soon as it has started."""
         await self._started.wait()
         began = self._step_began
         return MasterStatus(
-            workers=len(self._membership.pool),
-            pending_workers=len(self._membership.pending),
-            target_workers=self._membership.target,
+            workers=len(self.membership.pool),
+            pending_workers=len(self.membership.pending),
+            target_workers=self.membership.target,
             max_num_seqs=self._config.model.max_num_seqs,
-            in_flight=self._scheduler.in_flight,
-            waiting=self._scheduler.waiting,
-            waiting_by_client=self._scheduler.waiting_by_client,
+            in_flight=self.scheduler.in_flight,
+            waiting=self.scheduler.waiting,
+            waiting_by_client=self.scheduler.waiting_by_client,
             steps=self._steps,
             stalled_s=0.0 if began is None else time.monotonic() - began,
             broken=self._broken,
-            last_error=self._membership.pending.last_error,
-            prefix_hits=self._scheduler.prefix_index.hit_requests,
-            prefix_positions=self._scheduler.prefix_index.hit_positions,
+            last_error=self.membership.pending.last_error,
+            prefix_hits=self.scheduler.prefix_index.hit_requests,
+            prefix_positions=self.scheduler.prefix_index.hit_positions,
             failed_steps=self._failed_steps,
-            lost_workers=self._membership.pool.lost_workers,
+            lost_workers=self.membership.pool.lost_workers,
             out_of_memory_steps=self._out_of_memory_steps,
-            max_step_rows=self._scheduler.limit.rows,
+            max_step_rows=self.scheduler.limit.rows,
             dtype=self._config.model.dtype,
         )
 
@@ -171,52 +171,52 @@ class Master:
                 await self._wait_for_work()
                 self._step_began = time.monotonic()
                 async with self._workers_lock:
-                    await self._step()
+                    await self.step()
                 self._repeats = self._failed_steps = 0
             except Exception as error:
                 self._failed_steps += 1
-                self._handle(error)
+                self.handle(error)
             finally:
                 self._step_began = None
 
-    def _handle(self, error: Exception) -> None:
+    def handle(self, error: Exception) -> None:
         # The next step begins with a change of membership.
-        self._membership.pool.intact = False
+        self.membership.pool.intact = False
         if isinstance(error, WorkerLostError):
             logger.warning(f"workers were lost: {error}")
-            if not len(self._membership.pool):
+            if not len(self.membership.pool):
                 self._end(error)
-        elif isinstance(error, TransferError) or not self._scheduler.planned_ids:
+        elif isinstance(error, TransferError) or not self.scheduler.planned_ids:
             # No request is to blame: the workers do not form a group, or all requests of the step were cancelled.
             self._repeats += 1
             if self._repeats > MAX_REPEATS:
                 self._end(WorkerLostError(f"the workers cannot go on together: {error}"))
-        elif isinstance(error, WorkerMemoryError) and self._scheduler.split_steps():
+        elif isinstance(error, WorkerMemoryError) and self.scheduler.split_steps():
             logger.warning(
-                f"a step of {len(self._scheduler.planned_ids)} requests needs too much memory; from now on a worker "
-                f"gets at most {self._scheduler.limit.rows} rows per step, and requests take turns ({error})"
+                f"a step of {len(self.scheduler.planned_ids)} requests needs too much memory; from now on a worker "
+                f"gets at most {self.scheduler.limit.rows} rows per step, and requests take turns ({error})"
             )
             self._out_of_memory_steps += 1
             self._failed_steps = 0  # each of these steps is smaller than the one before
         else:
-            culprit = self._scheduler.poison.record_error(self._scheduler.planned_ids)
+            culprit = self.scheduler.poison.record_error(self.scheduler.planned_ids)
             if culprit is not None and isinstance(error, WorkerMemoryError):
-                self._scheduler.refuse_branch()
+                self.scheduler.refuse_branch()
             self._abort(culprit, error)
 
     async def _wait_for_work(self) -> None:
-        while not self._scheduler.busy and not self._membership.change_due:
+        while not self.scheduler.busy and not self.membership.change_due:
             self._work_arrived.clear()
             try:
                 await asyncio.wait_for(self._work_arrived.wait(), IDLE_CHECK_S)
             except TimeoutError:
                 async with self._workers_lock:
-                    await self._membership.pool.check_alive()
+                    await self.membership.pool.check_alive()
 
-    async def _step(self) -> None:
+    async def step(self) -> None:
         """Send the steps that may be in flight, and process the oldest. If one fails, the next call runs them again."""
-        if not self._in_flight and self._membership.change_due:
-            await self._membership.change(self._scheduler)
+        if not self._in_flight and self.membership.change_due:
+            await self.membership.change(self.scheduler)
         try:
             try:
                 self._send_steps()
@@ -225,31 +225,31 @@ class Master:
             await self._process_step()
         except Exception as error:
             self._step_began = time.monotonic()  # of what is waited for from now on
-            cause = await self._in_flight.drop(self._membership.pool, error)
+            cause = await self._in_flight.drop(self.membership.pool, error)
             if isinstance(cause, WorkerLostError):
                 self._record_loss(cause)
             if cause is error:
                 raise
             raise cause from error
-        if not self._scheduler.busy or self._membership.change_due:
+        if not self.scheduler.busy or self.membership.change_due:
             self._publish()
 
     def _send_steps(self) -> None:
         """Send a step, and with overlap a second one, unless the group is about to change."""
-        pool = self._membership.pool
+        pool = self.membership.pool
         if not self._in_flight:
-            self._in_flight.send(pool, self._scheduler.plan)
-        if self._in_flight and not self._membership.change_due:
-            self._in_flight.send(pool, self._scheduler.plan_overlapped)
+            self._in_flight.send(pool, self.scheduler.plan)
+        if self._in_flight and not self.membership.change_due:
+            self._in_flight.send(pool, self.scheduler.plan_overlapped)
 
     async def _process_step(self) -> None:
         if not self._in_flight:
-            self._unpublished = self._scheduler.advance([]), None
+            self._unpublished = self.scheduler.advance([]), None
             return
         branches = self._in_flight.branches
-        reports, step = await self._in_flight.gather(self._membership.pool)
+        reports, step = await self._in_flight.gather(self.membership.pool)
         began = time.perf_counter()
-        events = self._scheduler.advance(reports)
+        events = self.scheduler.advance(reports)
         select_s = time.perf_counter() - began
         self._unpublished = events, step.timing(reports, select_s)
         self._steps += 1
@@ -260,8 +260,8 @@ class Master:
 
     def _record_loss(self, error: WorkerLostError) -> None:
         """A request whose step has lost workers again and again ends with an error."""
-        planned, with_group = self._scheduler.planned_ids, not len(self._membership.pool)
-        culprit = self._scheduler.poison.record_loss(planned, with_group=with_group)
+        planned, with_group = self.scheduler.planned_ids, not len(self.membership.pool)
+        culprit = self.scheduler.poison.record_loss(planned, with_group=with_group)
         reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
         self._abort(culprit, RepeatedLossError(reason))
 
@@ -269,26 +269,26 @@ class Master:
         """Send the events of the last step, once the plans of the next one are on their way to the workers."""
         (events, timing), self._unpublished = self._unpublished, ([], None)
         if events:
-            states = {event.request_key: self._scheduler.session_state(event.request_key) for event in events}
+            states = {event.request_key: self.scheduler.session_state(event.request_key) for event in events}
             going_on = {request_id: state for request_id, state in states.items() if state is not None}
             self._published.put_nowait(StepEvents(tuple(events), timing, going_on))
 
     def _abort(self, culprit: int | None, error: Exception) -> None:
         if culprit is not None:
             logger.warning(f"a request ends because its step fails when it is run alone: {error}")
-            self._scheduler.abort(culprit, error)
+            self.scheduler.abort(culprit, error)
 
     def _end(self, error: LopaError) -> None:
         """The group cannot go on: every request, present and future, gets the reason."""
         self._broken = error
         if self._autoscaling is not None:
             self._autoscaling.close()
-        self._membership.close()
+        self.membership.close()
         self._fail_all(error)
 
     def _fail_all(self, error: LopaError) -> None:
-        for request_id in self._scheduler.unfinished_ids:
-            losses = self._scheduler.poison.losses[request_id]
-            self._scheduler.abort(request_id, WorkerLostError(str(error), losses))
-        self._unpublished = self._scheduler.drain(), None
+        for request_id in self.scheduler.unfinished_ids:
+            losses = self.scheduler.poison.losses[request_id]
+            self.scheduler.abort(request_id, WorkerLostError(str(error), losses))
+        self._unpublished = self.scheduler.drain(), None
         self._publish()

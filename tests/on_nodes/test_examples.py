@@ -10,13 +10,15 @@ import pytest
 from support.paths import ROOT
 from support.processes import subprocess_environment
 
+pytestmark = pytest.mark.medium
+
 EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("decide.py", ["yes with probability", "forwards in 2 steps"]),
+        pytest.param("decide.py", ["yes with probability", "forwards in 2 steps"], marks=pytest.mark.slow),
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
         # Those that start a Ray of their own take long.
         pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.nightly),

@@ -9,7 +9,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from support.marks import also_long
 from support.paths import ROOT
 from support.processes import subprocess_environment
 
@@ -31,7 +30,15 @@ def printed(notebook: nbformat.NotebookNode) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["decode_and_watch", *also_long(*sorted(PRINTED.keys() - {"decode_and_watch"}))]
+    "name",
+    [
+        "decode_and_watch",
+        *(
+            pytest.param(path.stem, marks=pytest.mark.nightly)
+            for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+            if path.stem != "decode_and_watch"
+        ),
+    ],
 )
 def test_a_notebook(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in subprocess_environment().items():

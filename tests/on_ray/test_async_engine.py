@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
 
 import pytest
-import ray
 
 from actors.async_engine import AsyncRayEngine
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -20,7 +20,11 @@ from lopa_ray.errors import WorkerError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep
 from support.faulty_runner import Poison, faulty_runner
 from support.group_under_test import refuse_other_groups
+from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 LONG_SETTINGS = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 
@@ -128,7 +132,7 @@ def test_an_error_reaches_the_request_that_caused_it(program: asyncio.Runner, en
     program.run(main())
 
 
-def test_a_lost_master_ends_every_request_without_another_group(
+def test_a_lost_master_takes_its_workers_along_and_ends_every_request(
     program: asyncio.Runner, engine: AsyncRayEngine
 ) -> None:
     async def main() -> None:
@@ -136,10 +140,12 @@ def test_a_lost_master_ends_every_request_without_another_group(
             tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG_SETTINGS)) for n in range(3)]
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)
-            ray.kill(engine._group.master)
+            for pid in actor_pids("Master"):
+                send_signal(pid, signal.SIGKILL)
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(result) for result in results] == [WorkerLostError] * 3
             with pytest.raises(WorkerLostError):
                 await tokens(engine, [1], SETTINGS["d2f"])
 
     program.run(main())
+    wait_until(lambda: not actor_pids("BranchWorker"), 20, "its workers to end")

@@ -15,7 +15,8 @@ from actors.transfer.kv_transfer import CollectiveTransfer
 from actors.transfer.rendezvous import Rendezvous, RendezvousStore
 from actors.transfer.tensor_parallel_group import RayTensorParallelGroup
 from lopa_ray.errors import TransferError
-from support.marks import also_long
+
+pytestmark = pytest.mark.slow
 
 SIZE = 70_000
 
@@ -92,7 +93,7 @@ def test_membership_grows_permutes_and_shrinks(members: Any) -> None:
             assert BACKEND in ray.get(group[0].reduce_error.remote())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
     serving = RendezvousStore()
     store = asyncio.run(serving.address())
@@ -103,8 +104,7 @@ def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
             ray.get(call, timeout=30)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [3, *also_long(2)])
+@pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.nightly)])
 def test_sums_and_gathers_are_the_same_everywhere(members: Any, size: int) -> None:
     serving = RendezvousStore()
     store = asyncio.run(serving.address())

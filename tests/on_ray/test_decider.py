@@ -13,6 +13,8 @@ import torch
 from cluster.jobs import LopaDecider
 from lopa_ray import ChoiceQuestion, Config, LocalEngine, PredicateQuestion, ScoreQuestion
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = [
     {"type": "predicate", "name": "more", "instructions": "Does Mia have more?"},
     {"type": "choice", "name": "who", "instructions": "Who?", "choices": [{"value": "Tom"}, {"value": True}]},

@@ -74,18 +74,6 @@ def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
         engine.status()
 
 
-@pytest.mark.slow
-def test_a_stream_ends_with_what_generate_returns_and_may_be_left(reference: ReferenceResults) -> None:
-    settings = SETTINGS["two_phase"]
-    with RayEngine.from_config(tiny_config(group=ONE_WORKER)) as engine:
-        assert repr(engine).endswith("device='cpu', workers=1)")
-        with closing(engine.stream(PROMPTS[0], settings)) as left:
-            next(left)
-        *chunks, last = engine.stream(PROMPTS[0], settings)
-        assert comparable(last.result) == reference[0, "two_phase"]
-        assert not any(chunk.result for chunk in chunks) and len(chunks) == last.step - 1
-
-
 @pytest.mark.nightly
 def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_starts_another(
     tmp_path: Path, reference: ReferenceResults
@@ -116,7 +104,7 @@ def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_st
     # Closed while it starts, which leaves no actors either.
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     async def main() -> None:
         async with await AsyncRayEngine.start(tiny_config(group=ONE_WORKER)) as engine:
@@ -142,7 +130,7 @@ def _is_ray(pid: int) -> bool:
     return psutil.pid_exists(pid) and "ray" in command_line(psutil.Process(pid))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_actors_have_the_names_that_the_dashboard_shows() -> None:
     config = tiny_config(group={"num_workers": 2})
     with RayEngine.from_config(config):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -12,15 +11,13 @@ from actors.engine import RayEngine
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.base import OnStep
 from lopa_ray.engine.config import Config
-from lopa_ray.errors import (
-    CheckpointError,
-    WorkerLostError,
-)
-from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.errors import CheckpointError, WorkerLostError
 from support.group_under_test import refuse_other_groups
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 from support.waiting import wait_until
+
+pytestmark = pytest.mark.medium
 
 
 def wait_until_no_actors() -> None:
@@ -30,7 +27,7 @@ def wait_until_no_actors() -> None:
 @pytest.mark.slow
 def test_without_any_worker_left_and_no_other_group_every_request_ends_with_an_error() -> None:
     with RayEngine.from_config(tiny_config()) as engine:
-        refuse_other_groups(engine._running)
+        refuse_other_groups(engine)
         sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
         results = dict(engine.run(sessions, on_step=kill_all_workers_once()))
         assert len(results) == len(PROMPTS)
@@ -52,21 +49,6 @@ def kill_all_workers_once() -> OnStep:
                 send_signal(pid, signal.SIGKILL)
 
     return on_step
-
-
-@pytest.mark.slow
-def test_killed_master_takes_its_workers_along_and_is_an_error_without_another_group() -> None:
-    engine = RayEngine.from_config(tiny_config())
-    refuse_other_groups(engine._running)
-    events = engine.events([engine.create_session(PROMPTS[0], SETTINGS["two_phase"])])
-    next(events)
-    (master,) = actor_pids("Master")
-    os.kill(master, signal.SIGKILL)
-    *_, failure = events
-    assert isinstance(failure, RequestFailure)
-    assert isinstance(failure.error, WorkerLostError) and "master" in str(failure.error)
-    engine.close()
-    wait_until_no_actors()
 
 
 def test_wrong_checkpoint_leaves_nothing_running(tmp_path: Path) -> None:

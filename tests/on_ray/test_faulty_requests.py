@@ -18,6 +18,8 @@ from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NO_MEMORY = r"CUDA out of memory\. Tried.* needs more memory than there is: lower num_branches"
 
 ERRORS = {
@@ -34,7 +36,14 @@ def engine() -> Iterator[RayEngine]:
         yield running
 
 
-@pytest.mark.parametrize("poison", ERRORS)
+@pytest.mark.parametrize(
+    "poison",
+    [
+        Poison.ERROR_BEFORE_BROADCAST,
+        Poison.NAN,
+        *(pytest.param(poison, marks=pytest.mark.nightly) for poison in (Poison.ERROR, Poison.OUT_OF_MEMORY)),
+    ],
+)
 def test_a_fault_ends_the_request_that_caused_it_and_no_other(
     engine: RayEngine, reference: ReferenceResults, poison: Poison
 ) -> None:
@@ -53,7 +62,7 @@ def test_a_fault_ends_the_request_that_caused_it_and_no_other(
     wait_until(lambda: engine.status().workers == 2, 60, "two workers")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_whose_device_fails_are_replaced_and_the_request_that_caused_it_ends(
     engine: RayEngine, reference: ReferenceResults
 ) -> None:

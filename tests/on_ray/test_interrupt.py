@@ -36,7 +36,17 @@ def is_in_a_step(process: psutil.Process) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)],
+    [
+        (signal.SIGINT, 130),
+        *(
+            pytest.param(number, status, marks=pytest.mark.nightly)
+            for number, status in (
+                (signal.SIGTERM, 143),
+                (signal.SIGHUP, 129),
+                (signal.SIGKILL, -signal.SIGKILL),
+            )
+        ),
+    ],
 )
 def test_the_end_of_a_command_ends_everything(tmp_path: Path, number: signal.Signals, status: int) -> None:
     prompts = tmp_path / "prompts.jsonl"

@@ -29,7 +29,6 @@ from support.group_under_test import (
     group_with_faults,
     random_requests,
 )
-from support.marks import also_long
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
@@ -57,7 +56,10 @@ class ReferenceSteps:
 
 @pytest.fixture(
     scope="module",
-    params=[TINY_MODEL, *also_long(*TINY_EXPERTS.values())],
+    params=[
+        TINY_MODEL,
+        *(pytest.param(folder, marks=pytest.mark.nightly) for folder in TINY_EXPERTS.values()),
+    ],
     ids=lambda folder: folder.name,
 )
 def reference_steps(request: pytest.FixtureRequest) -> ReferenceSteps:
@@ -102,7 +104,7 @@ def decode(
     return steps, pauses
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_requests_go_on_on_another_group(engine: RayEngine, reference_steps: ReferenceSteps) -> None:
     rng = random.Random(1)
     requests = [(rng.randrange(len(PROMPTS)), name) for name in SETTINGS]
@@ -113,6 +115,7 @@ def test_requests_go_on_on_another_group(engine: RayEngine, reference_steps: Ref
     first, *others = engine.checksums()
     assert others == [first] * len(others)
     assert engine.status().workers == 2
+    assert list(engine.start_phases) == ["master", "workers", "model", "join"]  # of the other group
 
 
 @pytest.mark.nightly

@@ -14,7 +14,6 @@ from lopa_ray.errors import WorkerError, WorkerLostError
 from support.fault_injection import FaultInjection
 from support.faulty_runner import LoadFaultFactory
 from support.group_under_test import TIMEOUT_S, GroupUnderTest, ReferenceResults
-from support.marks import also_long
 from support.processes import actor_pids, send_signal
 from support.tiny_model import tiny_config
 from support.waiting import wait_until
@@ -46,10 +45,15 @@ def next_worker(passed_over: set[int]) -> int:
 @pytest.mark.parametrize(
     ("sig", "group"),
     [
-        (signal.SIGSTOP, TWO),
         (signal.SIGKILL, TWO),
-        *also_long(
-            *((sig, size) for sig in (signal.SIGSTOP, signal.SIGKILL) for size in (TWO_OF_TWO_SHARDS, ALONE))
+        *(
+            pytest.param(sig, size, marks=pytest.mark.nightly)
+            for sig, size in (
+                (signal.SIGSTOP, TWO),
+                (signal.SIGSTOP, TWO_OF_TWO_SHARDS),
+                (signal.SIGKILL, TWO_OF_TWO_SHARDS),
+                (signal.SIGSTOP, ALONE),
+            )
         ),
     ],
     ids=str,
@@ -83,7 +87,7 @@ def test_lost_while_it_loads(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sig", [signal.SIGSTOP, *also_long(signal.SIGKILL)])
+@pytest.mark.parametrize("sig", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.nightly)])
 def test_lost_as_soon_as_its_process_is_there(
     sig: signal.Signals, reference: ReferenceResults, signalled: list[int]
 ) -> None:
@@ -104,7 +108,7 @@ def test_lost_as_soon_as_its_process_is_there(
         under_test.wait_for_workers(2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_that_all_die_as_they_load_are_an_error(tmp_path: Path) -> None:
     faults = FaultInjection(tmp_path)
     faults.inject("load", 100)
@@ -113,7 +117,7 @@ def test_workers_that_all_die_as_they_load_are_an_error(tmp_path: Path) -> None:
     assert len(faults.triggered()) <= 10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_error_of_loading_is_raised_at_once(tmp_path: Path) -> None:
     (fault := tmp_path / "fault").touch()
     with pytest.raises(WorkerError, match="a new worker failed: RuntimeError: injected fault while loading"):

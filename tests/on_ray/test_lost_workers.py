@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,20 @@ from support.group_under_test import (
     group_with_faults,
     reference_of,
 )
-from support.marks import also_long, also_slow
 from support.processes import actor_pids, send_signal
 from support.tiny_model import TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.medium
+
+
+def nightly(*values: object) -> list[Any]:
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
 
 @pytest.fixture(
     scope="module",
-    params=[TINY_MODEL, *also_long(*TINY_EXPERTS.values())],
+    params=[TINY_MODEL, *nightly(*TINY_EXPERTS.values())],
     ids=lambda folder: folder.name,
 )
 def reference(request: pytest.FixtureRequest) -> ReferenceResults:
@@ -41,7 +47,7 @@ def group_and_faults(
         yield opened
 
 
-@pytest.mark.parametrize("point", ["step", *also_long("receiver", "source", "forward", "answer")])
+@pytest.mark.parametrize("point", ["step", *nightly("receiver", "source", "forward", "answer")])
 def test_killed_in_a_step(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
     group, faults = group_and_faults
     group.run_until(lambda: group.engine.status().workers > 1)
@@ -49,7 +55,7 @@ def test_killed_in_a_step(group_and_faults: tuple[GroupUnderTest, FaultInjection
     group.run_until(lambda: not faults.pending)
 
 
-@pytest.mark.parametrize("point", also_slow("receiver") + also_long("forward"))
+@pytest.mark.parametrize("point", [pytest.param("receiver", marks=pytest.mark.slow), *nightly("forward")])
 def test_all_but_one_are_killed(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
     group, faults = group_and_faults
     group.wait_for_workers(NUM_WORKERS)
@@ -57,7 +63,7 @@ def test_all_but_one_are_killed(group_and_faults: tuple[GroupUnderTest, FaultInj
     group.run_until(lambda: not faults.pending)
 
 
-@pytest.mark.parametrize("point", also_long("join", "load", "import_slots", "export_slots"))
+@pytest.mark.parametrize("point", nightly("join", "load", "import_slots", "export_slots"))
 def test_killed_while_another_joins(
     group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str
 ) -> None:
@@ -94,7 +100,7 @@ def test_killed_with_another_transfer(transfer: str, tmp_path: Path, reference: 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("point", ["source", *also_long("forward")])
+@pytest.mark.parametrize("point", ["source", "forward"])
 def test_hung(tmp_path: Path, reference: ReferenceResults, point: str) -> None:
     with group_with_faults(tmp_path, reference, step_timeout_s=4.0) as (group, faults):
         group.run_batch(6, lambda: faults.inject(point, sig=signal.SIGSTOP))

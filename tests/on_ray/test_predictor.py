@@ -15,6 +15,8 @@ from lopa_lab.word_problems import held_out_problems
 from lopa_ray import Config, LocalEngine, SettingsError
 from lopa_ray.decoding.decoders import override_settings
 
+pytestmark = pytest.mark.slow
+
 PROBLEMS = [problem.question for problem in held_out_problems(seed=3, count=5)]
 OVERRIDES = {"group": {"num_workers": 1, "num_cpus": 0.5}, "decode": {"max_new_tokens": 48}}
 ONE_WORKER: dict[str, Any] = {"config": "demo", "overrides": OVERRIDES}

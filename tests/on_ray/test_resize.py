@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 
 import pytest
 import ray
 
-from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
 from lopa_ray.errors import SettingsError
 from support.group_under_test import TIMEOUT_S, GroupUnderTest, ReferenceResults
@@ -17,7 +15,7 @@ from support.tiny_model import tiny_config
 from support.waiting import wait_until
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_one_to_three_to_one_while_decoding(reference: ReferenceResults) -> None:
     with RayEngine.from_config(tiny_config(group={"num_workers": 1})) as engine:
         group = GroupUnderTest(engine, reference)
@@ -68,17 +66,3 @@ def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(reference
         assert not is_replaced()
         send_signal(first, signal.SIGKILL)
         group.run_until(is_replaced)
-
-
-@pytest.mark.nightly
-def test_resize_of_the_asynchronous_engine(reference: ReferenceResults) -> None:
-    async def main() -> None:
-        engine = await AsyncRayEngine.start(tiny_config(group={"num_workers": 1}))
-        try:
-            await engine.resize(2)
-            while (await engine.status()).workers < 2:
-                await asyncio.sleep(0.1)
-        finally:
-            engine.close()
-
-    asyncio.run(main())

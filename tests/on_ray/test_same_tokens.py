@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from typing import Any
 
@@ -13,12 +14,12 @@ from actors.transfer.kv_transfer import TRANSFERS
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
-from support.marks import also_long, also_slow
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, tiny_config
+
+pytestmark = pytest.mark.medium
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "1 worker": {"group": {"num_workers": 1}},
-    "2 workers": {"group": {"num_workers": 2}},
     "4 workers, stored prefixes": {"group": {"num_workers": 4}, "model": {"prefix_cache": "exact"}},
     "3 workers, LLaDA2, stored prefixes": {
         "group": {"num_workers": 3},
@@ -65,8 +66,11 @@ def local(engine: RayEngine) -> LocalResults:
     scope="module",
     params=[
         "4 workers, stored prefixes",
-        *also_slow(*(name for name in GROUPS if "steps in parts" in name)),
-        *also_long("3 workers, LLaDA2, stored prefixes", "1 worker", "2 workers", "2 workers, SDAR-MoE"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in GROUPS if "steps in parts" in name),
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("1 worker", "3 workers, LLaDA2, stored prefixes", "2 workers, SDAR-MoE")
+        ),
     ],
 )
 def engine(request: pytest.FixtureRequest) -> Iterator[RayEngine]:
@@ -79,7 +83,7 @@ def with_trace(result: GenerationResult) -> tuple[object, ...]:
     return result.token_ids, result.finish_reason, result.steps, result.forwards, result.trace
 
 
-@pytest.mark.parametrize("prompts", [1, *also_long(len(PROMPTS))])
+@pytest.mark.parametrize("prompts", [1, pytest.param(len(PROMPTS), marks=pytest.mark.nightly)])
 def test_same_tokens_in_flight_together(engine: RayEngine, local: LocalResults, prompts: int) -> None:
     """Requests with all settings, each on that many of the prompts, share the group's steps."""
     names = list(SETTINGS)
@@ -103,6 +107,21 @@ def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local:
     assert now.prefix_hits - before.prefix_hits >= stored
     assert now.prefix_positions - before.prefix_positions >= 24 * stored
     assert stored or now.prefix_hits == 0
+
+
+def test_a_stream_ends_with_what_generate_returns_and_may_be_left(
+    engine: RayEngine, local: LocalResults
+) -> None:
+    settings = SETTINGS["two_phase"]
+    with closing(engine.stream(PROMPTS[0], settings)) as left:
+        next(left)
+    *chunks, last = engine.stream(PROMPTS[0], settings)
+    assert last.result is not None
+    assert last.result.token_ids == local(PROMPTS[0], "two_phase").token_ids
+    assert not any(chunk.result for chunk in chunks) and len(chunks) == last.step - 1
+    assert list(engine.start_phases) == ["checkpoint", "master", "workers", "model", "join"]
+    assert all(seconds > 0 for seconds in engine.start_phases.values())
+    assert repr(engine).endswith(f"device='cpu', workers={engine.config.group.num_workers})")
 
 
 def test_checksums_are_refused_while_busy(engine: RayEngine) -> None:

@@ -23,7 +23,6 @@ from support.group_under_test import (
     group_with_faults,
     reference_of,
 )
-from support.marks import also_long
 from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
@@ -31,12 +30,13 @@ from support.waiting import wait_until
 TWO_SHARDS = {"num_workers": 2, "tensor_parallel_size": 2}
 
 
+def nightly(*values: object) -> list[Any]:
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
 @pytest.fixture(
     scope="module",
-    params=[
-        TINY_MODEL,
-        *also_long(*TINY_EXPERTS.values()),
-    ],
+    params=[TINY_MODEL, *nightly(*TINY_EXPERTS.values())],
     ids=lambda folder: folder.name,
 )
 def reference(request: pytest.FixtureRequest) -> ReferenceResults:
@@ -65,20 +65,13 @@ def shards_with_faults(
         yield group, faults
 
 
-@pytest.mark.slow
+@pytest.mark.medium
 def test_same_tokens_as_in_one_process(
     group_and_faults: tuple[GroupUnderTest, FaultInjection], reference: ReferenceResults
 ) -> None:
     group, _ = group_and_faults
     assert len(actor_pids("BranchWorker")) >= 4
-    for name in (
-        "two_phase",
-        "single_phase",
-        "blocks_in_flight",
-        "sampled",
-        "prefix_cache",
-        "block_diffusion",
-    ):
+    for name in ("two_phase", "single_phase", "sampled", "prefix_cache", "block_diffusion"):
         decoded = group.engine.generate(PROMPTS[:2], SETTINGS[name])
         assert [comparable(result) for result in decoded] == [reference[at, name] for at in range(2)]
     first, second = group.engine.checksums()
@@ -92,7 +85,7 @@ def test_same_tokens_as_in_one_process(
     "point",
     [
         "forward",
-        *also_long("step", "source", "receiver", "answer", "join", "import_slots", "export_slots", "load"),
+        *nightly("step", "source", "receiver", "answer", "join", "import_slots", "export_slots", "load"),
     ],
 )
 @pytest.mark.slow

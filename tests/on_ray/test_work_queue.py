@@ -26,6 +26,8 @@ from support.fake_job_group import (
 )
 from support.tool_checkpoint import write_tool_checkpoint
 
+pytestmark = pytest.mark.slow
+
 
 def make_chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
     for index, start in enumerate(range(0, len(prompts), size)):
@@ -61,7 +63,6 @@ def queue(
     queue.close()
 
 
-@pytest.mark.slow
 def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     queue: WorkQueue, losses: list[str], tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ def decode_and_lose_node(
     while True:
         with RayEngine.from_config(SPREAD_CONFIG) as engine:
             (master,) = actor_pids("Master")
-            nodes_before = len({psutil.Process(pid).ppid() for pid in actor_pids("BranchWorker")})
+            nodes_before = len(worker_nodes())
             # Not the head: this process is there.
             nodes = {raylet_pid(node): node for node in cluster.worker_nodes}
             master_node = nodes.pop(psutil.Process(master).ppid(), None)
@@ -66,6 +66,11 @@ def decode_and_lose_node(
                 "workers_left": workers_left,
                 "pause_s": pause_s,
             }
+
+
+def worker_nodes() -> set[int]:
+    """The raylets of the nodes on which workers are."""
+    return {psutil.Process(pid).ppid() for pid in actor_pids("BranchWorker")}
 
 
 def raylet_pid(node: Any) -> int:

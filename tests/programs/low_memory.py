@@ -93,7 +93,7 @@ def main() -> None:
                 pauses.append(group.pause_s(moments[0]))
         alone = tiny_config(group={"num_workers": 1})
         with RayEngine.from_config(alone, runner_factory=hog) as engine:
-            refuse_other_groups(engine._running)
+            refuse_other_groups(engine)
             hog.file.touch()
             session = engine.create_session(PROMPTS[0], SETTINGS["two_phase"])
             *_, failure = engine.events([session])

@@ -9,8 +9,10 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-import time
+import tempfile
 from datetime import UTC, datetime
+from pathlib import Path
+from xml.etree import ElementTree
 
 from support.paths import ROOT
 
@@ -26,55 +28,33 @@ except ModuleNotFoundError as error:
 RECORD = ROOT / "tests" / "gpu" / "LAST_RUN.md"
 
 
-class OutcomeRecorder:
-    """A pytest plugin that records the outcome of each test, and the figures that tests report."""
-
-    def __init__(self) -> None:
-        self.outcomes: dict[str, str] = {}
-        """Test → passed, or failed or skipped with the reason."""
-        self.figures: dict[str, float] = {}
-        """What was measured, with its unit → figure."""
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that is skipped as a whole, or cannot be read."""
-        if not report.passed:
-            self._record(report)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The call of a test counts, or the first phase that did not pass."""
-        if report.when == "call" and report.passed:
-            self.outcomes[report.nodeid] = "passed"
-            self.figures |= {str(what): float(str(value)) for what, value in report.user_properties}
-        elif not report.passed:
-            self._record(report)
-
-    def _record(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        name = report.nodeid
-        if report.skipped:
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-            self.outcomes[name] = f"skipped: {reason.removeprefix('Skipped: ')}"
-        else:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            self.outcomes[name] = (
-                f"**failed**: {str(crash.message if crash else report.longreprtext).splitlines()[0]}"
-            )
+def outcome(case: ElementTree.Element) -> str:
+    """Passed, or failed or skipped with the reason."""
+    for kind, word in (("failure", "**failed**"), ("error", "**failed**"), ("skipped", "skipped")):
+        if (found := case.find(kind)) is not None:
+            said = [found.get("message", ""), *(found.text or "").split("\n")]
+            # Of a whole file the message says only that it could not be read, or is skipped.
+            return f"{word}: {(said[-1] if said[0].startswith('collection') else said[0]).splitlines()[0]}"
+    return "passed"
 
 
-def as_markdown(recorder: OutcomeRecorder, machine: str, seconds: float) -> str:
-    """The record as Markdown."""
+def as_markdown(report: Path, machine: str) -> str:
+    """The record, made of pytest's `--junitxml`."""
+    suite = ElementTree.parse(report).getroot()[0]
+    cases = list(suite.iter("testcase"))
+    outcomes = sorted((f"{case.get('classname')}::{case.get('name')}", outcome(case)) for case in cases)
     counts = [
-        f"{sum(outcome.strip('*').startswith(word) for outcome in recorder.outcomes.values())} {word}"
+        f"{sum(said.strip('*').startswith(word) for _, said in outcomes)} {word}"
         for word in ("passed", "failed", "skipped")
     ]
+    seconds = float(suite.get("time", 0))
     lines = ["# Last run of `make test-gpu`", "", machine, "", f"{', '.join(counts)} in {seconds:.0f} s.", ""]
-    if recorder.figures:
+    if figures := [(found.get("name"), found.get("value", "")) for found in suite.iter("property")]:
         lines += ["| measured | |", "|---|---|"]
-        lines += [f"| {what} | {figure:.3g} |" for what, figure in recorder.figures.items()]
+        lines += [f"| {what} | {float(figure):.3g} |" for what, figure in figures]
         lines.append("")
     lines += ["| test | outcome |", "|---|---|"]
-    lines += [
-        f"| `{name}` | {outcome.replace('|', '¦')} |" for name, outcome in sorted(recorder.outcomes.items())
-    ]
+    lines += [f"| `{name}` | {said.replace('|', '¦')} |" for name, said in outcomes]
     return "\n".join(lines) + "\n"
 
 
@@ -105,11 +85,12 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("torch finds no GPU: no test was run, and nothing was recorded", file=sys.stderr)
         return 1
-    machine, recorder, began = describe_machine(), OutcomeRecorder(), time.monotonic()
-    folder = RECORD.parent
+    machine, folder = describe_machine(), RECORD.parent
     options = ["-c", str(folder / "pytest.ini"), "--continue-on-collection-errors", "-v"]
-    status = pytest.main([str(folder), *options, *sys.argv[1:]], plugins=[recorder])
-    RECORD.write_text(as_markdown(recorder, machine, time.monotonic() - began), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as reports:
+        report = Path(reports) / "report.xml"
+        status = pytest.main([str(folder), *options, f"--junitxml={report}", *sys.argv[1:]])
+        RECORD.write_text(as_markdown(report, machine), encoding="utf-8")
     print(f"recorded in {RECORD}; `tested` of the device in lopa_ray/execution/device.py follows from it")
     return int(status)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import RequestCancelledError, TransferError
 from lopa_ray.execution.launched_step import LaunchedStep
@@ -21,7 +22,7 @@ from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.scheduler import Scheduler
-from support.decode_kinds import ALL_KINDS
+from support.decode_kinds import new_request
 from support.in_process_group import (
     InProcessGroup,
     InProcessTransfer,
@@ -72,7 +73,7 @@ class ChaosGroup(InProcessGroup):
         """A worker that begins."""
         return BranchRunner(self.model, max_num_seqs=4, max_model_len=MAX_LEN)
 
-    def submit(self, session: DecodeSession) -> int:
+    def submit(self, session: RequestSession) -> int:
         """Queue a request, and begin its journal."""
         # As over a process border: the journal's does not change.
         request = self.scheduler.submit(pickle.loads(pickle.dumps(session)))
@@ -165,11 +166,11 @@ def decode_with_losses(
     canvases: dict[int, list[int]] = {}
     for number in range(requests):
         alike = [8] * 9 + [draw.randrange(3)] * 5 if stored else []
-        prompt, settings = [*alike, 5, 6, number % 50 if not stored else 7], ALL_KINDS[draw.choice(kinds)]
-        alone = group.create_session(prompt, settings)
-        steps = reference_reports(model, alone)
-        request = group.submit(group.create_session(prompt, settings))
-        expected[request], canvases[request] = steps, alone.generated
+        prompt, kind = [*alike, 5, 6, number % 50 if not stored else 7], draw.choice(kinds)
+        alone, session = (new_request(kind, prompt, group.runners[0].vocabulary) for _ in range(2))
+        steps, request = reference_reports(model, alone), group.submit(session)
+        expected[request] = steps
+        canvases[request] = alone.generated if isinstance(alone, DecodeSession) else []
     unpublished: list[RequestStep] = []
 
     def publish() -> None:

@@ -1,90 +1,46 @@
-"""One request of every kind that a group decodes, for tests of groups: small settings, by name."""
+"""A small request for each shape of a step's plan, by name, for tests of groups that lose workers.
+
+What a recovery has to bring back is in the plan alone, so other decoders with plans of these shapes need no rows here.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.decoders import DECODERS
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.dmax import DMaxSettings
-from lopa_ray.decoding.decoders.editing import EditingSettings
+from lopa_ray.config.prompt_attention import PromptAttention
+from lopa_ray.decoding.decision_session import DecisionSession
+from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
-from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
-from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
-from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.renoising import RenoisingSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
+from lopa_ray.decoding.likelihood_session import LikelihoodSession
+from lopa_ray.decoding.request_session import RequestSession
+from lopa_ray.protocol.vocabulary import Vocabulary
+from support.decision_cases import random_question
 
-FULL = {"max_new_tokens": 24, "block_size": 4, "confidence_threshold": 0.6, "stop_at_eos": False}
+FULL = {"block_size": 4, "confidence_threshold": 0.6, "stop_at_eos": False}
 
 GIVEN = ({"token_ids": [5]}, {"hole": 5, "token_ids": [9, 8, 7, 6, 5, 4]}, {"hole": 3, "token_ids": [3, 2]})
 """Parts of an answer, one of which has blocks of its own."""
 
-KINDS: dict[str, GenerationSettings] = {
-    "two_phase": LopaSettings(**FULL, num_branches=4),
-    "single_phase": LopaSettings(**FULL, num_branches=3, window_attention="block_causal"),
-    "drawn_causal": D2FSettings(**FULL, window_attention="block_causal", temperature=0.8, seed=4),
-    "blocks_in_flight": LopaSettings(**FULL, num_branches=3, window_attention="tiled"),
+DECODES: dict[str, GenerationSettings] = {
+    # Each branch stages K/V of its own.
+    "two_phase": LopaSettings(**FULL, max_new_tokens=24, num_branches=4),
+    # The branches share what is staged, in segments.
+    "single_phase": LopaSettings(**FULL, max_new_tokens=24, num_branches=3, window_attention="block_causal"),
+    # Cached spans have a hole.
     "dual_cache": FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
-    "prefix_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="prefix", num_branches=3),
-    "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
-    "editing": EditingSettings(
-        max_new_tokens=24,
-        block_size=8,
-        confidence_threshold=0.6,
-        editing_threshold=0.2,
-        max_post_steps=3,
-        num_branches=3,
-        stop_at_eos=False,
-    ),
-    "multi_block": MultiBlockSettings(**FULL, max_blocks=3, num_branches=3),
-    "multi_block_edits": MultiBlockSettings(
-        **FULL | {"block_size": 8}, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
-    ),
-    "dmax": DMaxSettings(**FULL | {"block_size": 8}, num_branches=3),
-    "nemotron": NemotronSettings(**FULL | {"block_size": 8}, num_branches=3),
-    "nemotron_full_context": NemotronSettings(**FULL, causal_context=False, num_branches=3),
-    "self_speculation": SelfSpeculationSettings(
-        drafting="separate",
-        max_new_tokens=16,
-        block_size=4,
-        confidence_threshold=0.3,
-        temperature=0.9,
-        seed=4,
-    ),
+    # Drafts and causal rows.
     "joint_speculation": SelfSpeculationSettings(
-        max_new_tokens=20, block_size=6, num_branches=4, stop_at_eos=False
+        max_new_tokens=8, block_size=4, num_branches=4, stop_at_eos=False
     ),
-    "sub_blocks": BlockDiffusionSettings(
-        max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
-    ),
-    "dual_cache_of_one": FastDllmSettings(max_new_tokens=9, block_size=1),
-    "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
-    "settled": LopaSettings(**FULL, num_branches=3, settled=1.0),
-    "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
-    "verified": LopaSettings(**FULL, num_branches=6, lookahead="verified"),
-    "given": LopaSettings(**FULL | {"max_new_tokens": 36}, num_branches=3, given_parts=GIVEN),
-    "given_dual_cache": FastDllmSettings(
-        max_new_tokens=24, block_size=4, num_branches=2, confidence_threshold=0.6, given_parts=GIVEN
-    ),
-    "given_verified": LopaSettings(**FULL, num_branches=6, lookahead="verified", given_parts=GIVEN),
-    "verified_causal": LopaSettings(
-        **FULL,
-        num_branches=5,
-        lookahead="verified",
-        window_attention="block_causal",
-    ),
-    "verified_relaxed": LopaSettings(
-        **FULL, num_branches=6, lookahead="verified", acceptance=0.2, settled=1.0
-    ),
-    "verified_blocks": BlockDiffusionSettings(max_new_tokens=20, num_branches=4, lookahead="verified"),
-    "verified_cache": FastDllmSettings(
-        max_new_tokens=20, block_size=8, num_branches=4, confidence_threshold=0.6, lookahead="verified"
-    ),
-}
-KINDS |= {
-    decoder.name: decoder.smallest
-    for decoder in DECODERS.values()
-    if decoder.fills_masks and decoder.name not in {settings.decoder for settings in KINDS.values()}
+    # A step decides what several steps of the rule decide.
+    "verified": LopaSettings(**FULL, max_new_tokens=24, num_branches=6, lookahead="verified"),
+    # Blocks that are cached without a step that fills them.
+    "given": LopaSettings(**FULL, max_new_tokens=36, num_branches=3, given_parts=GIVEN),
 }
 
 CANVASES: dict[str, GenerationSettings] = {
@@ -95,7 +51,17 @@ CANVASES: dict[str, GenerationSettings] = {
 }
 """Of a model without a mask token, whose steps are each conditioned on the one before."""
 
-OFTEN = ("two_phase", "single_phase", "prefix_cache", "block_diffusion", "editing", "verified", "given")
-"""Kinds that `make test` has; `.ci/run` has all."""
+KINDS = (*DECODES, "decision", "likelihood")
+"""The last two have no tokens: one stores its prompt in one step for all others, one stores nothing."""
 
-ALL_KINDS = {**KINDS, **CANVASES}
+
+def new_request(kind: str, prompt: Sequence[int], vocabulary: Vocabulary) -> RequestSession:
+    """A request of one of `KINDS` or `CANVASES`."""
+    if kind == "decision":
+        draw = random.Random(prompt[-1])
+        questions = [random_question(draw, vocabulary.eos_token_id) for _ in range(5)]
+        attention = PromptAttention("causal")
+        return DecisionSession(prompt, questions, vocabulary, attention=attention, max_step_rows=40)
+    if kind == "likelihood":
+        return LikelihoodSession(prompt, [*range(10, 31)], vocabulary, mc_num=9, masks_per_step=3)
+    return new_session(prompt, (DECODES | CANVASES)[kind], vocabulary)

@@ -166,10 +166,11 @@ def group_with_faults(
             send_signal(pid, signal.SIGKILL)  # a stopped process does not end by itself
 
 
-def refuse_other_groups(engine: AsyncRayEngine) -> None:
+def refuse_other_groups(engine: AsyncRayEngine | RayEngine) -> None:
     """From now on no other group takes the place of one that this engine loses."""
+    running = engine if isinstance(engine, AsyncRayEngine) else engine._running
 
     def refuse() -> None:
         raise CapacityError("there is no room for another group")
 
-    engine._group.__dict__["_create_master"] = refuse
+    running._group.__dict__["_create_master"] = refuse

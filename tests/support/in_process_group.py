@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.mask_predictor import MaskPredictor
@@ -30,7 +31,7 @@ def report_bytes(report: BranchReport) -> ReportBytes:
     return tuple(array.tobytes() for array in (*arrays, report.top_tokens, report.top_logprobs))
 
 
-def reference_reports(model: MaskPredictor, session: DecodeSession) -> list[list[ReportBytes]]:
+def reference_reports(model: MaskPredictor, session: RequestSession) -> list[list[ReportBytes]]:
     """Decode a session on a runner of its own; returns the bytes of each step's reports."""
     runner = BranchRunner(model, max_num_seqs=1, max_model_len=session.max_len + model.config.canvas_length)
     steps = []

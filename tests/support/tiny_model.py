@@ -10,15 +10,9 @@ from torch import Tensor
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import DECODERS
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.dmax import DMaxSettings
-from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
-from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
-from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
-from lopa_ray.decoding.decoders.nemotron import NemotronSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
-from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
@@ -56,12 +50,7 @@ SETTINGS: dict[str, GenerationSettings] = {
     "single_phase": LopaSettings(
         max_new_tokens=90, num_branches=5, window_attention="block_causal", stop_at_eos=False
     ),
-    "blocks_in_flight": LopaSettings(
-        max_new_tokens=60, num_branches=3, block_size=8, window_attention="tiled"
-    ),
     "sampled": LopaSettings(max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3),
-    "d2f": D2FSettings(max_new_tokens=64, block_size=16, stop_at_eos=False),
-    "auto_budget": LopaSettings(max_new_tokens=48, num_branches="auto", max_branches=8, block_size=16),
     "penalties": LopaSettings(
         max_new_tokens=64,
         num_branches=4,
@@ -73,49 +62,21 @@ SETTINGS: dict[str, GenerationSettings] = {
         logit_bias={7: -100.0, 19: 1.5},
     ),
     "given": LopaSettings(
-        max_new_tokens=60,
-        num_branches=4,
-        block_size=16,
-        given_parts=(
-            {"token_ids": [5]},
-            {"hole": 9, "token_ids": [9, 8, 7]},
-            {"hole": 20, "token_ids": [6, 5]},
-        ),
+        max_new_tokens=60, num_branches=4, block_size=16, given_parts=({"hole": 9, "token_ids": [9, 8, 7]},)
+    ),
+    "verified": LopaSettings(
+        max_new_tokens=64, num_branches=6, block_size=16, lookahead="verified", stop_at_eos=False
     ),
     "prefix_cache": FastDllmSettings(
         max_new_tokens=40, block_size=16, cache="prefix", num_branches=4, stop_at_eos=False
     ),
-    "random_order": VanillaSettings(max_new_tokens=24, remasking="random", temperature=0.7, num_branches=3),
-    "block_diffusion": BlockDiffusionSettings(max_new_tokens=40, num_branches=3, stop_at_eos=False),
-    "sub_blocks": BlockDiffusionSettings(
-        max_new_tokens=40, block_size=16, sub_block_size=4, sub_block_cache=True, num_branches=3
-    ),
-    "editing": EditingSettings(
-        max_new_tokens=40, block_size=8, editing_threshold=0.2, max_post_steps=3, num_branches=3
-    ),
-    "dmax": DMaxSettings(max_new_tokens=40, block_size=8, confidence_threshold=0.3, num_branches=3),
-    "multi_block": MultiBlockSettings(
-        max_new_tokens=40, block_size=8, max_blocks=3, editing_threshold=0.2, max_post_steps=3, num_branches=3
-    ),
-    "nemotron": NemotronSettings(
-        max_new_tokens=40, block_size=8, confidence_threshold=0.5, num_branches=3, stop_at_eos=False
-    ),
-    "self_speculation": SelfSpeculationSettings(
-        drafting="separate",
-        max_new_tokens=24,
-        block_size=8,
-        confidence_threshold=0.4,
-        temperature=0.8,
-        seed=2,
-    ),
     "joint_speculation": SelfSpeculationSettings(
         max_new_tokens=40, block_size=8, num_branches=4, temperature=0.5, seed=2
     ),
-    "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
-    "verified": LopaSettings(
-        max_new_tokens=64, num_branches=6, block_size=16, lookahead="verified", stop_at_eos=False
-    ),
 }
+"""Of each shape of plans (see `support.decode_kinds`) and each way to choose tokens; and the smallest settings of all
+other decoders, by their names."""
+
 SETTINGS |= {
     decoder.name: decoder.smallest
     for decoder in DECODERS.values()

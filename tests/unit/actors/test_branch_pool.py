@@ -188,8 +188,11 @@ def test_payloads_of_workers_that_share_an_accelerator_travel_through_the_host(
 
 
 def test_a_worker_uses_what_it_is_told_to() -> None:
-    worker = BranchWorker(tiny_spec())
+    worker = BranchWorker(tiny_spec(group={"num_cpus": 3.0}))
     worker.prepare()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert threads == 3
     worker.use(tiny_spec(model={"dtype": "bfloat16", "attention": "reference"}))
     worker.load_model(None)
     assert worker._runner.attention == PackedAttention()

@@ -32,7 +32,7 @@ class Group:
         self.journals = journals
         self.scheduler = Scheduler(max_num_seqs)
         self._master = Master()
-        self._master._scheduler = self.scheduler
+        self._master.scheduler = self.scheduler
 
     async def submit(self, sessions: Mapping[int, DecodeSession]) -> None:
         await self._master.submit(sessions, self.journals.losses)

@@ -31,17 +31,17 @@ def session() -> Any:
 def master(requests: int) -> tuple[Master, list[int]]:
     """A master whose requests are in flight, on one worker that is not there."""
     started = Master()
-    started._scheduler = Scheduler(requests)
-    started._membership = SimpleNamespace(pool=SimpleNamespace(), close=lambda: None)
-    ids = [started._scheduler.submit(session()) for _ in range(requests)]
-    started._scheduler.plan(1)
+    started.scheduler = Scheduler(requests)
+    started.membership = SimpleNamespace(pool=SimpleNamespace(), close=lambda: None)
+    ids = [started.scheduler.submit(session()) for _ in range(requests)]
+    started.scheduler.plan(1)
     return started, ids
 
 
 def failures(started: Master) -> dict[int, Exception]:
     return {
         event.request_key: event.error
-        for event in started._scheduler.drain()
+        for event in started.scheduler.drain()
         if isinstance(event, RequestFailure)
     }
 
@@ -50,23 +50,23 @@ def test_an_error_that_no_request_is_to_blame_for_ends_the_group_after_a_few_att
     started, ids = master(3)
     error = TransferError("the workers did not enter a new epoch: worker 0 lacks memory")
     for _ in range(MAX_REPEATS):
-        started._handle(error)
+        started.handle(error)
         assert failures(started) == {} and started._broken is None
-    assert started._scheduler.limit.rows == INITIAL_ROWS and started._scheduler.poison.next_of(ids) is None
-    started._handle(error)
+    assert started.scheduler.limit.rows == INITIAL_ROWS and started.scheduler.poison.next_of(ids) is None
+    started.handle(error)
     assert isinstance(started._broken, WorkerLostError)
 
 
 def test_an_innocent_request_goes_on_when_the_other_one_is_cancelled_during_its_lone_step() -> None:
     started, (first, second) = master(2)
-    started._handle(WorkerError("one of the two"))
-    started._scheduler.plan(1)
-    assert started._scheduler.planned_ids == (first,)
-    started._scheduler.cancel(first)
-    started._handle(WorkerError("the first"))
+    started.handle(WorkerError("one of the two"))
+    started.scheduler.plan(1)
+    assert started.scheduler.planned_ids == (first,)
+    started.scheduler.cancel(first)
+    started.handle(WorkerError("the first"))
     assert list(failures(started)) == [first]
-    started._scheduler.plan(1)
-    assert started._scheduler.planned_ids == (second,)
+    started.scheduler.plan(1)
+    assert started.scheduler.planned_ids == (second,)
 
 
 class FakePool(list[str]):

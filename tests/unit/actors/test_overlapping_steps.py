@@ -1,11 +1,13 @@
-"""A master with two steps in flight, on a device that finishes each of them when the test says so."""
+"""The steps of a master, one or two in flight, on a device that finishes each of them when the test says so."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -93,10 +95,10 @@ class Membership(SimpleNamespace):
 def master_of(requests: int, *, overlap: bool = True) -> tuple[Master, Device]:
     """A master with requests 1, 2, ... of one client."""
     master, device = Master(), Device()
-    master._scheduler = Scheduler(8, overlap=overlap)
-    master._membership = Membership(pool=device, close=lambda: None)  # type: ignore[assignment]
+    master.scheduler = Scheduler(8, overlap=overlap)
+    master.membership = Membership(pool=device, close=lambda: None)  # type: ignore[assignment]
     for number in range(requests):
-        master._scheduler.submit(new_session((1, 2 + number), SETTINGS, VOCABULARY))
+        master.scheduler.submit(new_session((1, 2 + number), SETTINGS, VOCABULARY))
     return master, device
 
 
@@ -108,9 +110,9 @@ async def until(condition: Any) -> None:
 
 
 async def one_step(master: Master, device: Device, error: LopaError | None = None) -> None:
-    """A call of `_step` in which the device finishes its oldest step once the master waits for it."""
+    """A call of `step` in which the device finishes its oldest step once the master waits for it."""
     waits = sum("wait" in entry for entry in device.log)
-    step = asyncio.create_task(master._step())
+    step = asyncio.create_task(master.step())
     await until(lambda: sum("wait" in entry for entry in device.log) > waits or step.done())
     if not step.done():
         device.finish(error)
@@ -155,7 +157,7 @@ def test_a_change_of_the_group_waits_for_both_steps() -> None:
         master, device = master_of(2)
         await one_step(master, device)
         device.log.clear()
-        master._membership.due = True  # type: ignore[misc]
+        master.membership.due = True  # type: ignore[misc]
         await one_step(master, device)
         await one_step(master, device)
         return device.log
@@ -178,10 +180,10 @@ def test_after_an_error_the_other_step_ends_before_the_group_changes_and_both_ar
         device.finish()
         with pytest.raises(type(error)):
             await failing
-        assert master._scheduler.planned_ids == (1, 2)
-        master._handle(error)
+        assert master.scheduler.planned_ids == (1, 2)
+        master.handle(error)
         device.log.clear()
-        while master._scheduler.busy:
+        while master.scheduler.busy:
             await one_step(master, device)
         return device.log, device
 
@@ -221,3 +223,59 @@ def test_the_timing_of_a_step_is_its_own() -> None:
     timings = asyncio.run(run())
     assert len({(timing.plan, timing.scatter, timing.select) for timing in timings}) == 4
     assert all(timing.gather > 0 for timing in timings)
+
+
+def log_results(master: Master, device: Device) -> None:
+    """Log when the results of a step are sent to the client, with the states of its requests."""
+    state_of = master.scheduler.session_state
+
+    def logged_state(request: int) -> bytes | None:
+        device.log.append(f"results of {request}")
+        return state_of(request)
+
+    master.scheduler.session_state = logged_state  # type: ignore[method-assign]
+
+
+def test_results_are_sent_while_the_next_step_is_computed() -> None:
+    async def run() -> list[str]:
+        master, device = master_of(1)
+        log_results(master, device)
+        while master.scheduler.busy:
+            await one_step(master, device)
+        return device.log
+
+    log = asyncio.run(run())
+    step = ["send [1]", "wait for [1]", "computed [1]"]
+    assert log[:7] == [*step, step[0], "results of 1", *step[1:]]
+    assert log[-2:] == ["computed [1]", "results of 1"]  # no step follows
+
+
+@pytest.mark.parametrize("failing", ["plan", "scatter", "gather"])
+def test_results_are_sent_whatever_becomes_of_the_next_step(failing: str) -> None:
+    async def run() -> list[str]:
+        master, device = master_of(1)
+        log_results(master, device)
+        await one_step(master, device)
+        error = WorkerLostError("injected")
+        owner = master.scheduler if failing == "plan" else device
+        refusal = nullcontext() if failing == "gather" else patch.object(owner, failing, side_effect=error)
+        with refusal, pytest.raises(WorkerLostError):
+            await one_step(master, device, error)
+        return device.log
+
+    assert asyncio.run(run()).count("results of 1") == 1
+
+
+def test_results_do_not_wait_for_a_change_of_the_group() -> None:
+    async def run() -> list[str]:
+        master, device = master_of(1)
+        log_results(master, device)
+        step = asyncio.create_task(master.step())
+        await until(lambda: device.sent)
+        master.membership.due = True  # type: ignore[misc]
+        device.finish()
+        await step
+        await one_step(master, device)
+        return device.log
+
+    assert asyncio.run(run())[2:5] == ["computed [1]", "results of 1", "change"]

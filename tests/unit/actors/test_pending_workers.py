@@ -10,7 +10,7 @@ import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
 import actors.group.pending_workers
-from actors.group.pending_workers import START_FAILURES, PendingWorkers
+from actors.group.pending_workers import MAX_FAILURES, START_FAILURES, PendingWorkers
 from actors.group.start_phases import StartPhases
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import CheckpointError, LopaError, WorkerLostError
@@ -63,7 +63,7 @@ class FakeFactory:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actors.group.pending_workers, "PING_PERIOD_S", 0.001)
-    monkeypatch.setattr(actors.group.pending_workers, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(actors.group.pending_workers, "LONGEST_PAUSE_S", 0.001)
     monkeypatch.setattr(GroupSettings, "loading_hung_after_s", 0.05)
 
 
@@ -152,3 +152,28 @@ def test_what_all_workers_fail_for_is_raised(error: Exception, raised: LopaError
         assert len(factory.made) <= 2 * attempts + 1
 
     start_of_two(test)
+
+
+def test_a_worker_of_a_running_group_is_tried_again_but_not_for_ever() -> None:
+    async def main() -> None:
+        factory: Any = FakeFactory(100)
+        factory.error = DIED
+        ready = asyncio.Event()
+        pending = PendingWorkers(factory, GroupSettings(), ready.set)
+        pending.set_target(1)
+        await asyncio.wait_for(ready.wait(), 10)
+        assert pending.take_ready() == [] and len(factory.made) == MAX_FAILURES
+        assert "a new worker died" in str(pending.last_error)
+        pending.set_target(1)
+        assert len(pending) == 0
+        ready.clear()
+        factory.error = None
+        pending.reset_failures()  # an operator has asked for workers
+        pending.set_target(1)
+        while len(factory.made) == MAX_FAILURES:
+            await asyncio.sleep(0)
+        factory.made[-1].loaded.set_result(None)
+        await asyncio.wait_for(ready.wait(), 10)
+        assert pending.take_ready() == [factory.made[-1]]
+
+    asyncio.run(main())

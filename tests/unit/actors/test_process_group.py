@@ -6,6 +6,7 @@ NCCL's own process group needs GPUs; a fake one stands in for it.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import torch
 import actors.transfer.collective_backend
 import actors.transfer.process_group
 from actors.transfer.collective_backend import CollectiveBackend
-from actors.transfer.process_group import NCCLGroup
+from actors.transfer.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
 from actors.transfer.rendezvous import Rendezvous, RendezvousStore
 
 CPU = torch.device("cpu")
@@ -72,12 +73,24 @@ class FakeNCCL:
         self.calls.append("abort")
 
 
+class UnabortableNCCL(FakeNCCL):
+    """Its error is logged, and hides no other."""
+
+    def abort(self) -> None:
+        super().abort()
+        raise RuntimeError("CUDA error")
+
+
 def group_over(nccl: FakeNCCL, timeout_s: float = 60.0) -> NCCLGroup:
     return NCCLGroup(nccl, timedelta(seconds=timeout_s), CPU)
 
 
 def never() -> bool:
     return False
+
+
+def store_is_gone() -> bool:
+    raise RuntimeError("connection reset")
 
 
 def test_the_host_goes_on_until_it_has_to_read() -> None:
@@ -112,7 +125,8 @@ def test_a_broadcast_is_waited_for_without_another_collective() -> None:
     [
         (FakeNCCL(peers_are_there=False), 0.2, never, "took longer than 0.2 s"),
         (FakeNCCL(peers_are_there=False), 60.0, lambda: True, "a peer was lost"),
-        (FakeNCCL(error=RuntimeError("remote process exited")), 60.0, never, "remote process exited"),
+        (FakeNCCL(peers_are_there=False), 60.0, store_is_gone, "connection reset"),
+        (UnabortableNCCL(error=RuntimeError("remote process exited")), 60.0, never, "remote process exited"),
     ],
 )
 def test_waiting_ends_when_a_peer_hangs_is_lost_or_fails(
@@ -126,6 +140,25 @@ def test_waiting_ends_when_a_peer_hangs_is_lost_or_fails(
     assert time.monotonic() - began < 5
     group.abort()
     assert nccl.calls.count("abort") == 1
+
+
+def test_torch_watches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    class Recorder(FakeNCCL):
+        class Options:
+            """As of ProcessGroupNCCL."""
+
+        def __init__(self, *_: Any) -> None:
+            super().__init__()
+            seen.update(os.environ)
+
+    for name in NCCL_ENVIRONMENT:
+        monkeypatch.setenv(name, "as a user has it")
+    monkeypatch.setattr(actors.transfer.process_group.c10d, "ProcessGroupNCCL", Recorder, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert isinstance(make_process_group("nccl", None, 0, 1, timedelta(seconds=1), "here"), NCCLGroup)
+    assert seen.items() >= NCCL_ENVIRONMENT.items()
 
 
 # Through the master's store

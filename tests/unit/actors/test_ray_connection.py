@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +25,7 @@ from actors.connection.ray_connection import ATTEMPTS_VARIABLE, LOCAL_RAY, LOCAL
 from actors.engine import RayEngine
 from actors.workers.node_weights import STORE_SHARE
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import ClusterError
+from lopa_ray.errors import ClusterError, SettingsError
 from lopa_ray.execution.model_spec import ModelSpec
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
@@ -194,13 +196,10 @@ def test_a_cluster_that_would_refuse_this_process_is_not_connected_to(
         assert ray.starts == 0
 
 
-@pytest.mark.parametrize("local", [False, True])
-def test_what_keeps_ray_from_starting_is_a_cluster_error(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, cluster: str, local: bool
+def test_a_refused_token_is_a_cluster_error(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, cluster: str
 ) -> None:
     def init(address: str, **options: Any) -> None:
-        if local:
-            raise PermissionError("/nowhere/.ray")
         assert os.environ[ATTEMPTS_VARIABLE] == "2"
         # As Ray reports it: the exception of the last attempt is text.
         raise ConnectionError from RuntimeError(
@@ -209,14 +208,36 @@ def test_what_keeps_ray_from_starting_is_a_cluster_error(
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.delenv(ATTEMPTS_VARIABLE, raising=False)
-    expected = (
-        r"cannot start Ray on this machine \(/nowhere/.ray\)$"
-        if local
-        else "does not accept the token of this process"
-    )
-    with pytest.raises(ClusterError, match=expected):
-        RayConnection(tiny_config(), None if local else cluster)
+    with pytest.raises(ClusterError, match="does not accept the token of this process"):
+        RayConnection(tiny_config(), cluster)
     assert ATTEMPTS_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (PermissionError(13, "Permission denied", "/tmp/ray"), "; set RAY_TMPDIR"),
+        (OSError("AF_UNIX path length cannot exceed 107 bytes"), "; set RAY_TMPDIR"),
+        (FileNotFoundError(2, "No such file or directory", sys.executable), "$"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), "$"),
+    ],
+)
+def test_a_folder_is_advised_where_that_keeps_ray_from_starting(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, error: OSError, advice: str
+) -> None:
+    def init(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    said = re.escape(f"cannot start Ray on this machine ({error})")
+    with pytest.raises(ClusterError, match=said + advice):
+        RayConnection(tiny_config())
+
+
+def test_more_shards_than_heads_are_refused_before_ray_is_started(ray: FakeRay) -> None:
+    with pytest.raises(SettingsError, match="got 4 for a model with 4 heads, 2 KV heads"):
+        RayEngine.from_config(tiny_config(group={"num_workers": 1, "tensor_parallel_size": 4}))
+    assert ray.starts == 0
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -254,3 +275,5 @@ def test_an_engine_says_that_ray_has_ended_on_its_node(ray: FakeRay) -> None:
         ray.raylet.close()
         with pytest.raises(ClusterError, match="Ray on this node has ended"):
             engine.generate(PROMPTS[0], SETTINGS["two_phase"])
+        with pytest.raises(ClusterError, match="Ray on this node has ended"):
+            engine.status()

@@ -115,6 +115,18 @@ def test_only_its_user_may_read_a_token_that_is_made(home: Path, before: str | N
     assert file.read_text() == token
 
 
+@pytest.mark.parametrize("with_home", [False, True])
+def test_a_token_is_in_the_environment_where_the_home_folder_takes_no_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch, with_home: bool
+) -> None:
+    if with_home:
+        (home / ".ray").touch()
+    else:
+        monkeypatch.delenv("HOME")
+    make_token()
+    assert len(os.environ.pop("RAY_AUTH_TOKEN")) == 64
+
+
 @pytest.mark.parametrize("reason", ["a token", "RAY_AUTH_TOKEN", "mode is disabled"])
 def test_no_token_is_made_without_need(home: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     if reason == "a token":

@@ -135,8 +135,9 @@ class Unreadable:
 def test_a_report_that_cannot_be_read_is_a_lost_connection() -> None:
     async def run() -> None:
         async with connected(at_once(lambda plan: Unreadable())) as (server, actor, _):
-            with pytest.raises(ConnectionLostError):
+            with pytest.raises(ConnectionLostError) as caught:
                 await ask(server, actor, "plan")
+            assert is_death(caught.value)
 
     asyncio.run(run())
 
@@ -215,7 +216,9 @@ def test_a_lost_worker_fails_all_its_steps_in_flight(overlaps: bool) -> None:
             answers = [send(server, actor, number) for number in range(2)]
             return await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), TIMEOUT_S)
 
-    assert [type(error) for error in asyncio.run(run())] == [ActorDiedError, ActorDiedError]
+    errors = asyncio.run(run())
+    assert [type(error) for error in errors] == [ActorDiedError, ActorDiedError]
+    assert all(map(is_death, errors))
 
 
 def test_ray_is_asked_about_a_worker_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

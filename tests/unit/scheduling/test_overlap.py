@@ -93,12 +93,14 @@ def test_one_half_is_planned_while_the_other_is_in_flight() -> None:
 
 
 def test_halves_are_of_all_requests_and_all_make_as_many_steps() -> None:
-    loop = loop_of(5)
+    loop, sessions = Loop(Scheduler(8, overlap=True)), [session(number) for number in range(5)]
+    for begun in sessions:
+        loop.scheduler.submit(begun)
     assert loop.send() == [[1, 2, 3], [4, 5]]
     for _ in range(6):
         loop.finish()
         loop.send()
-        steps = [loop.scheduler._running[request].session.steps for request in range(1, 6)]
+        steps = [begun.steps for begun in sessions]
         assert max(steps) - min(steps) <= 1
         assert sorted(map(len, loop.halves)) == [2, 3]
 

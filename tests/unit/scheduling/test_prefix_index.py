@@ -10,7 +10,7 @@ from hypothesis import given, settings as checks, strategies as st
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
-from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
@@ -24,10 +24,7 @@ from support.tiny_model import load_tiny_model
 COMMON: dict[str, Any] = {"max_new_tokens": 16, "block_size": 8, "confidence_threshold": 0.5}
 EXACT: dict[str, GenerationSettings] = {
     "block_diffusion": BlockDiffusionSettings(**COMMON, num_branches=3),
-    "fused": BlockDiffusionSettings(**COMMON | {"block_size": 4}, fuse_store=True, temperature=0.8, seed=3),
-    "sub_blocks": BlockDiffusionSettings(**COMMON, sub_block_size=4, sub_block_cache=True, num_branches=2),
     "single_phase": LopaSettings(**COMMON, num_branches=3, window_attention="block_causal"),
-    "one_branch": D2FSettings(**COMMON, window_attention="block_causal"),
 }
 FULL: dict[str, GenerationSettings] = {
     "lopa": LopaSettings(**COMMON, num_branches=3),

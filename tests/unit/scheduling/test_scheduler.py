@@ -230,6 +230,3 @@ def test_stale_reports_are_rejected_and_change_nothing():
     (event,) = step(other)
     assert [e.outcome for e in first if isinstance(e, RequestStep)] == [event.outcome]
     finish(scheduler)
-
-
-# Over real runners: two-phase commits, and steps that are repeated
