@@ -29,9 +29,18 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "assistant", "content": None, "reasoning": "let me add", "refusal": None, "tool_calls": [CALL]},
     {"role": "tool", "content": [{"type": "text", "text": "3"}], "tool_call_id": "call_1"},
     {"role": "assistant", "content": "3", "tool_calls": None, "annotations": [], "audio": None},
-    {"role": "user", "content": "and 3?"},
+    {"role": "user", "content": "and 3?", "refusal": "no"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL], "function_call": None},
+    {"role": "tool", "tool_call_id": "call_1"},
+    {"role": "assistant", "content": [], "refusal": "no"},
+    {"role": "user", "content": "why?"},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "!"}]},
+    {"role": "user", "content": "why?"},
+    {"role": "assistant", "content": "yes", "refusal": "no"},
 ]
-"""As OpenAI's clients send it."""
+"""As OpenAI's clients send it. An answer or a result may have no text."""
+
+MADE = {**CALL, "function": {"name": "add", "arguments": {"a": 1}}}
 
 AS_TEMPLATES_GET_IT: list[dict[str, Any]] = [
     {"role": "system", "content": "be brief"},
@@ -39,12 +48,23 @@ AS_TEMPLATES_GET_IT: list[dict[str, Any]] = [
     {
         "role": "assistant",
         "content": "",
-        "tool_calls": [{**CALL, "function": {"name": "add", "arguments": {"a": 1}}}],
+        "tool_calls": [MADE],
         "reasoning_content": "let me add",
     },
     {"role": "tool", "content": "3", "tool_call_id": "call_1"},
     {"role": "assistant", "content": "3"},
     {"role": "user", "content": "and 3?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [MADE],
+    },
+    {"role": "tool", "content": "", "tool_call_id": "call_1"},
+    {"role": "assistant", "content": "no"},
+    {"role": "user", "content": "why?"},
+    {"role": "assistant", "content": "no!"},
+    {"role": "user", "content": "why?"},
+    {"role": "assistant", "content": "yes"},
 ]
 
 
@@ -52,11 +72,9 @@ WRONG: list[tuple[list[Any], str]] = [
     ([], "messages"),
     (["hi"], "messages[0]"),
     ([{"role": "user", "content": None}], "messages[0].content"),
-    ([{"role": "system"}], "messages[0].content"),
     ([{"role": "user", "content": []}], "messages[0].content"),
     ([{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}], "messages[0].content"),
     ([{"role": "assistant", "content": [{"type": "refusal"}]}], "messages[0].content[0].refusal"),
-    ([{"role": "assistant", "content": False}], "messages[0].content"),
     ([{"role": "root", "content": "hi"}], "messages[0].role"),
     ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
     ([{"role": "user", "content": "hi", "tool_calls": [CALL]}], "messages[0].tool_calls"),

@@ -118,23 +118,12 @@ def test_parts_of_a_chat_are_given(server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "fields", "param", "said"),
     [
-        (TEXT, {"suffix": "<|mask|>"}, "suffix", "suffix: got token"),
         (TEXT, {"suffix": "a b " * 2000}, "suffix", "exceed max_model_len"),
         (TEXT, {"given_parts": [{"at": 9, "text": "x"}], "max_tokens": 9}, "given_parts", "max_tokens is 9"),
         (CHAT, {"given_parts": [{"text": "a b"}, {"at": 0, "text": "x"}]}, "given_parts", "part 1 begins"),
-        (CHAT, {"given_parts": [{"hole": 1, "token_ids": [10**6]}]}, "given_parts", "is no token"),
-        (CHAT, {"given_parts": [{"hole": 1}]}, "given_parts", "part 0: got neither text nor token_ids"),
-        (CHAT, {"given_parts": [{"text": "x"}], "logprobs": True}, "given_parts", "no given token"),
         (CHAT, {"suffix": "x"}, "suffix", "suffix"),
         (TEXT, {"suffix": "x", "guided_regex": "[0-9]"}, "suffix", "no answer with what is given matches"),
         (TEXT, {"suffix": "x", "min_tokens": 9, "max_tokens": 8}, "min_tokens", "exceeds max_tokens (8)"),
-        (
-            TEXT,
-            {"suffix": "x" * 40, "lopa": {"decoder": "block_diffusion"}},
-            "suffix",
-            "under these settings of decoder block_diffusion it sees nothing",
-        ),
-        (TEXT, {"suffix": "x", "lopa": {"decoder": "self_speculation"}}, "suffix", "one causal pass"),
         (TEXT, {"lopa": {"suffix": "x"}}, "lopa.suffix", "outside of lopa"),
     ],
 )

@@ -26,8 +26,6 @@ from support.fake_backend import (
     serving,
 )
 
-TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
-
 HTTP_SETTINGS = {"max_body_bytes": 20_000}
 
 

@@ -15,8 +15,11 @@ from cluster.serving.protocol.messages import GroupMessage
 from lopa_ray.text.client_object import ClientObject
 from support.fake_backend import MODEL, FakeBackend
 
+KEY = "right"
 BACKEND = FakeBackend()
-schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(lambda: BACKEND, HttpSettings()))
+schema = schemathesis.openapi.from_asgi(
+    "/openapi.json", create_app(lambda: BACKEND, HttpSettings(api_keys=[KEY]))
+)
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     schemathesis.checks.status_code_conformance,
@@ -34,7 +37,9 @@ def test_contract(case: schemathesis.Case) -> None:
     # Hardly any text is the name of a model.
     if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
         case.body["model"] = MODEL
-    case.call_and_validate(checks=CHECKS)
+    if "model" in case.path_parameters:
+        case.path_parameters["model"] = MODEL
+    case.call_and_validate(headers={"Authorization": f"Bearer {KEY}"}, checks=CHECKS)
 
 
 def test_every_model_in_the_document_has_a_name_of_its_own() -> None:
