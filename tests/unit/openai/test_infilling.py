@@ -14,6 +14,8 @@ from lopa_ray.engine.local import LocalEngine
 from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of, serving
 from support.local_backend import LocalBackend
 
+pytestmark = pytest.mark.medium
+
 PROMPT = "Tom has 3 pens. He buys 4 pens."
 SUFFIX = " So the answer is 7."
 MAX_TOKENS = 24

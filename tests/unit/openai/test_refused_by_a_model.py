@@ -74,6 +74,7 @@ OWN: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"max_completion_tokens": 500}, "messages", " prompt tokens and max_completion_tokens 500" + FIT),
     (CHAT, {"guided_regex": "a{20}", "max_completion_tokens": 3}, "guided_regex", TOO_LONG),
     (CHAT, {"tools": TOOLS, "tool_choice": "required"}, "tools", NO_SCHEMA),
+    (CHAT, {"tools": OTHER_TOOLS, "tool_choice": "required", "max_tokens": 1}, "tools", "max_tokens is 1"),
     (CHAT, {"tools": OTHER_TOOLS, "guided_json": SCHEMA}, "guided_json", NO_SCHEMA),
     (TEXT, {"prompt": "x" * 200}, "prompt", NO_ROOM),
     (TEXT, {"prompt": ""}, "prompt", "the prompt is empty; give at least one token"),
@@ -111,7 +112,7 @@ def test_a_refusal_names_the_field_that_the_client_wrote(
     server: Server, path: str, fields: dict[str, Any], param: str, said: str
 ) -> None:
     prompt = {"messages": HI} if path == CHAT else {"prompt": "hi"}
-    response = httpx.post(server.url + path, json={"model": MODEL, **prompt, **fields})
+    response = httpx.post(server.url + path, json={"model": MODEL, **prompt, **fields}, timeout=60)
     error = error_of(response, 400)
     assert error.param == param.format(prompt=next(iter(prompt)))
     limit = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
@@ -120,12 +121,12 @@ def test_a_refusal_names_the_field_that_the_client_wrote(
     assert ("max_new_tokens" in error.message) == ("max_new_tokens" in str(fields))
 
 
-@pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {"tools": TOOLS}])
+@pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {"tools": TOOLS}, {"guided_json": "{}"}])
 def test_calls_without_json_are_refused_where_they_have_to_match(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     with serving_template(tmp_path, GEMMA_TEMPLATE) as server:
         request = {"model": MODEL, "messages": HI, "tools": OTHER_TOOLS, **fields}
-        error = error_of(httpx.post(server.url + CHAT, json=request), 400)
+        error = error_of(httpx.post(server.url + CHAT, json=request, timeout=60), 400)
     assert error.param == "tools"
     assert error.message.startswith("tools: this model does not write the arguments of a call as JSON")

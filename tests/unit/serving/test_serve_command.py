@@ -127,7 +127,7 @@ def test_keys_that_would_not_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) ->
     assert "does not reach the cluster" in line and "sesame" not in line
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "::1", "::"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::1"])
 def test_a_port_that_is_taken_is_said_before_weights_are_downloaded(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:

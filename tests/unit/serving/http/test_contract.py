@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import hypothesis
+import pytest
 import schemathesis
 from pydantic import BaseModel
 
@@ -29,6 +30,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @schema.parametrize()
 @hypothesis.settings(
     max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
