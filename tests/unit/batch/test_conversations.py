@@ -113,7 +113,7 @@ def batch_line(messages: list[Any]) -> dict[str, Any]:
     }
 
 
-def test_all_accept_it_and_decode_the_same(engine: LocalEngine, server: Server) -> None:
+def test_all_accept_it_and_decode_the_same(engine: LocalEngine, client: httpx.Client) -> None:
     expected = engine.encode(AS_TEMPLATES_GET_IT)
     assert engine.encode(CONVERSATION) == expected
     result = engine.generate(CONVERSATION)
@@ -121,8 +121,7 @@ def test_all_accept_it_and_decode_the_same(engine: LocalEngine, server: Server) 
     assert parse_record(1, {"messages": CONVERSATION}).prompt == AS_TEMPLATES_GET_IT
     line = row(engine, {"messages": CONVERSATION})
     assert line["token_ids"] == result.token_ids and line["prompt_tokens"] == len(expected)
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        answer = client.post(CHAT, json={"model": MODEL, "messages": CONVERSATION}).raise_for_status().json()
+    answer = client.post(CHAT, json={"model": MODEL, "messages": CONVERSATION}).raise_for_status().json()
     (prompt,) = ChatRequest.parse({"model": MODEL, "messages": CONVERSATION}).prompts()
     assert list(prompt) == AS_TEMPLATES_GET_IT
     of_batch = row(engine, batch_line(CONVERSATION))["response"]["body"]
@@ -133,10 +132,9 @@ def test_all_accept_it_and_decode_the_same(engine: LocalEngine, server: Server) 
 
 @pytest.mark.parametrize(("messages", "field"), WRONG, ids=[field for _, field in WRONG])
 def test_all_refuse_the_same_field(
-    engine: LocalEngine, server: Server, messages: list[Any], field: str
+    engine: LocalEngine, client: httpx.Client, messages: list[Any], field: str
 ) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        response = client.post(CHAT, json={"model": MODEL, "messages": messages})
+    response = client.post(CHAT, json={"model": MODEL, "messages": messages})
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, field)
     assert row(engine, batch_line(messages))["response"]["body"]["error"] == error

@@ -101,13 +101,19 @@ JSON_TEXT = {"format": {"type": "json_object"}}
     ],
 )
 def test_a_refusal_names_the_clients_field(
-    server: Server, path: str, fields: dict[str, Any], error: LopaError, param: str | None, said: str
+    server: Server,
+    client: httpx.Client,
+    path: str,
+    fields: dict[str, Any],
+    error: LopaError,
+    param: str | None,
+    said: str,
 ) -> None:
     server.backend.rejection = error
     base = {CHAT: {"messages": HI}, TEXT: {"prompt": "hi"}, RESPONSES: {"input": "hi"}}[path]
     for stream in (False, True):
         body = {"model": MODEL, **base, **fields, "stream": stream}
-        detail = error_of(httpx.post(server.url + path, json=body), 400)
+        detail = error_of(client.post(path, json=body), 400)
         assert detail.param == param
         assert said in detail.message
         assert not any(name in detail.message for name in ("max_new_tokens", "guided_structural_tag"))

@@ -109,10 +109,10 @@ def serving_template(folder: Path, template: str) -> Iterator[Server]:
     [*((path, *case) for path in (CHAT, TEXT) for case in ON_BOTH), *OWN],
 )
 def test_a_refusal_names_the_field_that_the_client_wrote(
-    server: Server, path: str, fields: dict[str, Any], param: str, said: str
+    client: httpx.Client, path: str, fields: dict[str, Any], param: str, said: str
 ) -> None:
     prompt = {"messages": HI} if path == CHAT else {"prompt": "hi"}
-    response = httpx.post(server.url + path, json={"model": MODEL, **prompt, **fields}, timeout=60)
+    response = client.post(path, json={"model": MODEL, **prompt, **fields})
     error = error_of(response, 400)
     assert error.param == param.format(prompt=next(iter(prompt)))
     limit = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
