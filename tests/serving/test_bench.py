@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.bench_command import bench, bench_record
 from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 REQUESTS = 4
 

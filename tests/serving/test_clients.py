@@ -5,10 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import httpx
+import pytest
 
 from lopa_ray.engine.local import LocalEngine
 from support.client_request import PROMPTS, SLOW, ClientRequest
 from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 CHAT = "/v1/chat/completions"
 HEAVY = ClientRequest(settings=SLOW, model="demo")

@@ -8,6 +8,8 @@ import pytest
 from lopa_ray.engine.local import LocalEngine
 from support.client_request import PROMPTS, ClientRequest, random_requests, send_all
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.mark.parametrize("model", ["demo", "demo-d2f"])
 def test_a_server_says_what_the_local_engine_says(
@@ -19,7 +21,7 @@ def test_a_server_says_what_the_local_engine_says(
 
 
 @pytest.mark.parametrize(
-    "count", [40, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
+    "count", [24, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
 )
 def test_answers_do_not_depend_on_the_load(
     client: httpx.Client, engines: dict[str, LocalEngine], count: int

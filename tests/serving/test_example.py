@@ -6,8 +6,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from support.paths import ROOT
 from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 
 def run_example(name: str, server: ServerProcess) -> str:

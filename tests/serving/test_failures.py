@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
@@ -27,13 +27,11 @@ WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica
 
 FIRST, INGRESS, PROXY = f"{REPLICA}:lopa:first", f"{REPLICA}:lopa:ingress", "ray::ProxyActor"
 
-
 LONG_REQUESTS = {name: ClientRequest(settings=SLOW, model=name) for name in ("first", "second")}
 
 SHORT_REQUEST = ClientRequest(settings={"max_new_tokens": 1}, model="first")
 
 STREAMED = LONG_REQUESTS["first"].body(stream=True)
-
 
 WORKERS = {"first": 1, "second": 2}
 MODELS = [{"id": name, "group": {"num_workers": WORKERS[name], "num_cpus": 0.25}} for name in LONG_REQUESTS]
@@ -68,16 +66,11 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def send_all(
-    client: httpx.Client,
-    pool: ThreadPoolExecutor,
-    requests: Mapping[str, ClientRequest] = LONG_REQUESTS,
-    count: int = 2,
-) -> dict[str, list[Future[httpx.Response]]]:
-    """So many requests to each model, which are being decoded when this returns."""
+def send_all(client: httpx.Client, pool: ThreadPoolExecutor) -> dict[str, list[Future[httpx.Response]]]:
+    """Two requests to each model, which are being decoded when this returns."""
     futures = {
-        name: [pool.submit(client.post, CHAT, json=request.body()) for _ in range(count)]
-        for name, request in requests.items()
+        name: [pool.submit(client.post, CHAT, json=request.body()) for _ in range(2)]
+        for name, request in LONG_REQUESTS.items()
     }
     time.sleep(0.5)
     assert not any(response.done() for responses in futures.values() for response in responses)
@@ -190,6 +183,18 @@ def test_a_lost_ingress_is_a_503_and_an_error_in_streams(
                 check_refused(refusal.result())
     print(f"another ingress answered after {wait_until_answered(client):.1f} s")
     assert LONG_REQUESTS["first"].send(client) == expected["first"]
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sig: sig.name)
+@pytest.mark.parametrize("title", [MASTER, FIRST, INGRESS, PROXY])
+def test_how_long_the_service_is_away(
+    server: ServerProcess, client: httpx.Client, title: str, sig: signal.Signals
+) -> None:
+    """Without other requests, of the one model whose process it is."""
+    lost = group_processes(server, client, "first")[MASTER] if title == MASTER else server.processes(title)[0]
+    lost.send_signal(sig)
+    print(f"{title} {sig.name}: {wait_until_answered(client):.1f} s")
+    wait_until(lambda: not lost.is_running(), 20, "the process to go")
 
 
 def is_answered(client: httpx.Client) -> bool:

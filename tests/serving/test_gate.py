@@ -25,7 +25,7 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
         running.interrupt()
 
 
-def test_an_answer_names_the_id_that_is_used(open_server: ServerProcess) -> None:
+def test_an_answer_names_the_id_that_is_used_and_no_other_site_gets_one(open_server: ServerProcess) -> None:
     body = ClientRequest(settings={"max_new_tokens": 8}).body()
     with httpx.Client(base_url=open_server.url, timeout=60) as client:
         for given, used in (("mine-1", True), ("not valid", False), ("a" * 200, False)):
@@ -33,6 +33,9 @@ def test_an_answer_names_the_id_that_is_used(open_server: ServerProcess) -> None
             (said,) = response.headers.get_list("x-request-id")
             assert (said == given) is used
             assert response.json()["id"] == f"chatcmpl-{said}"
+        rebound = {"Host": "evil.example", "Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"}
+        response = client.post(CHAT, json=body, headers=rebound)
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "host_not_allowed")
 
 
 def test_all_of_it_listens_on_the_loopback(open_server: ServerProcess) -> None:

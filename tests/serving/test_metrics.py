@@ -6,11 +6,14 @@ import re
 import time
 
 import httpx
+import pytest
 
 from lopa_ray.config.yaml_files import CONFIGS
 from support.client_request import SLOW, ClientRequest
 from support.server_process import ServerProcess
 from support.waiting import wait_until
+
+pytestmark = pytest.mark.medium
 
 CHAT = "/v1/chat/completions"
 
@@ -109,6 +112,7 @@ def test_the_servers_own_page_has_what_happened_up_to_now(
     wait_until(lambda: not missing(), 20, f"the metrics {sorted(missing())} in Ray's")
 
 
+@pytest.mark.slow
 def test_the_servers_own_page_comes_without_a_replica_that_hangs(server: ServerProcess) -> None:
     (replica,) = server.processes("ray::ServeReplica:lopa:demo-d2f")
     replica.suspend()

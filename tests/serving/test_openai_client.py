@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import openai
+import pytest
 
 from lopa_ray.engine.local import LocalEngine
 from support.client_request import PROMPT, ClientRequest
+
+pytestmark = pytest.mark.medium
 
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 

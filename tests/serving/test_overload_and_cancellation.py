@@ -28,6 +28,8 @@ SHORT_REQUEST = ClientRequest(settings={"max_new_tokens": 8}, model="demo-d2f")
 
 CHAT = "/v1/chat/completions"
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture(scope="module")
 def long_response(client: httpx.Client) -> ClientResponse:
@@ -96,6 +98,7 @@ HUGE = ClientRequest(
 """From its second step on some two million rows: minutes of each step."""
 
 
+@pytest.mark.slow
 def test_a_huge_request_does_not_hold_others(client: httpx.Client, engines: dict[str, LocalEngine]) -> None:
     with client.stream("POST", CHAT, json=HUGE.body(stream=True, lopa={"stream_canvas": True})) as response:
         next(event for event in events(response.iter_lines()) if "canvas" in event.get("lopa", {}))
@@ -163,6 +166,10 @@ def test_clients_that_go_away_while_they_wait_never_get_a_slot(
         for _ in range(2):
             stack.enter_context(raw_request(server, LONG_REQUEST.body()))
             time.sleep(0.2)
+        # The page of metrics waits for no busy group.
+        assert re.search(
+            r'^lopa_replica_up{model="demo-d2f".*} 1\.0$', client.get("/metrics").text, re.MULTILINE
+        )
     assert queued_s(client) < long_s / 5
 
 
@@ -191,6 +198,18 @@ def test_a_deadline_ends_a_request(client: httpx.Client, long_s: float) -> None:
     assert response.json()["error"]["code"] == "deadline_exceeded"
     assert "partial" not in response.json()
     assert queued_s(client) < long_s / 5
+
+
+def test_a_stream_says_that_its_deadline_came(
+    client: httpx.Client, long_response: ClientResponse, long_s: float
+) -> None:
+    body = LONG_REQUEST.body(stream=True, lopa={"deadline": long_s / 3, "partial": True})
+    with client.stream("POST", CHAT, json=body) as response:
+        *received, last = events(response.iter_lines())
+    text = "".join(choice["delta"].get("content") or "" for event in received for choice in event["choices"])
+    assert last["error"]["code"] == "deadline_exceeded"
+    assert last["partial"]["choices"][0]["message"]["content"] == text
+    assert text and text != long_response.text and long_response.text.startswith(text)
 
 
 def test_a_deadline_holds_while_a_request_waits(

@@ -13,6 +13,8 @@ from support.client_request import PROMPT, ClientRequest
 from support.server_process import ServerProcess
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.medium
+
 CHAT = "/v1/chat/completions"
 
 

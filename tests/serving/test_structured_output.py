@@ -1,13 +1,16 @@
-"""Structured output from a server: through OpenAI's client, the same as in this process, and refused with a reason."""
+"""Structured output from a server, through OpenAI's client."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import pytest
 from pydantic import BaseModel
 
 from support.client_request import PROMPT
 from support.server_process import ServerProcess
+
+pytestmark = pytest.mark.medium
 
 
 class Line(BaseModel):

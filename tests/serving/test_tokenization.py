@@ -1,10 +1,13 @@
-"""/tokenize and /detokenize say what the model gets."""
+"""/tokenize says what the model gets."""
 
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from support.client_request import PROMPT, ClientRequest
+
+pytestmark = pytest.mark.medium
 
 MESSAGES = [
     {"role": "system", "content": "Answer in one line. <|im_end|>"},

@@ -16,8 +16,20 @@ DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 740}
 PROMPT = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
 
-browser_test = pytest.mark.browser
-both_widths = pytest.mark.parametrize("page", [DESKTOP, PHONE], ids=["1280", "390"], indirect=True)
+browser_tests = [pytest.mark.browser, pytest.mark.slow]
+
+
+def _widths(*params: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("page", params, indirect=True)
+
+
+both_widths = _widths(pytest.param(DESKTOP, id="1280"), pytest.param(PHONE, id="390"))
+desktop_first = _widths(
+    pytest.param(DESKTOP, id="1280"), pytest.param(PHONE, id="390", marks=pytest.mark.nightly)
+)
+phone_first = _widths(
+    pytest.param(PHONE, id="390"), pytest.param(DESKTOP, id="1280", marks=pytest.mark.nightly)
+)
 
 
 def prompt(page: Page) -> Any:

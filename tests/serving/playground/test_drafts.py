@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 
 from support.fake_playground_server import FakeServer
-from support.playground_page import PROMPT, Page, both_widths, browser_test, expect, prompt, run
+from support.playground_page import (
+    PROMPT,
+    Page,
+    browser_tests,
+    desktop_first,
+    expect,
+    phone_first,
+    prompt,
+    run,
+)
+
+pytestmark = browser_tests
 
 
-@browser_test
-@both_widths
+@desktop_first
 def test_what_was_typed_stays_over_a_reload(page: Page, server: FakeServer) -> None:
     run(page)
     page.get_by_role("button", name="Continue the chat").click()
@@ -32,7 +42,6 @@ def test_what_was_typed_stays_over_a_reload(page: Page, server: FakeServer) -> N
     expect(prompt(other)).to_have_value(PROMPT)  # Each tab has a draft of its own.
 
 
-@browser_test
 def test_a_link_wins_until_it_is_edited(page: Page, server: FakeServer) -> None:
     prompt(page).fill("my own")
     page.goto(f"{server.url}#prompt=linked&seed=3")
@@ -51,8 +60,7 @@ def test_a_link_wins_until_it_is_edited(page: Page, server: FakeServer) -> None:
     expect(prompt(page)).to_have_value("linked")
 
 
-@browser_test
-@both_widths
+@phone_first
 def test_a_prompt_that_a_button_replaces_comes_back(page: Page, server: FakeServer) -> None:
     undo = page.get_by_role("button", name="Put my prompt back")
     examples = page.get_by_role("group", name="Example prompts").get_by_role("button")
@@ -81,7 +89,6 @@ def test_a_prompt_that_a_button_replaces_comes_back(page: Page, server: FakeServ
     expect(prompt(page)).to_have_value("my own")
 
 
-@browser_test
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_prompt_is_not_sent(page: Page, server: FakeServer, text: str) -> None:
     prompt(page).fill(text)

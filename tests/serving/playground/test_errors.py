@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from support.fake_playground_server import FakeServer
-from support.playground_page import Page, both_widths, browser_test, expect, run
+from support.playground_page import Page, browser_tests, desktop_first, expect, phone_first, run
+
+pytestmark = browser_tests
 
 
-@browser_test
-@both_widths
+@phone_first
 def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> None:
     run(page)
     alert, invalid = page.get_by_role("alert"), page.locator("[aria-invalid=true]")
@@ -43,8 +44,7 @@ def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> No
     expect(invalid).to_have_count(0)
 
 
-@browser_test
-@both_widths
+@desktop_first
 def test_key_is_asked_for_and_sent(page: Page, server: FakeServer) -> None:
     server.api_key = "sesame"
     page.reload()
@@ -67,7 +67,6 @@ def test_key_is_asked_for_and_sent(page: Page, server: FakeServer) -> None:
     assert page.evaluate("() => sessionStorage.getItem('lopa-key')") == "sesame"
 
 
-@browser_test
 def test_what_breaks_in_the_middle_is_shown(page: Page, server: FakeServer) -> None:
     server.error_step = 4
     page.get_by_role("button", name="Run").click()
@@ -82,7 +81,6 @@ def test_what_breaks_in_the_middle_is_shown(page: Page, server: FakeServer) -> N
     page.context.set_offline(False)
 
 
-@browser_test
 def test_words_in_place_of_numbers_are_not_sent(page: Page, server: FakeServer) -> None:
     page.get_by_label("Seed").fill("12 34")
     page.get_by_role("button", name="Run").click()
@@ -92,7 +90,6 @@ def test_words_in_place_of_numbers_are_not_sent(page: Page, server: FakeServer) 
     assert not server.bodies
 
 
-@browser_test
 def test_a_key_that_no_header_can_have_is_not_sent(page: Page, server: FakeServer) -> None:
     key = page.get_by_label("API key")
     key.fill("schlüssel")  # In Latin-1.
@@ -105,7 +102,6 @@ def test_a_key_that_no_header_can_have_is_not_sent(page: Page, server: FakeServe
     assert not server.bodies
 
 
-@browser_test
 def test_an_error_goes_when_its_field_is_edited(page: Page, server: FakeServer) -> None:
     server.error = (400, "temperature: got 7; allowed: at most 2 (Above 0 tokens are drawn.)", {})
     page.get_by_role("button", name="Run").click()
@@ -121,7 +117,6 @@ def test_an_error_goes_when_its_field_is_edited(page: Page, server: FakeServer) 
         assert field.get_attribute(attribute) is None
 
 
-@browser_test
 @pytest.mark.parametrize(
     ("status", "code", "message", "field"),
     [
@@ -140,7 +135,6 @@ def test_what_is_too_long_is_said_where_it_can_be_changed(
     expect(page.get_by_role("alert")).to_contain_text(f"{message}.")
 
 
-@browser_test
 def test_the_first_of_several_wrong_fields_has_the_focus(page: Page, server: FakeServer) -> None:
     page.get_by_label("Race").check()
     page.locator("#b-decoder").select_option("d2f")
@@ -155,7 +149,6 @@ def test_the_first_of_several_wrong_fields_has_the_focus(page: Page, server: Fak
         expect(page.locator("#a-temperature")).to_be_focused()
 
 
-@browser_test
 def test_nothing_of_the_run_before_is_below_another_ones_end(page: Page, server: FakeServer) -> None:
     run(page)
     server.pause_before_steps = True

@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 
 from support.fake_playground_server import STEPS, FakeServer
-from support.playground_page import PROMPT, Page, both_widths, browser_test, expect, prompt, run, shown
+from support.playground_page import (
+    PROMPT,
+    Page,
+    browser_tests,
+    desktop_first,
+    expect,
+    phone_first,
+    prompt,
+    run,
+    shown,
+)
+
+pytestmark = browser_tests
 
 STORED = "() => localStorage.getItem('lopa-runs-1')"
 
 
-@browser_test
-@both_widths
+@desktop_first
 def test_runs_stay_over_a_reload(page: Page, server: FakeServer) -> None:
     server.verified = True
     run(page)
@@ -36,7 +47,6 @@ def test_runs_stay_over_a_reload(page: Page, server: FakeServer) -> None:
     assert page.evaluate(STORED) is None
 
 
-@browser_test
 def test_kept_runs_are_bounded(page: Page, server: FakeServer) -> None:
     server.step_seconds = 0.0
     for seed in range(22):
@@ -53,7 +63,6 @@ def test_kept_runs_are_bounded(page: Page, server: FakeServer) -> None:
     assert len(page.evaluate(STORED)) < 2_000_000
 
 
-@browser_test
 def test_a_full_or_forbidden_storage_stops_nothing(page: Page, server: FakeServer) -> None:
     page.evaluate("""() => {
       const set = Storage.prototype.setItem;
@@ -73,8 +82,7 @@ def test_a_full_or_forbidden_storage_stops_nothing(page: Page, server: FakeServe
     run(page)
 
 
-@browser_test
-@both_widths
+@phone_first
 def test_a_kept_run_shows_what_it_was_asked_and_asks_it_again(page: Page, server: FakeServer) -> None:
     long = "How many pens? " * 20
     page.get_by_text("System prompt and tools").click()
@@ -110,7 +118,6 @@ def test_a_kept_run_shows_what_it_was_asked_and_asks_it_again(page: Page, server
     expect(page.get_by_label("Branches")).to_have_value("")
 
 
-@browser_test
 def test_tabs_share_the_kept_runs(page: Page, server: FakeServer) -> None:
     run(page)
     other = page.context.new_page()
@@ -133,7 +140,6 @@ def test_tabs_share_the_kept_runs(page: Page, server: FakeServer) -> None:
     expect(others).to_have_count(0)
 
 
-@browser_test
 def test_an_entry_that_is_no_run_is_ignored(page: Page, server: FakeServer) -> None:
     run(page)
     page.evaluate("""() => {

@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
-from support.fake_playground_server import FakeServer
-from support.playground_page import PHONE, Page, browser_test, expect, run
+import json
+
+from support.fake_playground_server import STEPS, FakeServer
+from support.playground_page import PHONE, Page, assert_fits, both_widths, browser_tests, expect, prompt, run
+
+pytestmark = browser_tests
 
 
-@browser_test
+@both_widths
+def test_long_words_stick_out_of_nothing(page: Page, server: FakeServer) -> None:
+    server.decode = [*server.decode, ("w" * 200, STEPS), ("\n", STEPS)]
+    server.text = server.reasoning = "w" * 300
+    server.calls = [("f" * 200, json.dumps({"a": "x" * 300}))]
+    page.get_by_label("Decoder").select_option("self_speculation")
+    page.get_by_label("Temperature").fill("0.123456789")
+    page.get_by_label("Seed").fill("1234567890123")
+    prompt(page).fill("p" * 300)
+    run(page)
+    expect(page.locator("#runs [data-name=TPF]")).to_be_visible()
+    page.get_by_text("Reasoning").click()
+    for width in (page.viewport_size["width"], 1000, 700, 500):
+        page.set_viewport_size({**page.viewport_size, "width": width})
+        assert_fits(page)
+    page.get_by_role("button", name="Continue the chat").click()
+    page.get_by_text("System prompt and tools").click()
+
+
+def test_nothing_is_higher_than_the_page(page: Page, server: FakeServer) -> None:
+    prompt(page).fill("short")
+    short = prompt(page).bounding_box()["height"]
+    prompt(page).fill("\n" * 12)
+    assert prompt(page).bounding_box()["height"] > short * 1.5
+    prompt(page).fill("\n" * 500 + "?")
+    server.decode = [*server.decode, *[(f" word{at}", STEPS) for at in range(1500)]]
+    run(page)
+    canvas = page.locator(".canvas")
+    for box in (prompt(page), canvas):
+        assert box.bounding_box()["height"] < page.viewport_size["height"]
+    assert canvas.evaluate("canvas => canvas.scrollHeight > canvas.clientHeight")
+
+
 def test_a_phone_neither_zooms_into_fields_nor_has_tiny_buttons(page: Page, server: FakeServer) -> None:
     page.set_viewport_size(PHONE)
     page.get_by_text("System prompt and tools").click()
@@ -23,7 +59,6 @@ def test_a_phone_neither_zooms_into_fields_nor_has_tiny_buttons(page: Page, serv
     expect(page.locator(".asked-prompt")).to_be_visible()
 
 
-@browser_test
 def test_what_the_settings_mean_is_a_link_to_their_documentation(page: Page, server: FakeServer) -> None:
     link = page.get_by_role("link", name="What do these settings mean?")
     expect(link).to_have_attribute("href", "https://lopa-ray.github.io/lopa-ray/settings/")

@@ -9,17 +9,19 @@ import pytest
 from support.fake_playground_server import STEPS, TEXT, TOKENS, FakeServer
 from support.playground_page import (
     Page,
-    both_widths,
-    browser_test,
+    browser_tests,
+    desktop_first,
     expect,
+    phone_first,
     prompt,
     run,
     shown,
 )
 
+pytestmark = browser_tests
 
-@browser_test
-@both_widths
+
+@desktop_first
 def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: FakeServer) -> None:
     server.pause_after_step = 3
     page.get_by_role("button", name="Run").click()
@@ -58,8 +60,7 @@ def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: F
     assert cells[1:] == ["lopa", "defaults", "30", "7", "4.29", "85.7", "25", "stop", "0.35"]
 
 
-@browser_test
-@both_widths
+@phone_first
 def test_accepted_drafts_are_shown_with_what_each_report_filled(page: Page, server: FakeServer) -> None:
     expect(page.locator(".depth")).to_be_hidden()
     server.verified = True
@@ -87,7 +88,6 @@ def test_accepted_drafts_are_shown_with_what_each_report_filled(page: Page, serv
     assert page.locator(".steps").inner_text() == str(STEPS)
 
 
-@browser_test
 def test_a_comparison_of_forks_shows_no_depth(page: Page, server: FakeServer) -> None:
     run(page)
     for what in ".depth", ".accepted-note":
@@ -97,8 +97,7 @@ def test_a_comparison_of_forks_shows_no_depth(page: Page, server: FakeServer) ->
     assert "of the rule" not in page.locator(".canvas").inner_html()
 
 
-@browser_test
-@both_widths
+@desktop_first
 def test_stop_hangs_up_and_says_so(page: Page, server: FakeServer) -> None:
     server.pause_after_step = 2
     page.get_by_role("button", name="Run").click()
@@ -111,8 +110,7 @@ def test_stop_hangs_up_and_says_so(page: Page, server: FakeServer) -> None:
     run(page)
 
 
-@browser_test
-@both_widths
+@phone_first
 def test_status_and_steps_come_into_view(page: Page, server: FakeServer) -> None:
     page.set_viewport_size({**page.viewport_size, "height": 400})
     page.get_by_label("Race").scroll_into_view_if_needed()
@@ -128,7 +126,6 @@ def test_status_and_steps_come_into_view(page: Page, server: FakeServer) -> None
     expect(page.get_by_role("alert")).to_be_in_viewport(ratio=1)
 
 
-@browser_test
 def test_keyboard_alone_is_enough(page: Page, server: FakeServer) -> None:
     server.pause_after_step = 2
     page.keyboard.press("Tab")
@@ -164,7 +161,6 @@ def test_keyboard_alone_is_enough(page: Page, server: FakeServer) -> None:
     expect(page.get_by_role("status")).to_have_text("Stopped after 2 steps.")
 
 
-@browser_test
 def test_markup_in_tokens_stays_text_and_newlines_break(page: Page, server: FakeServer) -> None:
     hostile = ["<img src=x onerror=alert(1)>", "\n\n", "</span><script>alert(1)</script>", "&amp;"]
     server.decode = [(text, 1) for text in hostile]
@@ -186,7 +182,6 @@ def test_markup_in_tokens_stays_text_and_newlines_break(page: Page, server: Fake
     assert confidence < 0 < share < 1
 
 
-@browser_test
 def test_colours_can_be_read(page: Page, server: FakeServer) -> None:
     server.decode = [(f" {step}", step) for step in range(1, 13)]  # Every hue, more or less.
     server.step_seconds = 0.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from support.fake_playground_server import FakeServer
-from support.playground_page import DESKTOP, Page, both_widths, browser_test, expect, run
+from support.fake_playground_server import STEPS, FakeServer
+from support.playground_page import DESKTOP, Page, both_widths, browser_tests, expect, phone_first, run
+
+pytestmark = browser_tests
 
 
 def race(page: Page, server: FakeServer) -> None:
@@ -15,7 +17,6 @@ def race(page: Page, server: FakeServer) -> None:
     expect(page.get_by_role("status")).to_contain_text("Both ran at the same time")
 
 
-@browser_test
 @both_widths
 def test_two_settings_race_on_one_prompt(page: Page, server: FakeServer) -> None:
     page.get_by_label("Temperature").fill("0.5")
@@ -55,8 +56,8 @@ def test_two_settings_race_on_one_prompt(page: Page, server: FakeServer) -> None
     expect(page.locator(".lane-title")).to_be_hidden()
 
 
-@browser_test
 def test_the_winner_has_fewer_seconds_as_the_page_shows_them(page: Page, server: FakeServer) -> None:
+    server.decode = [*server.decode, ("w" * 200, STEPS)]  # A long word leaves its lane no wider.
     race(page, server)
     status = page.get_by_role("status")
     expect(status).to_contain_text(
@@ -70,7 +71,6 @@ def test_the_winner_has_fewer_seconds_as_the_page_shows_them(page: Page, server:
     expect(page.get_by_role("group", name="Run B").locator(".place")).to_have_text("fewer seconds")
 
 
-@browser_test
 def test_a_race_with_a_side_that_failed_has_no_winner(page: Page, server: FakeServer) -> None:
     server.error, server.error_param, server.error_decoder = (503, "the group was lost", {}), None, "d2f"
     page.get_by_label("Race").check()
@@ -89,7 +89,6 @@ def test_a_race_with_a_side_that_failed_has_no_winner(page: Page, server: FakeSe
     expect(page.get_by_role("alert").locator("strong")).to_have_count(2)
 
 
-@browser_test
 def test_a_race_can_be_stopped(page: Page, server: FakeServer) -> None:
     server.pause_after_step = 2
     page.get_by_label("Race").check()
@@ -101,8 +100,7 @@ def test_a_race_can_be_stopped(page: Page, server: FakeServer) -> None:
     expect(page.locator("#runs tbody tr")).to_have_count(2)
 
 
-@browser_test
-@both_widths
+@phone_first
 def test_errors_are_on_their_side(page: Page, server: FakeServer) -> None:
     page.get_by_label("Race").check()
     page.locator("#b-seed").fill("x")

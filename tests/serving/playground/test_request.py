@@ -6,11 +6,21 @@ import re
 
 from lopa_ray.decoding.decoders import DECODERS
 from support.fake_playground_server import FakeServer
-from support.playground_page import PROMPT, Page, both_widths, browser_test, expect, prompt, run
+from support.playground_page import (
+    PROMPT,
+    Page,
+    browser_tests,
+    desktop_first,
+    expect,
+    phone_first,
+    prompt,
+    run,
+)
+
+pytestmark = browser_tests
 
 
-@browser_test
-@both_widths
+@desktop_first
 def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
     run(page)
     assert server.bodies[-1] == {
@@ -61,8 +71,7 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
     expect(page.get_by_label("Lookahead")).to_have_value("verified")
 
 
-@browser_test
-@both_widths
+@phone_first
 def test_fields_show_the_values_of_defaults(page: Page, server: FakeServer) -> None:
     def shown_defaults() -> dict[str, str]:
         texts = page.locator("#sides input").evaluate_all("all => all.map(i => [i.name, i.placeholder])")
@@ -85,7 +94,6 @@ def test_fields_show_the_values_of_defaults(page: Page, server: FakeServer) -> N
     assert (defaults["window_attention"], defaults["seed"]) == ("not used", "new each time")
 
 
-@browser_test
 def test_a_decoder_that_the_model_refuses_is_not_sent(page: Page, server: FakeServer) -> None:
     decoder = page.get_by_label("Decoder")
     decoder.select_option("renoising")
@@ -104,7 +112,6 @@ def test_a_decoder_that_the_model_refuses_is_not_sent(page: Page, server: FakeSe
     run(page)
 
 
-@browser_test
 def test_a_decoder_without_the_models_lookahead_is_sent_with_another(page: Page, server: FakeServer) -> None:
     server.settings = {"lookahead": "verified", "acceptance": 0.9}
     page.reload()
@@ -125,8 +132,7 @@ def test_a_decoder_without_the_models_lookahead_is_sent_with_another(page: Page,
     assert server.bodies[-1]["lopa"] == {"stream_canvas": True}
 
 
-@browser_test
-@both_widths
+@desktop_first
 def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServer) -> None:
     examples = page.get_by_role("group", name="Example prompts").get_by_role("button")
     expect(examples).to_have_count(6)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from urllib.parse import parse_qs, quote, urlsplit
 
 from support.fake_playground_server import TEXT, FakeServer
-from support.playground_page import PROMPT, Page, both_widths, browser_test, expect, prompt, run
+from support.playground_page import (
+    PROMPT,
+    Page,
+    browser_tests,
+    desktop_first,
+    expect,
+    phone_first,
+    prompt,
+    run,
+)
+
+pytestmark = browser_tests
 
 
 def link_of(page: Page) -> str:
@@ -15,8 +26,7 @@ def link_of(page: Page) -> str:
     return link
 
 
-@browser_test
-@both_widths
+@desktop_first
 def test_a_link_carries_prompt_and_settings_and_no_key(page: Page, server: FakeServer) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     server.api_key = "sesame"
@@ -67,7 +77,6 @@ def test_a_link_carries_prompt_and_settings_and_no_key(page: Page, server: FakeS
         assert body["messages"][2]["content"] == TEXT
 
 
-@browser_test
 def test_what_a_link_has_beyond_that_is_ignored(page: Page, server: FakeServer) -> None:
     hostile = quote("<img src=x onerror=alert(1)>")
     page.goto(f"{server.url}#prompt={hostile}&key=stolen&decoder=nothing&seed={hostile}&onclick=1&mode=raw")
@@ -83,8 +92,7 @@ def test_what_a_link_has_beyond_that_is_ignored(page: Page, server: FakeServer) 
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
-@browser_test
-@both_widths
+@phone_first
 def test_a_link_with_settings_alone_leaves_the_prompt_and_shows_the_settings(
     page: Page, server: FakeServer
 ) -> None:
@@ -96,7 +104,6 @@ def test_a_link_with_settings_alone_leaves_the_prompt_and_shows_the_settings(
     expect(opened.get_by_label("Branches")).to_be_visible()
 
 
-@browser_test
 def test_a_link_to_another_model_shows_the_defaults_of_that_model(page: Page, server: FakeServer) -> None:
     server.models = ["demo", "org/other"]
     page.reload()
@@ -109,7 +116,6 @@ def test_a_link_to_another_model_shows_the_defaults_of_that_model(page: Page, se
     expect(page.locator("#examples")).to_be_visible()
 
 
-@browser_test
 def test_a_link_is_shown_though_the_form_changes_before_the_browser_reports_it(
     page: Page, server: FakeServer
 ) -> None:
@@ -117,7 +123,6 @@ def test_a_link_is_shown_though_the_form_changes_before_the_browser_reports_it(
     expect(prompt(page)).to_have_value("linked")
 
 
-@browser_test
 def test_what_the_server_does_not_have_is_said(page: Page, server: FakeServer) -> None:
     notes = page.locator(".field-note")
     opened = [

@@ -130,10 +130,7 @@ def test_questions_of_the_command_line_go_with_lines_that_have_none() -> None:
     ("arguments", "words"),
     [
         ([INPUT], "questions"),
-        ([INPUT, "--choice", "Which?|one"], "choices"),
-        ([INPUT, "-p", "?", "-i", "x.jsonl"], "--input takes no INPUT"),
         ([INPUT, "-p", "?", "-o", "x.jsonl"], "--output needs --input"),
-        ([INPUT, "-p", "?", "--prefix", "whole"], "prefix"),
         ([INPUT, "-p", "?", "--workers", "2"], "exclude each other"),
         ([INPUT, "--questions", __file__], "no JSON"),
     ],

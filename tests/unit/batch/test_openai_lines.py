@@ -23,6 +23,8 @@ from support.fake_backend import CHAT, HI, MODEL, RESPONSES, TEXT, Server, servi
 from support.local_backend import LocalBackend
 from support.tool_checkpoint import write_tool_checkpoint
 
+pytestmark = pytest.mark.medium
+
 FUNCTION = {
     "name": "add",
     "parameters": {"type": "object", "properties": {"a": {"enum": [1, 2, 3]}}, "required": ["a"]},

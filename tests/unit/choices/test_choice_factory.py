@@ -74,6 +74,7 @@ LOOSE = {"name": "sub", "parameters": {"type": "string", "pattern": PATTERN}}
 TOOLS = tuple({"type": "function", "function": function} for function in (STRICT, LOOSE))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "request_",
     [ChoicesRequest("id", ("1",), {"guided_regex": PATTERN}), ChoicesRequest("id", ("1",), {}, tools=TOOLS)],

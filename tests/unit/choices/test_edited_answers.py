@@ -17,6 +17,8 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from support.verified_decode import PROBLEM
 
+pytestmark = pytest.mark.medium
+
 SETTINGS = [
     EditingSettings(
         max_new_tokens=48, block_size=16, confidence_threshold=0.3, editing_threshold=0.0, max_post_steps=4

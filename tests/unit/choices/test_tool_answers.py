@@ -17,6 +17,8 @@ from lopa_ray.engine.local import LocalEngine
 from support.answers import answers, outputs
 from support.tool_checkpoint import GEMMA_MARKUP, GEMMA_TEMPLATE, THINKING_TEMPLATE, write_tool_checkpoint
 
+pytestmark = pytest.mark.medium
+
 ADD = {
     "type": "object",
     "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": ["x", "yy"]}},
@@ -133,8 +135,17 @@ def comparable(finished: ChoiceFinished) -> ChoiceFinished:
 # Forced calls
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(
+    ("decoder", "temperature"),
+    [
+        ("lopa", 1.0),
+        ("d2f", 0.0),
+        ("vanilla", 1.0),
+        ("block_diffusion", 0.0),
+        ("editing", 1.0),
+        ("nemotron", 0.0),
+    ],
+)
 def test_forced_calls_are_valid(model: Model, decoder: str, temperature: float) -> None:
     settings = {**DECODERS[decoder], "temperature": temperature}
     for forced in (("add",), ("add", "say.it", "stop")):
@@ -187,7 +198,16 @@ def test_a_template_that_opens_the_reasoning_has_it_closed(thinking: Model, forc
 
 
 @pytest.mark.parametrize(
-    ("decoder", "temperature"), list(zip(DECODERS, (1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0), strict=True))
+    ("either", "decoder", "temperature"),
+    [
+        ("model", "lopa", 1.0),
+        ("plain", "lopa", 0.0),
+        ("plain", "block_diffusion", 0.0),
+        ("model", "dmax", 1.0),
+        ("plain", "nemotron", 1.0),
+        ("model", "multi_block", 0.0),
+    ],
+    indirect=["either"],
 )
 def test_strict_functions_are_called_as_their_schemas_say(
     either: Model, decoder: str, temperature: float
@@ -297,7 +317,7 @@ REQUESTS: dict[str, ChoicesRequest] = {
 }
 
 
-@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("kind", ["required", "reasoning", "stop", "calls"])
 def test_a_stream_is_the_whole_answer_in_pieces(model: Model, kind: str) -> None:
     request = REQUESTS[kind]
     settings = {"top_logprobs": 0, **request.settings}
@@ -321,7 +341,7 @@ def test_tokens_are_those_of_the_answer_up_to_its_end(model: Model) -> None:
     assert finished.stats.tokens == len(finished.logprobs) + 1 <= choice.session.settings.max_new_tokens
 
 
-@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("kind", ["forced", "reasoning", "one call"])
 def test_a_deadline_leaves_the_beginning_of_the_answer(model: Model, kind: str) -> None:
     request = dataclasses.replace(REQUESTS[kind], stream=True, partial=True)
     partial = check_stream(outputs(model.engine, request, max_steps=3))

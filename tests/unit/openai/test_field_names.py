@@ -18,7 +18,7 @@ from lopa_ray.errors import (
     SettingsError,
     about_setting,
 )
-from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
+from support.fake_backend import CHAT, HI, MODEL, RESPONSES, TEXT, Server, error_of
 from support.fake_model import VOCABULARY
 
 
@@ -49,6 +49,12 @@ TOO_SHORT = SettingsError(
     "the shortest answer that matches the pattern or schema has 9 tokens; max_new_tokens is 8",
     setting="guided_json",
 )
+NO_ROOM = SettingsError("max_new_tokens: got 3", setting="max_new_tokens")
+NO_CALLS = SettingsError(
+    "guided_structural_tag: JSON schema at a: keyword not", setting="guided_structural_tag"
+)
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+JSON_TEXT = {"format": {"type": "json_object"}}
 
 
 @pytest.mark.parametrize(
@@ -79,18 +85,38 @@ TOO_SHORT = SettingsError(
             "max_tokens is 8",
         ),
         (TEXT, {}, SettingsError("something else"), None, "something else"),
+        (CHAT, {"tools": TOOLS}, NO_CALLS, "tools", "keyword not"),
+        (CHAT, {"tools": TOOLS, "guided_json": {}}, NO_CALLS, "tools", "keyword not"),
+        (
+            CHAT,
+            {"tools": TOOLS, "structured_outputs": {"structural_tag": {}}},
+            NO_CALLS,
+            "structured_outputs.structural_tag",
+            "keyword not",
+        ),
+        (RESPONSES, {}, TOO_LONG, "input", "lower max_output_tokens"),
+        (RESPONSES, {"max_output_tokens": 8}, NO_ROOM, "max_output_tokens", "max_output_tokens: got 3"),
+        (RESPONSES, {"text": JSON_TEXT}, TOO_SHORT, "text.format", "; max_output_tokens is 8"),
+        (RESPONSES, {"lopa": {"steps": 8}}, NO_SUCH_STEPS, "lopa.steps", "unknown setting steps"),
     ],
 )
 def test_a_refusal_names_the_clients_field(
-    server: Server, path: str, fields: dict[str, Any], error: LopaError, param: str | None, said: str
+    server: Server,
+    client: httpx.Client,
+    path: str,
+    fields: dict[str, Any],
+    error: LopaError,
+    param: str | None,
+    said: str,
 ) -> None:
     server.backend.rejection = error
-    base = {"messages": HI} if path == CHAT else {"prompt": "hi"}
+    base = {CHAT: {"messages": HI}, TEXT: {"prompt": "hi"}, RESPONSES: {"input": "hi"}}[path]
     for stream in (False, True):
         body = {"model": MODEL, **base, **fields, "stream": stream}
-        detail = error_of(httpx.post(server.url + path, json=body), 400)
+        detail = error_of(client.post(path, json=body), 400)
         assert detail.param == param
-        assert said in detail.message and "max_new_tokens" not in detail.message
+        assert said in detail.message
+        assert not any(name in detail.message for name in ("max_new_tokens", "guided_structural_tag"))
 
 
 def test_values_and_other_words_keep_their_names() -> None:

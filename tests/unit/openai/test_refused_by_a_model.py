@@ -27,10 +27,8 @@ FIT = " exceed max_model_len 128; shorten the prompt, lower {limit} or raise max
 ON_BOTH: list[tuple[dict[str, Any], str, str]] = [
     ({"max_tokens": 500}, "{prompt}", " prompt tokens and max_tokens 500" + FIT),
     ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "min_tokens (9) exceeds max_tokens (8); lower it"),
-    ({"stop_token_ids": [500]}, "stop_token_ids", "stop_token_ids: " + NO_TOKEN.format(token="500")),
     ({"logit_bias": {"500": 1}}, "logit_bias", "logit_bias: " + NO_TOKEN.format(token="token 500")),
     ({"bad_words": [" "]}, "bad_words", "bad_words: got a word without characters; leave it out"),
-    ({"lopa": {"steps": 8}}, "lopa.steps", "unknown setting steps = 8 for decoder lopa"),
     (
         {"lopa": {"decoder": "max_new_tokens"}},
         "lopa.decoder",
@@ -43,18 +41,11 @@ ON_BOTH: list[tuple[dict[str, Any], str, str]] = [
         "`max_tokens`. ",
     ),
     ({"guided_regex": "(max_new_tokens"}, "guided_regex", NO_PATTERN),
-    ({"guided_regex": "a$b"}, "guided_regex", "got the pattern 'a$b', with an anchor inside"),
     ({"guided_regex": "a{20}", "max_tokens": 3}, "guided_regex", TOO_LONG),
-    ({"guided_choice": ["a" * 20], "max_tokens": 3}, "guided_choice", TOO_LONG),
     (
         {"guided_choice": ["a"], "bad_words": ["a"]},
         "guided_choice",
         "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it",
-    ),
-    (
-        {"guided_choice": ["a"], "ignore_eos": True},
-        "ignore_eos",
-        "ignore_eos: got true with a pattern or schema (guided_choice), whose answers end where the match does",
     ),
     (
         {"structured_outputs": {"choice": ["a"]}, "ignore_eos": True},
@@ -62,15 +53,12 @@ ON_BOTH: list[tuple[dict[str, Any], str, str]] = [
         "ignore_eos: got true with a pattern or schema (choice), whose answers end where the match does",
     ),
     ({"guided_json": SCHEMA}, "guided_json", NO_SCHEMA),
-    ({"guided_json": "{"}, "guided_json", "JSON schema: got text that is no JSON"),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
         "response_format",
         NO_SCHEMA,
     ),
     ({"structured_outputs": {"json": SCHEMA}}, "structured_outputs.json", NO_SCHEMA),
-    ({"structured_outputs": {"regex": "(max_new_tokens"}}, "structured_outputs.regex", NO_PATTERN),
-    ({"structured_outputs": {"choice": ["a" * 20]}, "max_tokens": 3}, "structured_outputs.choice", TOO_LONG),
     (
         {"structured_outputs": {"structural_tag": {}}},
         "structured_outputs.structural_tag",
@@ -84,21 +72,12 @@ OTHER_TOOLS = [{"type": "function", "function": {"name": "f"}}]
 OWN: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"messages": [{"role": "user", "content": "x" * 200}]}, "messages", NO_ROOM),
     (CHAT, {"max_completion_tokens": 500}, "messages", " prompt tokens and max_completion_tokens 500" + FIT),
-    (CHAT, {"min_tokens": 9, "max_completion_tokens": 8}, "min_tokens", "exceeds max_completion_tokens (8)"),
     (CHAT, {"guided_regex": "a{20}", "max_completion_tokens": 3}, "guided_regex", TOO_LONG),
-    (CHAT, {"tools": TOOLS}, "tools", NO_SCHEMA),
     (CHAT, {"tools": TOOLS, "tool_choice": "required"}, "tools", NO_SCHEMA),
-    (CHAT, {"tools": TOOLS, "response_format": {"type": "json_object"}}, "tools", NO_SCHEMA),
+    (CHAT, {"tools": OTHER_TOOLS, "tool_choice": "required", "max_tokens": 1}, "tools", "max_tokens is 1"),
     (CHAT, {"tools": OTHER_TOOLS, "guided_json": SCHEMA}, "guided_json", NO_SCHEMA),
-    (
-        CHAT,
-        {"tools": OTHER_TOOLS, "structured_outputs": {"structural_tag": {}}},
-        "structured_outputs.structural_tag",
-        "structural_tag: got an invalid structural tag",
-    ),
     (TEXT, {"prompt": "x" * 200}, "prompt", NO_ROOM),
     (TEXT, {"prompt": ""}, "prompt", "the prompt is empty; give at least one token"),
-    (TEXT, {"prompt": "a <|mask|>"}, "prompt", "got text with the mask token <|mask|>"),
     (TEXT, {"prompt": ["a", "<|mask|>"]}, "prompt", "set parse_special to false"),
     (TEXT, {"prompt": [500]}, "prompt", "prompt token 0 is 500, but the vocabulary has ids 0 to"),
 ]
@@ -130,10 +109,10 @@ def serving_template(folder: Path, template: str) -> Iterator[Server]:
     [*((path, *case) for path in (CHAT, TEXT) for case in ON_BOTH), *OWN],
 )
 def test_a_refusal_names_the_field_that_the_client_wrote(
-    server: Server, path: str, fields: dict[str, Any], param: str, said: str
+    client: httpx.Client, path: str, fields: dict[str, Any], param: str, said: str
 ) -> None:
     prompt = {"messages": HI} if path == CHAT else {"prompt": "hi"}
-    response = httpx.post(server.url + path, json={"model": MODEL, **prompt, **fields})
+    response = client.post(path, json={"model": MODEL, **prompt, **fields})
     error = error_of(response, 400)
     assert error.param == param.format(prompt=next(iter(prompt)))
     limit = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
@@ -142,12 +121,12 @@ def test_a_refusal_names_the_field_that_the_client_wrote(
     assert ("max_new_tokens" in error.message) == ("max_new_tokens" in str(fields))
 
 
-@pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {"tools": TOOLS}])
+@pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {"tools": TOOLS}, {"guided_json": "{}"}])
 def test_calls_without_json_are_refused_where_they_have_to_match(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     with serving_template(tmp_path, GEMMA_TEMPLATE) as server:
         request = {"model": MODEL, "messages": HI, "tools": OTHER_TOOLS, **fields}
-        error = error_of(httpx.post(server.url + CHAT, json=request), 400)
+        error = error_of(httpx.post(server.url + CHAT, json=request, timeout=60), 400)
     assert error.param == "tools"
     assert error.message.startswith("tools: this model does not write the arguments of a call as JSON")

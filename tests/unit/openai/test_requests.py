@@ -26,8 +26,6 @@ from support.fake_backend import (
     serving,
 )
 
-TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
-
 HTTP_SETTINGS = {"max_body_bytes": 20_000}
 
 
@@ -121,25 +119,27 @@ NUMBERS = {
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("name", FIELDS_OF_SETTINGS)
-def test_every_setting_with_a_field_reaches_the_group(server: Server, path: str, name: str) -> None:
+def test_every_setting_with_a_field_reaches_the_group(
+    server: Server, client: httpx.Client, path: str, name: str
+) -> None:
     """One whose field has another form is among those above."""
     default = GenerationSettings.model_fields[name].default
     value = (not default) if isinstance(default, bool) else NUMBERS.get(name, {}).get("maximum", 2)
     if isinstance(default, dict | tuple):
         value = {"7": 1.0} if isinstance(default, dict) else []
-    httpx.post(server.url + path, json={"model": MODEL, **BODIES[path], name: value}).raise_for_status()
+    client.post(path, json={"model": MODEL, **BODIES[path], name: value}).raise_for_status()
     settings = server.backend.requests[-1][1].settings
     assert settings == ({} if value == [] else {name: value})
 
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_number_out_of_bounds_is_named(server: Server, path: str, name: str) -> None:
+def test_a_number_out_of_bounds_is_named(client: httpx.Client, path: str, name: str) -> None:
     schema = NUMBERS[name]
     wrong = [schema[bound] + by for bound, by in (("minimum", -1), ("maximum", 1)) if bound in schema]
     assert wrong or "exclusiveMaximum" in schema
     for value in (*wrong, "1", True):
-        response = httpx.post(server.url + path, json={"model": MODEL, **BODIES[path], name: value})
+        response = client.post(path, json={"model": MODEL, **BODIES[path], name: value})
         error = error_of(response, 400)
         assert (error.param, error.code) == (name, "invalid_value")
 

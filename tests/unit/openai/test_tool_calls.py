@@ -138,22 +138,17 @@ def test_messages_of_calls_become_those_that_templates_know(
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"tools": {}}, "tools", "invalid_value"),
         ({"tools": [1]}, "tools[0]", "invalid_value"),
         ({"tools": TOOLS * 65}, "tools", "invalid_value"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "invalid_value"),
         ({"tools": [{**TOOLS[0], "x": 1}]}, "tools[0].x", "unknown_parameter"),
-        (
-            {"tools": [{"type": "function", "function": {**ADD, "name": 1}}]},
-            "tools[0].function.name",
-            "invalid_value",
-        ),
         (
             {"tools": [{"type": "function", "function": {**ADD, "name": '"'}}]},
             "tools[0].function.name",
             "invalid_value",
         ),
         (
-            {"tools": [{"type": "function", "function": {**ADD, "parameters": []}}]},
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
             "tools[0].function.parameters",
             "invalid_value",
         ),
@@ -171,22 +166,10 @@ def test_messages_of_calls_become_those_that_templates_know(
             "tool_choice.allowed_tools.mode",
             "invalid_value",
         ),
-        (
-            {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
-            "tool_choice.allowed_tools",
-            "missing_parameter",
-        ),
         ({"tools": TOOLS, "tool_choice": ["add"]}, "tool_choice", "invalid_value"),
-        ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice", "invalid_value"),
-        ({"tools": TOOLS, "parallel_tool_calls": 0}, "parallel_tool_calls", "invalid_value"),
-        ({"reasoning_effort": 1}, "reasoning_effort", "invalid_value"),
         ({"reasoning_effort": "x" * 33}, "reasoning_effort", "invalid_value"),
-        ({"chat_template_kwargs": []}, "chat_template_kwargs", "invalid_value"),
-        ({"include_reasoning": "no"}, "include_reasoning", "invalid_value"),
         ({"function_call": "auto"}, "function_call", "unsupported_parameter"),
-        ({"bad_words": "a"}, "bad_words", "invalid_value"),
         ({"bad_words": [1]}, "bad_words[0]", "invalid_value"),
-        ({"lopa": {"bad_words": ["a"]}}, "lopa.bad_words", "unsupported_parameter"),
         ({"structured_outputs": {"structural_tag": 1}}, "structured_outputs.structural_tag", "invalid_value"),
         (
             {"structured_outputs": {"structural_tag": {}}, "guided_regex": "a"},
@@ -214,11 +197,6 @@ def test_messages_of_calls_become_those_that_templates_know(
         (
             {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"type": "custom"}]}]},
             "messages[0].tool_calls[0].type",
-            "invalid_value",
-        ),
-        (
-            {"messages": [{"role": "assistant", "content": "", "reasoning_content": 1}]},
-            "messages[0].reasoning_content",
             "invalid_value",
         ),
     ],
@@ -304,6 +282,3 @@ def test_a_deadline_leaves_calls_and_reasoning(backend: FakeBackend, client: htt
     message = client.post(CHAT, json=asked).json()["partial"]["choices"][0]["message"]
     assert message["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1,'}
     assert (message["content"], message["reasoning_content"]) == ("I ask around", "let me see")
-
-
-# OpenAI's client

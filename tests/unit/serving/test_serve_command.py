@@ -57,24 +57,14 @@ def application(values: dict[str, Any]) -> dict[str, Any]:
 
 
 WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda v: v.update(grpc_options={"port": 9000}), "unknown key 'grpc_options' in its top level; allowed"),
     (
         lambda v: v["http_options"].update(prot=1),
         "unknown key 'prot' in http_options; allowed: host",
     ),
     (lambda v: v["http_options"].update(port="x"), "http_options.port: got 'x'; Input should be"),
     (lambda v: v["http_options"].update(port=99999), "http_options.port: got 99999; allowed: 1 to 65535"),
-    (lambda v: v["http_options"].update(port=-5), "http_options.port: got -5; allowed: 1 to 65535"),
     (lambda v: v.pop("applications"), "applications: got"),
-    (
-        lambda v: application(v).update(argz={}),
-        "unknown key 'argz' in applications.0; allowed: name",
-    ),
     (lambda v: application(v).update(import_path="a:b"), r"got applications \['a:b'\]; allowed here: one"),
-    (
-        lambda v: application(v)["runtime_env"].update(pip=["x"]),
-        "unknown key 'pip' in applications.0.runtime",
-    ),
     (lambda v: application(v)["deployments"][1].update(num_replica=2), "'num_replica' in .*deployments.1"),
     (lambda v: application(v)["deployments"][1].update(num_replicas=-1), "num_replicas.*: got -1; Input"),
     (lambda v: application(v)["deployments"][1].update(name="demoo"), "got 'demoo'; allowed: ingress, demo"),
@@ -137,7 +127,7 @@ def test_keys_that_would_not_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) ->
     assert "does not reach the cluster" in line and "sesame" not in line
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "::1", "::"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::1"])
 def test_a_port_that_is_taken_is_said_before_weights_are_downloaded(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:

@@ -7,13 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 
-from cluster.serving.http.asgi_app import create_app
-from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.http.server_models import ModelWorkers
 from lopa_ray.errors import ClusterError
-from support.fake_backend import MAX_WORKERS, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
+from support.fake_backend import MAX_WORKERS, MODEL, OTHER_MODEL, Server, error_of, serving
 
 KEY = "an-admin-key"
 HTTP_SETTINGS = {"api_keys": [KEY]}
@@ -92,10 +89,3 @@ def test_the_document_says_who_may(client: httpx.Client) -> None:
     assert "security" not in operation and "403" in operation["responses"]
     schema = document["components"]["schemas"]["ScaleRequest"]
     assert schema["properties"]["num_workers"]["maximum"] == 1024
-
-
-BACKEND = FakeBackend()
-document = schemathesis.openapi.from_asgi(
-    "/openapi.json",
-    create_app(lambda: BACKEND, HttpSettings(**HTTP_SETTINGS)),
-).include(path_regex="^/admin")

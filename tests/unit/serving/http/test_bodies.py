@@ -1,23 +1,15 @@
-"""Bodies that are no request: broken, too long, nested too deeply, junk."""
+"""Bodies that are no request: broken, too long, nested too deeply."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import httpx
 import pytest
-from hypothesis import strategies as st
 
 from support.fake_backend import CHAT, MODEL, TEXT, Server, error_of
 
 HTTP_SETTINGS = {"max_body_bytes": 30_000}
-
-
-@pytest.fixture(scope="module")
-def client(module_server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=module_server.url, timeout=30) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(
@@ -44,7 +36,7 @@ def client(module_server: Server) -> Iterator[httpx.Client]:
 def test_a_body_that_is_no_json_object_is_refused(client: httpx.Client, body: bytes, said: str) -> None:
     error = error_of(client.post(TEXT, content=body), 400)
     assert said in error.message
-    assert error.code == "invalid_json"
+    assert error.code == "invalid_json" and len(error.message) < 1000
 
 
 @pytest.mark.parametrize("field", ["tools", "messages", "lopa", "metadata", "x"])
@@ -68,7 +60,7 @@ def test_a_surrogate_pair_is_a_character(server: Server, client: httpx.Client) -
     assert server.backend.requests[-1][1].prompts == ("🙂",)
 
 
-@pytest.mark.parametrize("size", [30_001, 60_000, 2_000_000])
+@pytest.mark.parametrize("size", [30_001, 2_000_000])
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_body_that_is_too_long_is_refused(client: httpx.Client, size: int, declared: bool) -> None:
     chunks = (b" " * min(10_000, size - at) for at in range(0, size, 10_000))
@@ -81,10 +73,3 @@ def test_the_longest_body_is_taken(client: httpx.Client) -> None:
     full = body.replace('"user": ""', f'"user": "{"u" * (30_000 - len(body))}"')
     assert len(full) == 30_000
     assert client.post(TEXT, content=full).status_code == 200
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=10,
-)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import hypothesis
+import pytest
 import schemathesis
 from pydantic import BaseModel
 
@@ -15,8 +16,11 @@ from cluster.serving.protocol.messages import GroupMessage
 from lopa_ray.text.client_object import ClientObject
 from support.fake_backend import MODEL, FakeBackend
 
+KEY = "right"
 BACKEND = FakeBackend()
-schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(lambda: BACKEND, HttpSettings()))
+schema = schemathesis.openapi.from_asgi(
+    "/openapi.json", create_app(lambda: BACKEND, HttpSettings(api_keys=[KEY]))
+)
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     schemathesis.checks.status_code_conformance,
@@ -26,6 +30,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @schema.parametrize()
 @hypothesis.settings(
     max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
@@ -34,7 +39,9 @@ def test_contract(case: schemathesis.Case) -> None:
     # Hardly any text is the name of a model.
     if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
         case.body["model"] = MODEL
-    case.call_and_validate(checks=CHECKS)
+    if "model" in case.path_parameters:
+        case.path_parameters["model"] = MODEL
+    case.call_and_validate(headers={"Authorization": f"Bearer {KEY}"}, checks=CHECKS)
 
 
 def test_every_model_in_the_document_has_a_name_of_its_own() -> None:

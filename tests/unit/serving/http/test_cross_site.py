@@ -71,18 +71,14 @@ def test_addresses_that_are_typed_and_links_show_pages(client: httpx.Client) -> 
     assert client.get("/", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}).is_error
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "[evil]", ""]
-)
+@pytest.mark.parametrize("host", ["evil.example:8000", "localhost.evil.example", "[evil]", ""])
 def test_another_sites_name_for_this_machine_is_refused(client: httpx.Client, host: str) -> None:
     # To the browser the rebound name is the page's own origin.
     headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
     assert error_of(client.post(CHAT, json=ASK, headers=headers), 403).code == "host_not_allowed"
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:8000", "lopa.localhost", "localhost.", "127.0.0.1", "[::1]:8000"]
-)
+@pytest.mark.parametrize("host", ["LOCALHOST:8000", "lopa.localhost", "localhost.", "[::1]:8000"])
 def test_names_of_this_machine_are_allowed(client: httpx.Client, host: str) -> None:
     assert client.post(CHAT, json=ASK, headers={"Host": host}).status_code == 200
 
@@ -141,36 +137,26 @@ def test_with_api_keys_no_page_can_ask_without_one() -> None:
         assert client.post(CHAT, json=ASK, headers=headers).status_code == 200
 
 
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
 @pytest.mark.parametrize(
-    ("content_type", "from_browser", "status"),
+    ("headers", "status"),
     [
-        (None, False, 200),
-        ("", False, 200),
-        ("application/json", True, 200),
-        ("Application/JSON; charset=utf-8", False, 200),
-        ("application/x-www-form-urlencoded", False, 200),
-        ("application/x-www-form-urlencoded", True, 415),
-        ("text/plain;charset=UTF-8", False, 415),
-        ("text/plain", True, 415),
-        ("multipart/form-data; boundary=x", False, 415),
-        ("application/jsonp", False, 415),
+        ({}, 200),
+        ({"Content-Type": "Application/JSON; charset=utf-8", "Sec-Fetch-Site": "same-origin"}, 200),
+        (FORM, 200),
+        ({**FORM, "Sec-Fetch-Site": "same-origin"}, 415),
+        ({**FORM, "Origin": "{server}"}, 415),
+        ({"Content-Type": "text/plain;charset=UTF-8"}, 415),
+        ({"Content-Type": "application/jsonp"}, 415),
     ],
 )
-@pytest.mark.parametrize("browser", [{"Origin": "same"}, {"Sec-Fetch-Site": "same-origin"}])
-def test_types_of_bodies(
-    server: Server,
-    client: httpx.Client,
-    content_type: str | None,
-    from_browser: bool,
-    status: int,
-    browser: dict[str, str],
-) -> None:
-    headers = {} if content_type is None else {"Content-Type": content_type}
-    if from_browser:
-        headers |= {name: server.url if value == "same" else value for name, value in browser.items()}
+def test_types_of_bodies(server: Server, client: httpx.Client, headers: dict[str, str], status: int) -> None:
+    headers = {name: value.format(server=server.url) for name, value in headers.items()}
     body = b'{"model": "%s", "prompt": "hi"}' % MODEL.encode()
-    for path, content in (("/v1/completions", body), ("/tokenize", b'{"model": "fake", "prompt": "hi"}')):
-        response = client.post(path, content=content, headers=headers)
+    for path in ("/v1/completions", "/tokenize"):
+        response = client.post(path, content=body, headers=headers)
         assert response.status_code == status, response.text
         if status == 415:
             assert error_of(response, 415).code == "unsupported_media_type"

@@ -139,7 +139,14 @@ def test_keys(caplog: pytest.LogCaptureFixture) -> None:
                 assert response.headers["www-authenticate"] == "Bearer"
         for header in ("Bearer right-key", "bearer other-key"):
             assert client.get("/v1/models", headers={"Authorization": header}).status_code == 200
-        for path in (*OPEN, "/", "/docs", "/openapi.json"):
+        for path in (
+            *OPEN,
+            "/",
+            "/docs",
+            "/openapi.json",
+            "/playground/main.js",
+            "/playground/examples.json",
+        ):
             assert client.get(path).status_code == 200
         said = paths[CHAT]["post"]
         assert said["security"] and "401" in said["responses"]

@@ -65,8 +65,6 @@ def test_headers_are_bounded(unfinished: bytes) -> None:
     [
         (["mine-1"], "mine-1"),
         (["not valid"], None),
-        (["a" * 129], None),
-        ([""], None),
         (["mine", "another"], None),
         ([], None),
     ],

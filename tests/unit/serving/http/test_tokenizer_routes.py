@@ -79,13 +79,9 @@ def test_the_only_model_need_not_be_named() -> None:
     ("path", "body", "status", "code", "param"),
     [
         (TOKENIZE, {"prompt": "hi"}, 400, "missing_parameter", "model"),
-        (DETOKENIZE, {"tokens": [1]}, 400, "missing_parameter", "model"),
         (TOKENIZE, {"model": "no", "prompt": "hi"}, 404, "model_not_found", "model"),
-        (DETOKENIZE, {"model": "no", "tokens": []}, 404, "model_not_found", "model"),
         (TOKENIZE, {"model": MODEL}, 400, "missing_parameter", "prompt"),
         (TOKENIZE, {"model": MODEL, "prompt": "hi", "messages": HI}, 400, "invalid_value", "prompt"),
-        (TOKENIZE, {"model": MODEL, "prompt": [1, 2]}, 400, "invalid_value", "prompt"),
-        (TOKENIZE, {"model": MODEL, "messages": []}, 400, "invalid_value", "messages"),
         (
             TOKENIZE,
             {"model": MODEL, "messages": [{"role": "root", "content": ""}]},
@@ -114,11 +110,8 @@ def test_the_only_model_need_not_be_named() -> None:
             "unsupported_parameter",
             "continue_final_message",
         ),
-        (TOKENIZE, {"model": MODEL, "prompt": "hi", "max_tokens": 1}, 400, "unknown_parameter", "max_tokens"),
         (TOKENIZE, {"model": MODEL, "prompt": "x" * 2**20}, 413, "body_too_large", None),
-        (DETOKENIZE, {"model": MODEL}, 400, "missing_parameter", "tokens"),
         (DETOKENIZE, {"model": MODEL, "tokens": [-1]}, 400, "invalid_value", "tokens[0]"),
-        (DETOKENIZE, {"model": MODEL, "tokens": ["1"]}, 400, "invalid_value", "tokens[0]"),
         (DETOKENIZE, {"model": MODEL, "tokens": [VOCABULARY_SIZE]}, 400, "invalid_prompt", "tokens"),
     ],
 )

@@ -64,6 +64,16 @@ def decide(group: GroupServer, **fields: Any) -> DecisionResult:
     return asyncio.run(run())
 
 
+def test_a_decision_is_counted(engine: LocalEngine, group: GroupServer) -> None:
+    result = decide(group, settings={"prefix": "joint"}, client="key 1", priority=3)
+    assert result.answers == engine.decide("Tom has 6 pens.", QUESTIONS, prefix="joint").answers
+    (session,) = group._engine.sessions  # type: ignore[union-attr]
+    assert (session.client, session.priority) == ("key 1", 3)
+    text = group.metrics_text()
+    assert 'lopa_decision_questions_total{model="demo"} 2.0' in text
+    assert 'lopa_requests_total{model="demo",outcome="finished"} 1.0' in text
+
+
 @pytest.mark.parametrize(
     ("fields", "error", "outcome"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 
+import pytest
+
 from lopa_lab.word_problems import extract_answer
 from lopa_ray.engine.local import LocalEngine
 
@@ -13,6 +15,7 @@ EXAMPLES = json.loads(
 )
 
 
+@pytest.mark.medium
 def test_the_model_in_the_package_solves_every_example() -> None:
     engine = LocalEngine.from_pretrained("demo")
     answers = [extract_answer(engine.generate(example["prompt"]).text) for example in EXAMPLES]

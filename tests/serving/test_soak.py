@@ -1,4 +1,4 @@
-"""Whatever is sent, and however much of it: answers fit the document, memory stays as it is."""
+"""However much is sent: answers are the expected ones, memory stays as it is."""
 
 from __future__ import annotations
 
