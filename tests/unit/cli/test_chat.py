@@ -131,9 +131,6 @@ def test_a_server_that_does_not_answer(server: Server) -> None:
     ("options", "message"),
     [
         (("--url", "ftp://x"), "--url: got 'ftp://x'; allowed: an address like"),
-        (("--url", "http://[::1"), "--url: got 'http://[::1'; allowed: an address like"),
-        (("--url", "http://x:99999/v1"), "--url: got 'http://x:99999/v1'; allowed: an address like"),
-        (("--url", "http://x", "--local"), "--url and --local exclude each other"),
         (("--url", "http://x", "--config", "demo"), "--url and --config exclude each other"),
         (("--url", "http://x", "--set", "model.dtype=auto"), "allowed with --url: decode.KEY"),
         (("--local", "--workers", "2"), "--local and --workers exclude each other"),

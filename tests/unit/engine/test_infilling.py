@@ -110,7 +110,9 @@ def test_a_pattern_covers_the_given_text(engine: LocalEngine) -> None:
         engine.generate(PROBLEM, guided_regex=regex, given_parts=[{"text": "no"}], max_new_tokens=60)
 
 
-def test_the_mask_token_in_raw_text_is_refused(engine: LocalEngine) -> None:
+def test_a_suffix_that_cannot_be_used_is_refused(engine: LocalEngine) -> None:
+    with pytest.raises(SettingsError, match=r"^suffix: .*Unicode"):
+        engine.generate("1 + 1", suffix="\ud800")
     with pytest.raises(SettingsError, match=r"suffix: got token .* the mask token"):
         engine.generate("1 + 1", suffix="<|mask|>", raw=True)
     assert engine.generate("1 + 1", suffix="<|mask|>", raw=True, parse_special=False).steps
