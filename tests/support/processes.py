@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -26,17 +25,11 @@ def subprocess_environment() -> dict[str, str]:
     return {**inherited, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def run_program(
-    program: str,
-    *arguments: str,
-    prefix: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-    timeout_s: float = 280,
-) -> Any:
-    """The JSON that one of `tests/programs` prints last; `prefix` is put in front of its command."""
+def run_program(program: str, *arguments: str, timeout_s: float = 280) -> Any:
+    """The JSON that one of `tests/programs` prints last."""
     done = subprocess.run(
-        [*prefix, sys.executable, str(PROGRAMS / program), *arguments],
-        env={**subprocess_environment(), **(environment or {})},
+        [sys.executable, str(PROGRAMS / program), *arguments],
+        env=subprocess_environment(),
         capture_output=True,
         text=True,
         timeout=timeout_s,

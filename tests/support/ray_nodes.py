@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ray.job_submission import JobSubmissionClient
 
 from support.ports import free_port
 from support.processes import kill_process_tree, subprocess_environment
+from support.waiting import wait_until
 
 START_TIMEOUT_S = 120.0
 
@@ -61,49 +61,37 @@ class RayHead:
 def run_head(
     folder: Path,
     *options: str,
-    prefix: Sequence[str] = (),
-    host: str = "127.0.0.1",
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[RayHead]:
-    """A head node on ports of its own; `prefix` is put in front of its command."""
+    """A head node on ports of its own, when it is ready."""
     environment = {**subprocess_environment(), **TOKEN_MODE} if environment is None else dict(environment)
     port, dashboard = free_port(), free_port()
     # Not in `folder`: the names of Ray's sockets must not be long.
     temp_dir = Path(tempfile.mkdtemp(prefix="lopa-", dir="/tmp"))
-    process = start_node(
-        folder / "head.log",
-        f"--head --node-ip-address={host} --port={port}",
+    arguments = [
+        f"--head --node-ip-address=127.0.0.1 --port={port}",
         f"--dashboard-host=127.0.0.1 --dashboard-port={dashboard} --ray-client-server-port={free_port()}",
         f"--dashboard-agent-listen-port={free_port()} --temp-dir={temp_dir}",
         *options,
-        prefix=prefix,
-        environment=environment,
-    )
+    ]
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
+    log = folder / "head.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*command, *" ".join(arguments).split()],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def is_ready() -> bool:
+        assert process.poll() is None, f"the node did not start: {log.read_text()}"
+        return "--block" in log.read_text()
+
     try:
-        yield RayHead(process, f"{host}:{port}", f"http://127.0.0.1:{dashboard}", environment)
+        wait_until(is_ready, START_TIMEOUT_S, "the node to start")
+        yield RayHead(process, f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", environment)
     finally:
         kill_process_tree(process)
         shutil.rmtree(temp_dir, ignore_errors=True)
-
-
-def start_node(
-    log: Path, *options: str, prefix: Sequence[str] = (), environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    """`ray start --block` with the options, when it is ready."""
-    arguments = " ".join(options).split()
-    command = [*prefix, str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [*command, *arguments],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            start_new_session=True,
-        )
-    began = time.monotonic()
-    while "--block" not in log.read_text():
-        if process.poll() is not None or time.monotonic() - began > START_TIMEOUT_S:
-            kill_process_tree(process)
-            raise AssertionError(f"the node did not start: {log.read_text()}")
-        time.sleep(0.2)
-    return process
