@@ -254,12 +254,13 @@ def test_conformance_excuses_only_masks_in_the_prompt(tmp_path: Path) -> None:
     masked = next(row for row in rows if 127 in row["prompt"])
     whole = min((row for row in rows if 127 not in row["prompt"]), key=lambda row: row["nfe"])
     cases, models = tmp_path / "cases.jsonl", ("--models", str(GOLDEN / "models"))
-    for second, status, said in (
+    expected: list[tuple[dict[str, Any], int, str]] = [
         ({}, 0, "1 passed, 0 differ, 1 not supported (1 by design: a mask token in the prompt is refused)"),
         ({"kind": "sdar_moe_new"}, 1, "1 passed, 0 differ, 1 not supported\n"),
         ({"prompt": [999, *masked["prompt"]]}, 1, "1 passed"),
-    ):
-        cases.write_text("\n".join(map(json.dumps, (whole, masked | second))))
+    ]
+    for changes, status, said in expected:
+        cases.write_text("\n".join(map(json.dumps, (whole, masked | changes))))
         result = lopa("conformance", str(cases), *models)
         assert result.exit_code == status and said in result.stdout
     cases.write_text("\n")

@@ -17,6 +17,7 @@ from lopa_ray import (
     ChoiceAnswer,
     ChoiceQuestion,
     Config,
+    DecisionResult,
     DecisionSettings,
     DecisionTask,
     LocalEngine,
@@ -111,7 +112,8 @@ def test_many_inputs_are_answered_as_each_alone(engine: LocalEngine) -> None:
     tasks = [DecisionTask(f"{INPUT} It is {day}.", QUESTIONS[:2]) for day in ("Monday", "Friday", "Sunday")]
     results = dict(engine.decide_all(tasks))
     for index, task in enumerate(tasks):
-        assert results[index].log_likelihoods == engine.decide(task.input, task.questions).log_likelihoods
+        alone, result = engine.decide(task.input, task.questions), results[index]
+        assert isinstance(result, DecisionResult) and result.log_likelihoods == alone.log_likelihoods
 
 
 def test_two_shards_give_the_same(engine: LocalEngine) -> None:
