@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoiceFinished, ChoicesOutput, ChoicesRequest
@@ -32,10 +31,7 @@ def outputs(engine: Engine, request: ChoicesRequest, *, max_steps: int | None = 
     return received
 
 
-def answers(engine: Engine, request: ChoicesRequest, *, max_steps: int | None = None) -> list[ChoiceFinished]:
+def answers(engine: Engine, request: ChoicesRequest) -> list[ChoiceFinished]:
     """The finished choices, in order."""
-    return sorted(_finished(outputs(engine, request, max_steps=max_steps)), key=lambda choice: choice.choice)
-
-
-def _finished(received: list[ChoicesOutput]) -> Iterator[ChoiceFinished]:
-    return (output for output in received if isinstance(output, ChoiceFinished))
+    finished = [output for output in outputs(engine, request) if isinstance(output, ChoiceFinished)]
+    return sorted(finished, key=lambda choice: choice.choice)

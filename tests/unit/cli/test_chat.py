@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -49,6 +50,12 @@ class Scripted:
         yield text
 
 
+def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """Have a user type these lines in a terminal, and then Ctrl-D."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", Mock(side_effect=[*lines, EOFError]))
+
+
 def test_messages_and_answers_are_part_of_the_next_prompt(server: Server) -> None:
     done = chat("Hello\n\nGo on\n", "--url", server.url, "--system", "Be brief.")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -73,16 +80,8 @@ def test_options_are_those_of_the_requests(server: Server) -> None:
 def test_an_error_is_a_line_and_the_conversation_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    partner, lines = Scripted(), iter(["one", "fail here", "two"])
-
-    def read(prompt: str) -> str:
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", read)
+    partner = Scripted()
+    type_lines(monkeypatch, "one", "fail here", "two")
     converse(partner, None)
     out, err = capsys.readouterr()
     assert out == "You said one\nYou said \nYou said two\n"
@@ -100,9 +99,8 @@ def test_ctrl_c_ends_the_answer_alone(
                 raise KeyboardInterrupt
             yield from super().answer(messages)
 
-    partner, lines = Interrupted(), iter(["long", "short"])
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda prompt: next(lines, None) or (_ for _ in ()).throw(EOFError))
+    partner = Interrupted()
+    type_lines(monkeypatch, "long", "short")
     converse(partner, None)
     out, err = capsys.readouterr()
     assert out == "It was\nYou said short\n" and "The answer was ended" in err
@@ -131,9 +129,6 @@ def test_a_server_that_does_not_answer(server: Server) -> None:
     ("options", "message"),
     [
         (("--url", "ftp://x"), "--url: got 'ftp://x'; allowed: an address like"),
-        (("--url", "http://[::1"), "--url: got 'http://[::1'; allowed: an address like"),
-        (("--url", "http://x:99999/v1"), "--url: got 'http://x:99999/v1'; allowed: an address like"),
-        (("--url", "http://x", "--local"), "--url and --local exclude each other"),
         (("--url", "http://x", "--config", "demo"), "--url and --config exclude each other"),
         (("--url", "http://x", "--set", "model.dtype=auto"), "allowed with --url: decode.KEY"),
         (("--local", "--workers", "2"), "--local and --workers exclude each other"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +130,6 @@ def test_settings_of_a_line_go_on_top(tmp_path: Path) -> None:
     assert [line["num_branches"] for line in lines] == [4, 1, 2, "auto"]
 
 
-def test_a_wrong_number_of_branches_is_shown_as_one() -> None:
-    result = lopa("generate", *SMALL, "-b", "-3", "Anna")
-    assert result.exit_code == 2
-    assert "num_branches: got -3; allowed: a whole number" in result.stderr
-
-
 @pytest.mark.parametrize(("text", "number"), [("auto", "auto"), ("3", 3)])
 def test_branches_are_a_number_or_left_to_the_request(tmp_path: Path, text: str, number: object) -> None:
     _, lines = batch(tmp_path, [5, 6], options=(*SMALL, "-b", text))
@@ -194,43 +186,28 @@ def test_trace_has_every_step_of_every_line(tmp_path: Path) -> None:
 
 def test_mistakes_are_one_line_and_status_2(tmp_path: Path) -> None:
     refused("generate", *SMALL, "text", part="no tokenizer")
-    refused("generate", *SMALL, "", part="empty")
     refused("generate", "--local", "--workers", "2", "x", part="exclude")
     refused("generate", "--local", "--tensor-parallel-size", "2", "x", part="exclude")
     refused("generate", *SMALL, "--set", "decode.nope=1", "x", part="nope")
     refused("generate", *SMALL, "--set", "nope", "x", part="SECTION.KEY=VALUE")
     refused("generate", *SMALL, "--set", "nope.seed=1", "x", part="nope")
     refused("generate", *SMALL, "--set", "decode.seed={", "x", part="YAML")
-    refused("generate", *SMALL, "--decoder", "other", "x", part="other")
     refused("generate", *SMALL, "--decoder", "d2f", "-b", "2", "x", part="num_branches")
-    refused(
-        "generate",
-        *SMALL,
-        "-b",
-        "many",
-        "x",
-        part="got 'many'; allowed: a whole number from 1 to 1024, or auto",
-    )
-    refused("generate", *SMALL, "--config", "absent", "x", part="absent")
+    refused("generate", *SMALL, "-b", "-3", "x", part="num_branches: got -3; allowed: a whole number")
+    refused("generate", *SMALL, "-b", "many", "x", part="got 'many'; allowed: a whole number from 1 to 1024")
     refused("generate", "--local", "--model", str(tmp_path / "absent"), "x", part="absent")
     refused("generate", *SMALL, "--input", str(tmp_path / "absent.jsonl"), part="absent.jsonl")
     refused("generate", *SMALL, "--input", "-", "x", part="--input")
     refused("generate", *SMALL, "--output", "o.jsonl", "x", part="--output")
-    refused("conformance", str(tmp_path / "absent.jsonl"), "--models", MODEL, part="absent.jsonl")
     for option in ("device", "implementation"):
-        refused(
-            "conformance", "absent.jsonl", "--models", MODEL, f"--{option}", "x", part=f"{option}: got 'x'"
-        )
+        options = ("--models", MODEL, f"--{option}", "x")
+        refused("conformance", "absent.jsonl", *options, part=f"{option}: got 'x'")
 
 
 def test_the_table_under_an_answer_names_the_dtype() -> None:
     for options, shown in ((), "float32 on cpu"), (("--dtype", "bfloat16"), "bfloat16 on cpu"):
         lines = lopa("generate", "--local", "-n", "24", *options, "2 + 2").stdout.splitlines()
         assert ["dtype", *shown.split()] in [line.split() for line in lines]
-
-
-def test_unknown_option_is_status_2() -> None:
-    assert lopa("generate", "--surprise").exit_code == 2
 
 
 def test_config_prints_yaml_that_loads_again(tmp_path: Path) -> None:
@@ -246,11 +223,6 @@ def test_config_prints_yaml_that_loads_again(tmp_path: Path) -> None:
 def test_version_and_help() -> None:
     assert lopa("--version").stdout.startswith("lopa ")
     assert "conformance" in lopa("--help").stdout
-
-
-def test_help_needs_neither_torch_nor_ray() -> None:
-    code = "import sys, cluster.cli; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=GOLDEN.parents[1], check=False).returncode == 0
 
 
 # Conformance
@@ -275,3 +247,21 @@ def test_conformance_reports_and_exits_by_the_verdicts(tmp_path: Path) -> None:
     verdicts = {verdict["id"]: verdict for verdict in objects(differs.stdout)}
     assert verdicts[changed["id"]]["first"]["what"] == "tokens"
     assert "1 passed, 1 differ, 0 not supported" in differs.stderr
+
+
+def test_conformance_excuses_only_masks_in_the_prompt(tmp_path: Path) -> None:
+    rows = objects((GOLDEN / "sdar_moe" / "sdar_moe_generate_cases.jsonl").read_text())
+    masked = next(row for row in rows if 127 in row["prompt"])
+    whole = min((row for row in rows if 127 not in row["prompt"]), key=lambda row: row["nfe"])
+    cases, models = tmp_path / "cases.jsonl", ("--models", str(GOLDEN / "models"))
+    expected: list[tuple[dict[str, Any], int, str]] = [
+        ({}, 0, "1 passed, 0 differ, 1 not supported (1 by design: a mask token in the prompt is refused)"),
+        ({"kind": "sdar_moe_new"}, 1, "1 passed, 0 differ, 1 not supported\n"),
+        ({"prompt": [999, *masked["prompt"]]}, 1, "1 passed"),
+    ]
+    for changes, status, said in expected:
+        cases.write_text("\n".join(map(json.dumps, (whole, masked | changes))))
+        result = lopa("conformance", str(cases), *models)
+        assert result.exit_code == status and said in result.stdout
+    cases.write_text("\n")
+    refused("conformance", str(cases), *models, part="no cases")

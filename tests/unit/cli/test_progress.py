@@ -20,11 +20,14 @@ def test_a_task_is_shown_with_its_count(monkeypatch: pytest.MonkeyPatch) -> None
         assert task.visible
         task.advance()
         task.describe("Grading")
+        with ShownTask("Loading demo") as inner:
+            inner.say("2 workers ready")
         task.move_to(3)
         task.describe("Done")
     lines = [line.rstrip() for line in terminal.text().replace("\r", "\n").splitlines()]
     for doing, count in (("Decoding", 0), ("Grading", 1), ("Done", 3)):
         assert any(doing in line and line.endswith(f"{count} of 3 problems") for line in lines)
+    assert terminal.text().index("Loading demo") < terminal.text().index("2 workers ready\n")
 
 
 def test_a_pipe_gets_lines_that_are_said_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,10 +73,21 @@ def test_a_group_says_what_it_waits_for_and_that_it_is_ready(monkeypatch: pytest
     assert order == sorted(order)
 
 
-@pytest.mark.parametrize("columns", [40, 80])
-def test_a_command_in_a_terminal(columns: int) -> None:
-    command = [sys.executable, "-m", "cluster.cli", "generate", "-n", "32", PROBLEM]
-    lines = [line.rstrip() for line in run_in_terminal(command, columns).replace("\r", "\n").splitlines()]
+def shown_lines(columns: int, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "cluster.cli", "generate", "-n", "32", *options, PROBLEM]
+    return [line.rstrip() for line in run_in_terminal(command, columns).replace("\r", "\n").splitlines()]
+
+
+def test_a_command_in_a_terminal() -> None:
+    lines = shown_lines(40)
     assert any("Loading demo" in line for line in lines)
     assert any("Decoding" in line and "of 32" in line for line in lines)
     assert any(line.startswith("TPF") for line in lines)
+
+
+def test_a_watched_command_keeps_a_line_per_step() -> None:
+    lines = shown_lines(80, "--watch")
+    (steps,) = (int(line.split()[1]) for line in lines if line.startswith("steps"))
+    kept = [line for line in lines if line.startswith("step ") and " token" in line]
+    assert [int(line.split()[1]) for line in kept] == [*range(1, steps + 1)]
+    assert any(line.startswith("╭─ step 1 ") for line in lines)

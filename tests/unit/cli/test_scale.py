@@ -8,6 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
+from cluster.command_line.loopback import is_loopback
 from cluster.serving.http.server_models import ModelWorkers
 from lopa_ray.errors import ClusterError
 from support.fake_backend import MODEL, OTHER_MODEL, Server
@@ -33,8 +34,21 @@ def test_the_command(server: Server, tmp_path: Path) -> None:
         f"{OTHER_MODEL} group 2: 4 of 4 workers; last problem: no place",
     ]
     assert server.backend.num_workers == {OTHER_MODEL: 4}
-    looked = scale(*where[:4], "--json", environment={"LOPA_API_KEYS": KEY})
+    nowhere = {"http_proxy": "http://127.0.0.1:9", "LOPA_API_KEYS": KEY}
+    looked = scale(*where[:4], "--json", environment=nowhere)
     assert ModelWorkers.model_validate(json.loads(looked.stdout)).groups[0].coming == 2
+
+
+def test_a_proxy_is_asked_for_other_machines(server: Server) -> None:
+    proxy = {"http_proxy": server.url, "LOPA_API_KEYS": KEY}
+    assert scale("--url", "http://10.0.0.1:8000", "--model", MODEL, environment=proxy).exit_code == 0
+
+
+def test_addresses_of_this_machine() -> None:
+    own = "127.1 0x7f.1 0 localhost LocalHost. app.localhost [::1] [::ffff:127.0.0.1] [::]"
+    assert all(is_loopback(f"http://{host}:8000") for host in own.split())
+    others = "10.1 example.org notlocalhost [2001:db8::1] 127.0.0.1.example.org"
+    assert not any(is_loopback(f"http://{host}:8000") for host in others.split())
 
 
 def test_the_command_says_why_not(server: Server) -> None:
@@ -44,7 +58,6 @@ def test_the_command_says_why_not(server: Server) -> None:
         (("--url", server.url, "--model", "no", "3"), with_key, 2, "served: fake, team/fake-2"),
         (("--url", server.url, "--model", MODEL, "0"), with_key, 2, "num_workers: got 0"),
         (("--url", "file:///etc/passwd", "--model", MODEL), with_key, 2, "got 'file:///etc/passwd'"),
-        (("--url", "http://[::1", "--model", MODEL), with_key, 2, "--url: got 'http://[::1'"),
         (("--url", "http://x:99999", "--model", MODEL), with_key, 2, "--url: got 'http://x:99999'"),
         (("--url", "http://127.0.0.1:1", "--model", MODEL), with_key, 1, "cannot reach http://127.0.0.1:1"),
         (("--url", f"{server.url}/docs", "--model", MODEL), with_key, 2, "allowed: an address like"),

@@ -39,7 +39,7 @@ def test_a_file_with_everything(tmp_path):
     assert config.decode == D2FSettings(block_size=16)
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "model:\ngroup:\ndecode:\n", "{}"])
+@pytest.mark.parametrize("text", ["", "model:\ngroup:\ndecode:\n"])
 def test_empty_files_and_sections_mean_the_defaults(tmp_path, text):
     assert Config.load(write(tmp_path, text)) == Config()
 
@@ -56,19 +56,13 @@ def test_overrides_lie_on_top_of_the_file(tmp_path):
     ("text", "words"),
     [
         ("- 1\n", ["list", "mapping"]),
-        ("just text", ["str", "mapping"]),
         ("a: [1, 2", ["config.yaml, line 1: not YAML"]),
         ("modle: {}", ["unknown setting modle", "did you mean model?"]),
-        ("decode: {block_sise: 3}", ["block_sise", "did you mean block_size?"]),
         ("decode: {decoder: x}", ["decoder: got 'x'", "lopa"]),
         ("decode: {decoder: [lopa]}", ["decoder: got ['lopa']"]),
         ("decode: lopa", ["decode", "'lopa'"]),
-        ("model: 3", ["model", "got 3"]),
-        ("model: {max_num_seqs: many}", ["max_num_seqs", "'many'", "integer"]),
-        ("group: {resources: {x: y}}", ["resources", "'y'"]),
         ("3: 4", ["3", "name of a setting"]),
         ("decode: {3: 4}", ["3", "name of a setting"]),
-        ("decode: {commit_protocol: single_phase}", ["single_phase", "window_attention"]),
     ],
 )
 def test_wrong_files(tmp_path, text, words):

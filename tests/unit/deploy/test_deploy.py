@@ -21,8 +21,10 @@ import yaml
 from ray.serve.schema import ServeDeploySchema
 from typer.main import get_command
 
+from actors.connection.ray_connection import KILL_TIMEOUT_MS, KILL_TIMEOUT_VARIABLE
 from cluster.jobs.__main__ import app
 from cluster.serving.http.serve_proxy import CALLBACK, CALLBACK_VARIABLE
+from cluster.serving.serve_environment import SERVE_ENVIRONMENT
 from cluster.serving.settings import ServeSettings
 from lopa_ray import __version__
 from lopa_ray.engine.config import Config
@@ -282,3 +284,9 @@ def test_groups_have_the_gpus_that_they_need(name: str, groups: int) -> None:
     assert loaded.model.device == "cuda" and number == groups
     assert number * workers * loaded.group.num_accelerators == gpus
     assert number * workers * loaded.group.num_cpus <= cpus - 2
+
+
+def test_all_pods_of_a_service_notice_losses_as_a_local_server_does() -> None:
+    expected = {**SERVE_ENVIRONMENT, KILL_TIMEOUT_VARIABLE: KILL_TIMEOUT_MS}
+    for pod in pods(cluster_of(read("rayservice.yaml"))):
+        assert {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]} == expected

@@ -79,11 +79,10 @@ def test_a_compilation_has_a_limit_of_memory() -> None:
 
 
 def test_a_process_that_somebody_else_ends_is_no_refusal() -> None:
-    cache = new_cache(FOR_EVER)
-    process = LimitedProcess(cache._new_compiler())
+    process = LimitedProcess(bytearray(b"ab"))
     process.kill()
     with pytest.raises(OverloadedError, match="status -9"):
-        process.call("compile", CHOICE.constraint_spec, FOR_EVER)
+        process.call("__mul__", 2, FOR_EVER)
 
 
 def test_what_is_known_does_not_wait_and_what_is_new_finds_a_process_free(calls: list[Call]) -> None:

@@ -17,6 +17,7 @@ from lopa_ray import (
     ChoiceAnswer,
     ChoiceQuestion,
     Config,
+    DecisionResult,
     DecisionSettings,
     DecisionTask,
     LocalEngine,
@@ -33,6 +34,7 @@ from lopa_ray.decisions.defaults import read_decision_defaults
 from lopa_ray.decisions.questions import Question
 from lopa_ray.engine.decision_factory import new_decision
 from lopa_ray.errors import CheckpointError
+from support.thread_tensor_parallel import engine_in_two_shards
 from support.tiny_model import CANVAS_MODEL, tiny_engine
 
 torch.set_num_threads(1)
@@ -104,6 +106,21 @@ def test_a_stored_input_is_reported_and_changes_nothing() -> None:
     length = len(new_decision(storing, DecisionTask(INPUT, QUESTIONS)).session.prompt)
     assert (first.cached_tokens, first.saved_tokens) == (0, length)
     assert (second.cached_tokens, second.saved_tokens) == (length, 0)
+
+
+def test_many_inputs_are_answered_as_each_alone(engine: LocalEngine) -> None:
+    tasks = [DecisionTask(f"{INPUT} It is {day}.", QUESTIONS[:2]) for day in ("Monday", "Friday", "Sunday")]
+    results = dict(engine.decide_all(tasks))
+    for index, task in enumerate(tasks):
+        alone, result = engine.decide(task.input, task.questions), results[index]
+        assert isinstance(result, DecisionResult) and result.log_likelihoods == alone.log_likelihoods
+
+
+def test_two_shards_give_the_same(engine: LocalEngine) -> None:
+    shards = engine_in_two_shards(engine.config)
+    shards.tokenizer = engine.tokenizer
+    (values,), (expected,) = (each.decide(INPUT, QUESTIONS[1:2]).log_likelihoods for each in (shards, engine))
+    assert values[0] == pytest.approx(expected[0], abs=1e-3)
 
 
 def test_an_asynchronous_engine_answers_alike(engine: LocalEngine) -> None:
@@ -178,6 +195,9 @@ def test_what_is_too_long_is_named(engine: LocalEngine) -> None:
     with pytest.raises(PromptTooLongError) as raised:
         engine.decide(INPUT, ["Is it so?", "pens " * 600])
     assert raised.value.setting == "questions[1]"
+    bounded = LocalEngine.from_pretrained("demo", max_model_len=512, max_num_batched_tokens=240)
+    with pytest.raises(SettingsError, match="max_num_batched_tokens"):
+        bounded.decide("pens " * 260, QUESTIONS)
 
 
 def test_wrong_settings_are_refused(engine: LocalEngine) -> None:

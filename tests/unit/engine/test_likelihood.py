@@ -1,4 +1,4 @@
-"""Log-likelihoods of given tokens, against full logits and whatever they share a step with."""
+"""Log-likelihoods of given tokens, against full logits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def exact_bound(engine: LocalEngine, prefix: list[int], target: list[int]) -> fl
     return total
 
 
-@pytest.mark.parametrize("mc_num", [1, 5, 32])
+@pytest.mark.parametrize("mc_num", [1, 32])
 def test_the_estimate_is_equation_6_over_its_masks(engine: LocalEngine, mc_num: int) -> None:
     for (prefix, target), value in zip(PAIRS, values(engine, mc_num=mc_num, seed=3), strict=True):
         draws = MaskDraws.of(len(target), mc_num, draw_key(3, prefix, target))
@@ -83,12 +83,11 @@ def test_the_estimate_is_equation_6_over_its_masks(engine: LocalEngine, mc_num: 
         assert value == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("target", [[8], [8, 9], [126, 3, 8]])
-def test_the_estimates_expectation_is_the_bound(engine: LocalEngine, target: list[int]) -> None:
-    prefix = [5, 6, 7]
+def test_the_estimates_expectation_is_the_bound(engine: LocalEngine) -> None:
+    prefix, target = [5, 6, 7], [126, 3, 8]
     expected = exact_bound(engine, prefix, target)
     (many,) = values(engine, [(prefix, target)], mc_num=8000)
-    assert many == pytest.approx(expected, abs=0.2 if len(target) > 1 else 1e-4)
+    assert many == pytest.approx(expected, abs=0.2)
     few = [values(engine, [(prefix, target)], mc_num=4, seed=seed)[0] for seed in range(60)]
     spread = torch.tensor(few).std().item()
     assert sum(few) / len(few) == pytest.approx(expected, abs=4 * spread / len(few) ** 0.5 + 1e-4)
@@ -103,9 +102,6 @@ def test_a_target_of_one_token_is_exact_after_one_forward(engine: LocalEngine) -
 def test_the_same_seed_has_the_same_draws(engine: LocalEngine) -> None:
     assert values(engine, seed=1) == values(engine, seed=1) != values(engine, seed=2)
     assert values(engine, PAIRS[::-1], seed=1) == values(engine, seed=1)[::-1]
-
-
-# What shares a step with it
 
 
 def test_neither_steps_nor_slots_change_a_bit(engine: LocalEngine) -> None:
@@ -162,7 +158,6 @@ def test_whether_greedy_decoding_gives_the_target(engine: LocalEngine) -> None:
         ([], [3], PromptError),
         ([3], [MASK], PromptError),
         ([3], [4, 128], PromptError),
-        ([3], [-1], PromptError),
         ([3] * 60, [4] * 5, PromptTooLongError),
     ],
 )
@@ -177,13 +172,9 @@ def test_wrong_tokens_are_refused(
 def test_wrong_settings_are_refused(engine: LocalEngine) -> None:
     with pytest.raises(SettingsError, match="mc_num"):
         values(engine, mc_num=0)
-    config = replace_decode(engine.config)
+    config = engine.config.replace(decode=BlockDiffusionSettings())
     with pytest.raises(SettingsError, match="block_diffusion"):
         values(LocalEngine(config, engine.runner, None))
-
-
-def replace_decode(config: Config) -> Config:
-    return config.model_copy(update={"decode": BlockDiffusionSettings()})
 
 
 class BrokenRunner(BranchRunner):
@@ -198,6 +189,10 @@ class BrokenRunner(BranchRunner):
 def test_an_error_ends_its_own_request_once() -> None:
     config = config_of("llada-tiny-3l")
     runner = BrokenRunner(load_tiny_model("llada-tiny-3l"), max_num_seqs=4, max_model_len=64)
-    requests = [LikelihoodRequest([3], [4, 5], check_greedy=True), LikelihoodRequest([3], [])]
+    requests = [
+        LikelihoodRequest([3], [4, 5], check_greedy=True),
+        LikelihoodRequest([3], [], check_greedy=True),
+    ]
     results = list(log_likelihoods(LocalEngine(config, runner, None), requests))
-    assert [index for index, _ in results] == [1, 0] and isinstance(results[1][1], ScoreError)
+    assert results[0] == (1, LogLikelihood(0.0, True, 0, 0))  # of no tokens
+    assert results[1][0] == 0 and isinstance(results[1][1], ScoreError)

@@ -110,15 +110,6 @@ def test_an_error_of_a_launch_gives_up_what_is_in_flight_and_the_engine_goes_on(
     assert [result.token_ids for result in engine.generate(PROMPTS[:3], FAST)] == expected
 
 
-def test_a_caller_that_stops_leaves_an_engine_that_goes_on() -> None:
-    engine = engine_of(True)
-    expected = [result.token_ids for result in engine.generate(PROMPTS[:3], FAST)]
-    events = engine.events([engine.create_session(prompt, FAST) for prompt in PROMPTS[:3]])
-    next(events)
-    events.close()  # type: ignore[attr-defined]
-    assert [result.token_ids for result in engine.generate(PROMPTS[:3], FAST)] == expected
-
-
 @pytest.mark.parametrize(
     ("device", "overlap", "expected"),
     [
