@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -13,6 +11,7 @@ from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -29,13 +28,9 @@ WHOLE = {"max_new_tokens": 32, "stop_at_eos": False, "ignore_eos": True}
 
 BASES: dict[str, tuple[str, LookaheadSettings]] = {
     "vanilla Dream": ("dream-tiny-4l", VanillaSettings(**WHOLE)),
-    "Dream by threshold": ("dream-tiny-4l", FastDllmSettings(cache="none", block_size=None, **WHOLE)),
-    "Dream, prefix cache": ("dream-tiny-4l", FastDllmSettings(cache="prefix", block_size=16, **WHOLE)),
     "Dream, dual cache": ("dream-tiny-4l", FastDllmSettings(cache="dual", block_size=16, **WHOLE)),
-    "vanilla LLaDA": ("llada-tiny-3l", VanillaSettings(block_size=16, **WHOLE)),
     "LLaDA, prefix cache": ("llada-tiny-3l", FastDllmSettings(cache="prefix", block_size=16, **WHOLE)),
     "SDAR": ("sdar-tiny-3l", BlockDiffusionSettings(block_size=8, **WHOLE)),
-    "sub-blocks": ("dream-tiny-4l", BlockDiffusionSettings(block_size=16, sub_block_size=8, **WHOLE)),
     "sub-blocks, cached": (
         "dream-tiny-4l",
         BlockDiffusionSettings(block_size=16, sub_block_size=8, sub_block_cache=True, **WHOLE),
@@ -43,7 +38,11 @@ BASES: dict[str, tuple[str, LookaheadSettings]] = {
     "LLaDA2.1": ("llada21-tiny-3l", EditingSettings(block_size=16, **WHOLE)),
     "DMax": ("llada21-tiny-3l", DMaxSettings(block_size=16, confidence_threshold=0.9, **WHOLE)),
     "Nemotron": ("nemotron-tiny-3l", NemotronSettings(block_size=16, **WHOLE)),
-    "SDAR, fused": ("sdar-tiny-3l", BlockDiffusionSettings(fuse_store=True, **WHOLE)),
+    "several blocks": ("llada21-tiny-3l", MultiBlockSettings(block_size=8, **WHOLE)),
+    "several blocks, edited": (
+        "llada21-tiny-3l",
+        MultiBlockSettings(block_size=8, editing_threshold=0.4, stability_threshold=0.5, **WHOLE),
+    ),
 }
 
 
@@ -93,19 +92,19 @@ def test_fused_stores_give_the_same_tokens_in_fewer_steps(branches):
         assert stores >= 7
 
 
-RANDOM: list[Callable[[int], VanillaSettings]] = [
-    lambda seed: VanillaSettings(remasking="random", seed=seed, **WHOLE),
-    lambda seed: VanillaSettings(remasking="origin", steps=16, seed=seed, **WHOLE),
-    lambda seed: VanillaSettings(alg_temp=0.3, steps=16, seed=seed, **WHOLE),
-    lambda seed: VanillaSettings(temperature=0.9, seed=seed, **WHOLE),
-]
-
-
-@pytest.mark.parametrize("settings", RANDOM)
-@pytest.mark.parametrize("model", ["dream-tiny-2l", "llada-tiny-3l"])
-def test_random_choices_follow_the_seed(settings, model):
+@pytest.mark.parametrize(
+    ("model", "random"),
+    [
+        ("dream-tiny-2l", {"remasking": "random"}),
+        ("llada-tiny-3l", {"remasking": "origin", "steps": 16}),
+        ("dream-tiny-2l", {"alg_temp": 0.3, "steps": 16}),
+        ("llada-tiny-3l", {"temperature": 0.9}),
+    ],
+)
+def test_random_choices_follow_the_seed(model, random):
     def order(seed: int) -> list[list[tuple[tuple[int, int], ...]]]:
-        return [[step.fills for step in result.trace] for result in decode(model, settings(seed))]
+        results = decode(model, VanillaSettings(seed=seed, **random, **WHOLE))
+        return [[step.fills for step in result.trace] for result in results]
 
     assert order(1) == order(1)
     assert order(1) != order(2)

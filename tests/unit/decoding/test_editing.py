@@ -17,11 +17,11 @@ from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import decode
-from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax, any_editing, any_multi_block
+from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_settings
 
 
 @settings(max_examples=80)
-@given(PROMPTS, st.one_of(any_editing(), any_dmax(), any_multi_block()), FAKE_MODELS)
+@given(PROMPTS, st.one_of([any_settings(name) for name in ("editing", "dmax", "multi_block")]), FAKE_MODELS)
 def test_only_final_tokens_are_cached_or_outside_of_what_is_editable(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
     canvas = prompt + (list(steps[-1].outcome.canvas) if steps else [])
@@ -35,7 +35,7 @@ def test_only_final_tokens_are_cached_or_outside_of_what_is_editable(prompt, wan
 
 
 @settings(max_examples=80)
-@given(PROMPTS, any_editing(), FAKE_MODELS)
+@given(PROMPTS, any_settings("editing"), FAKE_MODELS)
 def test_a_block_ends_when_nothing_changes_or_its_calls_are_used_up(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
     calls = 0

@@ -18,7 +18,7 @@ from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.verified.evaluated_state import StateKey
-from lopa_ray.errors import ScoreError, SettingsError, StepLimitError
+from lopa_ray.errors import ScoreError, StepLimitError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.step_report import BranchReport
 from support.context_model import ContextModel
@@ -214,7 +214,7 @@ def test_relaxed_acceptance_takes_no_more_steps() -> None:
     assert steps["relaxed"] < steps["exact"]
 
 
-# Ends and refusals
+# Ends
 
 
 def test_a_draft_without_scores_is_no_draft_and_an_anchor_without_scores_is_an_error() -> None:
@@ -241,11 +241,3 @@ def test_the_step_limit_is_that_of_one_branch(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(StepLimitError, match="3 steps did not finish 40 tokens"):
             steps_of(session, replace(model))
         assert sum(token != VOCABULARY.mask_token_id for token in session.generated) == decided
-
-
-def test_acceptance_needs_drafts() -> None:
-    with pytest.raises(SettingsError, match=r"acceptance 0\.5 without drafts") as raised:
-        LopaSettings(acceptance=0.5)
-    assert raised.value.setting == "acceptance"
-    with pytest.raises(SettingsError, match="acceptance"):
-        VERIFIED.replace(acceptance="nearly")
