@@ -160,7 +160,7 @@ def beginnings(draw: st.DrawFn) -> tuple[GenerationSettings, dict[int, int]]:
     return wanted, {at: draw(st.integers(0, EOS - 1)) for at in range(count)}
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     PROMPTS,
     beginnings(),
@@ -270,7 +270,7 @@ def test_a_seed_of_a_causal_pass_sees_nothing_behind_it():
         new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7}))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(any_vanilla(), GIVEN)
 def test_a_schedule_counts_the_positions_to_fill(wanted, tokens):
     """One branch, no end: each block takes its calls, and none more than it has masks where one is filled per call."""

@@ -19,7 +19,7 @@ PROMPTS_OF_MODELS = [[(7 * at + length) % 120 for at in range(length)] for lengt
 WHOLE: dict[str, Any] = {"max_new_tokens": 46, "ignore_eos": True, "confidence_threshold": 0.6}
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(PROMPTS, any_settings("multi_block"), FAKE_MODELS)
 def test_a_block_begins_when_there_is_a_place_and_the_last_one_is_decided_and_stable(prompt, wanted, model):
     """One at most in a step. `in_flight` has what the step before left."""
@@ -49,7 +49,7 @@ def stability(step, block, prompt_len) -> float:
     return sum(ids[p] == chosen[p] for p in decided) / len(decided) if decided else 1.0
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(PROMPTS, any_settings("multi_block"), FAKE_MODELS)
 def test_every_block_of_an_answer_is_finished(prompt, wanted, model):
     session, steps = decode(prompt, wanted.replace(stop_at_eos=False), model)

@@ -54,7 +54,7 @@ def test_the_cache_saves_rows_and_drops_no_fork(model: str) -> None:
     assert won > 0
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(PROMPTS, any_block_diffusion(), FAKE_MODELS)
 def test_a_sub_block_is_filled_before_the_next(prompt, wanted, model):
     """And a call on it alone reads all of the block around it."""

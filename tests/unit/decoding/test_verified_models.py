@@ -110,7 +110,7 @@ def test_a_frequency_penalty_counts_each_token_once(demo: LocalEngine) -> None:
     wanted = LopaSettings(
         max_new_tokens=64, block_size=32, frequency_penalty=1.0, num_branches=6, lookahead="verified"
     )
-    prompts = [problem.question for problem in held_out_problems(5, 16)]
+    prompts = [problem.question for problem in held_out_problems(5, 6)]
     assert saved_steps(demo, prompts, [wanted] * len(prompts)) > 0
 
 
