@@ -20,7 +20,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY, FakeModel
-from support.fake_session import let_forks_lose
+from support.fake_session import decode as fake_decode, let_forks_lose
 from support.tiny_model import tiny_engine
 
 PROMPTS = [[5, 9, 2], list(range(40, 61))]
@@ -162,3 +162,15 @@ def test_a_schedule_for_more_than_there_is_costs_nothing():
     while not session.finished:
         session.advance(model.reports(session.plan()))
     assert session.finish_reason == "length"
+
+
+def test_short_answers_take_fewer_passes_per_block():
+    """At least 4 of 8 positions per pass: 2 passes, where there would be one for each."""
+    one_each = BlockDiffusionSettings(
+        max_new_tokens=8, block_size=8, confidence_threshold=1.0, fuse_store=True, ignore_eos=True
+    )
+    steps = [
+        len(fake_decode([1] * 8, one_each.replace(minimal_topk=least), FakeModel())[1])
+        for least in (None, 1, 4, 100)
+    ]
+    assert steps == [8, 8, 2, 1]
