@@ -15,15 +15,10 @@ from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
-from lopa_ray.decoding.decoders.dmax import DMaxSettings
-from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
-from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
-from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.edits import PENALTIES as REFUSED_PENALTIES
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
@@ -157,66 +152,11 @@ def any_block_diffusion(draw: st.DrawFn) -> BlockDiffusionSettings:
 
 
 @st.composite
-def settings_with_edits(draw: st.DrawFn) -> dict[str, object]:
-    """Settings that all decoders share which edit tokens."""
-    common = draw(common_settings()) | draw(lookahead_settings())
-    return {name: value for name, value in common.items() if name not in REFUSED_PENALTIES}
-
-
-@st.composite
-def any_editing(draw: st.DrawFn) -> EditingSettings:
-    """Blocks that end by themselves, and by the number of calls."""
-    return EditingSettings(
-        editing_threshold=draw(PROBABILITIES),
-        max_post_steps=draw(st.integers(0, 5)),
-        num_to_transfer=draw(st.integers(1, 4)),
-        **draw(settings_with_edits()),
-    )
-
-
-@st.composite
-def any_multi_block(draw: st.DrawFn) -> MultiBlockSettings:
-    """One block in flight and several, with edits and without."""
-    blocks = {"max_blocks": draw(st.integers(1, 4)), "block_add_threshold": draw(PROBABILITIES)}
-    if draw(st.booleans()):
-        common = draw(common_settings()) | draw(lookahead_settings())
-        return MultiBlockSettings(decoded_token_threshold=draw(PROBABILITIES), **common, **blocks)
-    return MultiBlockSettings(
-        editing_threshold=draw(PROBABILITIES),
-        max_post_steps=draw(st.integers(0, 5)),
-        stability_threshold=draw(PROBABILITIES),
-        **draw(settings_with_edits()),
-        **blocks,
-    )
-
-
-@st.composite
-def any_dmax(draw: st.DrawFn) -> DMaxSettings:
-    """Any threshold and any lookahead."""
-    return DMaxSettings(**draw(settings_with_edits()))
-
-
-@st.composite
 def any_nemotron(draw: st.DrawFn) -> NemotronSettings:
     """By threshold and one position per call, behind a causal context and a full one. Without a thinking budget."""
     common = draw(common_settings()) | draw(lookahead_settings())
     common["confidence_threshold"] = draw(st.one_of(st.none(), PROBABILITIES))
     return NemotronSettings(causal_context=draw(st.booleans()), **common)
-
-
-@st.composite
-def any_self_speculation(draw: st.DrawFn) -> SelfSpeculationSettings:
-    """Drafts of one call and of several, and guesses that are verified while others are drafted."""
-    common = draw(common_settings())
-    if draw(st.booleans()):
-        threshold = draw(st.one_of(st.just(0.0), PROBABILITIES))
-        common |= {"confidence_threshold": threshold, "drafting": "separate"}
-    else:
-        branches = draw(st.sampled_from([1, 3, 8, "auto"]))
-        common |= {"confidence_threshold": 0.0, "num_branches": branches}
-    return SelfSpeculationSettings(
-        **{name: value for name, value in common.items() if name not in REFUSED_PENALTIES}
-    )
 
 
 OWN_STRATEGIES = {
@@ -225,11 +165,7 @@ OWN_STRATEGIES = {
     "vanilla": any_vanilla(),
     "fast_dllm": any_fast_dllm(),
     "block_diffusion": any_block_diffusion(),
-    "editing": any_editing(),
-    "dmax": any_dmax(),
-    "multi_block": any_multi_block(),
     "nemotron": any_nemotron(),
-    "self_speculation": any_self_speculation(),
 }
 """Of decoders whose settings depend on each other so much that few drawn one by one would stand together."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -13,6 +11,7 @@ from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings
+from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
@@ -21,7 +20,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY, FakeModel
-from support.fake_session import let_forks_lose
+from support.fake_session import decode as fake_decode, let_forks_lose
 from support.tiny_model import tiny_engine
 
 PROMPTS = [[5, 9, 2], list(range(40, 61))]
@@ -29,13 +28,9 @@ WHOLE = {"max_new_tokens": 32, "stop_at_eos": False, "ignore_eos": True}
 
 BASES: dict[str, tuple[str, LookaheadSettings]] = {
     "vanilla Dream": ("dream-tiny-4l", VanillaSettings(**WHOLE)),
-    "Dream by threshold": ("dream-tiny-4l", FastDllmSettings(cache="none", block_size=None, **WHOLE)),
-    "Dream, prefix cache": ("dream-tiny-4l", FastDllmSettings(cache="prefix", block_size=16, **WHOLE)),
     "Dream, dual cache": ("dream-tiny-4l", FastDllmSettings(cache="dual", block_size=16, **WHOLE)),
-    "vanilla LLaDA": ("llada-tiny-3l", VanillaSettings(block_size=16, **WHOLE)),
     "LLaDA, prefix cache": ("llada-tiny-3l", FastDllmSettings(cache="prefix", block_size=16, **WHOLE)),
     "SDAR": ("sdar-tiny-3l", BlockDiffusionSettings(block_size=8, **WHOLE)),
-    "sub-blocks": ("dream-tiny-4l", BlockDiffusionSettings(block_size=16, sub_block_size=8, **WHOLE)),
     "sub-blocks, cached": (
         "dream-tiny-4l",
         BlockDiffusionSettings(block_size=16, sub_block_size=8, sub_block_cache=True, **WHOLE),
@@ -43,7 +38,11 @@ BASES: dict[str, tuple[str, LookaheadSettings]] = {
     "LLaDA2.1": ("llada21-tiny-3l", EditingSettings(block_size=16, **WHOLE)),
     "DMax": ("llada21-tiny-3l", DMaxSettings(block_size=16, confidence_threshold=0.9, **WHOLE)),
     "Nemotron": ("nemotron-tiny-3l", NemotronSettings(block_size=16, **WHOLE)),
-    "SDAR, fused": ("sdar-tiny-3l", BlockDiffusionSettings(fuse_store=True, **WHOLE)),
+    "several blocks": ("llada21-tiny-3l", MultiBlockSettings(block_size=8, **WHOLE)),
+    "several blocks, edited": (
+        "llada21-tiny-3l",
+        MultiBlockSettings(block_size=8, editing_threshold=0.4, stability_threshold=0.5, **WHOLE),
+    ),
 }
 
 
@@ -93,19 +92,19 @@ def test_fused_stores_give_the_same_tokens_in_fewer_steps(branches):
         assert stores >= 7
 
 
-RANDOM: list[Callable[[int], VanillaSettings]] = [
-    lambda seed: VanillaSettings(remasking="random", seed=seed, **WHOLE),
-    lambda seed: VanillaSettings(remasking="origin", steps=16, seed=seed, **WHOLE),
-    lambda seed: VanillaSettings(alg_temp=0.3, steps=16, seed=seed, **WHOLE),
-    lambda seed: VanillaSettings(temperature=0.9, seed=seed, **WHOLE),
-]
-
-
-@pytest.mark.parametrize("settings", RANDOM)
-@pytest.mark.parametrize("model", ["dream-tiny-2l", "llada-tiny-3l"])
-def test_random_choices_follow_the_seed(settings, model):
+@pytest.mark.parametrize(
+    ("model", "random"),
+    [
+        ("dream-tiny-2l", {"remasking": "random"}),
+        ("llada-tiny-3l", {"remasking": "origin", "steps": 16}),
+        ("dream-tiny-2l", {"alg_temp": 0.3, "steps": 16}),
+        ("llada-tiny-3l", {"temperature": 0.9}),
+    ],
+)
+def test_random_choices_follow_the_seed(model, random):
     def order(seed: int) -> list[list[tuple[tuple[int, int], ...]]]:
-        return [[step.fills for step in result.trace] for result in decode(model, settings(seed))]
+        results = decode(model, VanillaSettings(seed=seed, **random, **WHOLE))
+        return [[step.fills for step in result.trace] for result in results]
 
     assert order(1) == order(1)
     assert order(1) != order(2)
@@ -163,3 +162,15 @@ def test_a_schedule_for_more_than_there_is_costs_nothing():
     while not session.finished:
         session.advance(model.reports(session.plan()))
     assert session.finish_reason == "length"
+
+
+def test_short_answers_take_fewer_passes_per_block():
+    """At least 4 of 8 positions per pass: 2 passes, where there would be one for each."""
+    one_each = BlockDiffusionSettings(
+        max_new_tokens=8, block_size=8, confidence_threshold=1.0, fuse_store=True, ignore_eos=True
+    )
+    steps = [
+        len(fake_decode([1] * 8, one_each.replace(minimal_topk=least), FakeModel())[1])
+        for least in (None, 1, 4, 100)
+    ]
+    assert steps == [8, 8, 2, 1]

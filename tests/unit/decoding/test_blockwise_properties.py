@@ -18,7 +18,7 @@ from support.settings_strategies import (
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(PROMPTS, any_fast_dllm(), FAKE_MODELS, st.booleans())
 def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model, shifted):
     session, steps = decode(prompt, wanted, model, replace(VOCABULARY, shifted=shifted))
@@ -49,7 +49,7 @@ def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model, shifted):
         assert session.steps <= wanted.steps
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(PROMPTS, any_block_diffusion(), FAKE_MODELS)
 def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
@@ -77,7 +77,7 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
         assert len({p // size for p in plan.branches[0].scored}) <= 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(PROMPTS, BLOCKWISE_SETTINGS, FAKE_MODELS)
 def test_a_blocks_last_mask_needs_no_comparison(prompt, wanted, model):
     """The branch that fills it has none left and would win, so with lookahead no anchor is left with one."""

@@ -77,53 +77,16 @@ def test_metrics_do_not_depend_on_the_order(scores, ratio, random):
     assert min(scores) - 1e-9 <= bottom(scores, ratio) <= mean(scores) + 1e-9
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "mean",
-        "mean()",
-        "bottom(0.3)",
-        " bottom( 1 ) ",
-        "bottom(1e-1)",
-        "window(2)",
-        "window(3, 0.5)",
-        "segment(2)",
-    ],
-)
+@pytest.mark.parametrize("text", ["mean()", " bottom( 1e-1 ) ", "window(3, 0.5)"])
 def test_written_metrics(text):
     assert parse_metric(text)([0.5, 0.5]) == 0.5
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "median",
-        "bottom",
-        "bottom()",
-        "bottom(2)",
-        "bottom(nan)",
-        "bottom(x)",
-        "bottom(0.1, 2)",
-        "mean(0.5)",
-        "bottom(0.5",
-        "mean mean",
-        "window",
-        "window(0)",
-        "window(2.5)",
-        "window(2, 2)",
-        "segment(0)",
-        "segment(inf)",
-        "segment(nan)",
-        "window(1e999)",
-        "product(1)",
-        "length_corrected",
-        "length_corrected(2)",
-    ],
+    ["median", "bottom", "bottom(2)", "window(2.5)", "segment(0)", "window(nan)", "mean(0.5)", "bottom(0.5"],
 )
 def test_wrong_metrics(text):
-    with pytest.raises(ValueError):
-        parse_metric(text)
     with pytest.raises(ValueError, match="branch_confidence"):
         LopaSettings(branch_confidence=text)
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from lopa_ray.decoding.decoders.dmax import SURE
 from lopa_ray.protocol.plan_inputs import SoftInputs
 from support.fake_session import decode
-from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax
+from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_settings
 
 
-@settings(max_examples=80)
-@given(PROMPTS, any_dmax(), FAKE_MODELS)
+@settings(max_examples=40)
+@given(PROMPTS, any_settings("dmax"), FAKE_MODELS)
 def test_a_tokens_weight_is_its_probability_in_the_last_call_on_the_block(prompt, wanted, model):
     """Masks, the prompt and finished blocks are fed as they are, and so is all that is staged."""
     _, steps = decode(prompt, wanted, model)
@@ -40,8 +40,8 @@ def test_a_tokens_weight_is_its_probability_in_the_last_call_on_the_block(prompt
         chosen = {position: (token, probability) for position, token, probability in rows}
 
 
-@settings(max_examples=80)
-@given(PROMPTS, any_dmax(), FAKE_MODELS)
+@settings(max_examples=40)
+@given(PROMPTS, any_settings("dmax"), FAKE_MODELS)
 def test_a_block_ends_without_masks_by_a_sure_or_idle_call_or_by_their_number(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
     calls: dict[range, int] = {}

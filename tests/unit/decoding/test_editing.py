@@ -17,11 +17,11 @@ from lopa_ray.decoding.decoders.editing import EditingSession, EditingSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import decode
-from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_dmax, any_editing, any_multi_block
+from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_settings
 
 
-@settings(max_examples=80)
-@given(PROMPTS, st.one_of(any_editing(), any_dmax(), any_multi_block()), FAKE_MODELS)
+@settings(max_examples=40)
+@given(PROMPTS, st.one_of([any_settings(name) for name in ("editing", "dmax", "multi_block")]), FAKE_MODELS)
 def test_only_final_tokens_are_cached_or_outside_of_what_is_editable(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
     canvas = prompt + (list(steps[-1].outcome.canvas) if steps else [])
@@ -34,8 +34,8 @@ def test_only_final_tokens_are_cached_or_outside_of_what_is_editable(prompt, wan
             assert token in (MASK, canvas[position]) or position in outcome.editable
 
 
-@settings(max_examples=80)
-@given(PROMPTS, any_editing(), FAKE_MODELS)
+@settings(max_examples=40)
+@given(PROMPTS, any_settings("editing"), FAKE_MODELS)
 def test_a_block_ends_when_nothing_changes_or_its_calls_are_used_up(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
     calls = 0
@@ -66,7 +66,7 @@ EDITORS = [
 
 
 @given(st.sampled_from(EDITORS), st.integers(0, 2**16), st.integers(1, 3))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_every_canvas_can_become_a_match_whatever_is_edited(
     editor: EditedBlocksSettings | MultiBlockSettings, seed: int, branches: int
 ) -> None:

@@ -18,7 +18,7 @@ from support.fake_session import decode
 from support.settings_strategies import ANY_SETTINGS, FAKE_MODELS, MASK, PROMPTS, any_lopa_or_d2f
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(PROMPTS, any_lopa_or_d2f(), FAKE_MODELS)
 def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
@@ -68,7 +68,7 @@ def _stages_masks(plan: Plan) -> bool:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model):
     assume(getattr(wanted, "drafting", "") != "joint")  # its branches are guesses
@@ -123,7 +123,7 @@ def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model
         previous = step
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(PROMPTS, any_lopa_or_d2f(), FAKE_MODELS)
 def test_the_winner_is_filled_by_threshold_or_its_best_position(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)

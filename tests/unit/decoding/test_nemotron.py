@@ -1,4 +1,4 @@
-"""Nemotron-Labs-Diffusion's decoders: what their settings refuse, and that drafts change no token."""
+"""Nemotron-Labs-Diffusion's decoders: budgets of thinking, and that drafts change no token."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def engine() -> Iterator[LocalEngine]:
         yield opened
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}])
-@pytest.mark.parametrize("block_size", [2, 7, 16])
+@pytest.mark.parametrize(
+    ("block_size", "sampling"),
+    [(16, {}), (7, {"temperature": 1.0}), (2, {"temperature": 0.7, "top_k": 5})],
+)
 def test_self_speculation_gives_the_tokens_of_autoregressive_decoding(
     engine: LocalEngine, sampling: dict[str, Any], block_size: int
 ) -> None:

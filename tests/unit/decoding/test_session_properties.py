@@ -24,14 +24,14 @@ from support.settings_strategies import (
     ANY_SETTINGS,
     EOS,
     FAKE_MODELS,
-    FILLING,
     MASK,
+    OWN_STRATEGIES,
     PROMPTS,
     settings_by_field,
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
     session, steps = decode(prompt, wanted, model)
@@ -54,7 +54,7 @@ def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
         assert tuple(decision.fill for decision in step.outcome.adopted) == fork
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
@@ -74,7 +74,7 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
         assert len(decided) == sum(token != MASK for token in steps[-1].outcome.canvas)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_planning_leaves_the_state_as_it_is(prompt, wanted, model):
     """A journal is sent it while the next step is on its way, and that step may never be seen to end."""
@@ -88,7 +88,7 @@ def test_planning_leaves_the_state_as_it_is(prompt, wanted, model):
         session.advance(step.reports)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_the_end_is_what_the_settings_say(prompt, wanted, model):
     session, steps = decode(prompt, wanted, model)
@@ -125,7 +125,7 @@ def test_the_end_is_what_the_settings_say(prompt, wanted, model):
     assert builder.text_token_ids == (generated[: first - 1] if has_eos else generated)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
     """The commit names the last step's winner, and cached spans lie in what commits have written."""
@@ -215,11 +215,11 @@ def test_prompts_that_cannot_be_decoded_are_refused():
             create_session(prompt, wanted)
 
 
-@pytest.mark.parametrize("name", [decoder.name for decoder in FILLING])
-@settings(max_examples=15)
+@pytest.mark.parametrize("name", OWN_STRATEGIES)
+@settings(max_examples=10)
 @given(st.data())
 def test_settings_drawn_by_their_types_decode(name, data):
-    """So the properties above hold for a new decoder, which has no strategy of its own."""
+    """Those that the strategies of these decoders leave out."""
     wanted = data.draw(settings_by_field(name))
     session, _ = decode(data.draw(PROMPTS), wanted, data.draw(FAKE_MODELS))
     assert session.finished and wanted.decoder == name

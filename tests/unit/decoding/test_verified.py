@@ -18,7 +18,7 @@ from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.verified.evaluated_state import StateKey
-from lopa_ray.errors import ScoreError, SettingsError, StepLimitError
+from lopa_ray.errors import ScoreError, StepLimitError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.step_report import BranchReport
 from support.context_model import ContextModel
@@ -83,7 +83,7 @@ def assert_same(together: list[StepOutcome], of_one: list[StepOutcome]) -> None:
         assert (last.canvas, last.finish_reason) == (alone.canvas, alone.finish_reason)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(PROMPTS, any_verified(), CONTEXT_MODELS, st.booleans(), st.one_of(st.just({}), GIVEN))
 def test_every_decoder_takes_the_steps_of_one_branch(
     prompt: list[int],
@@ -176,7 +176,7 @@ def test_answers_under_a_constraint_are_those_of_one_branch() -> None:
 # Relaxed acceptance
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(CONTEXT_MODELS, st.sampled_from([0.0, 0.3, 0.6]), st.sampled_from([None, 1.0]))
 def test_relaxed_acceptance_fills_the_rules_tokens_and_probable_choices_of_a_report(
     model: ContextModel, acceptance: float, settled: float | None
@@ -207,14 +207,14 @@ def _choices(report: BranchReport) -> dict[int, tuple[int, float]]:
 
 def test_relaxed_acceptance_takes_no_more_steps() -> None:
     steps = {"exact": 0, "relaxed": 0}
-    for seed in range(10):
+    for seed in range(4):
         for name, acceptance in (("exact", "exact"), ("relaxed", 0.3)):
             session = new_session([1, 2], VERIFIED.replace(acceptance=acceptance), VOCABULARY)
             steps[name] += len(steps_of(session, ContextModel(seed=seed, stability=1.0)))
     assert steps["relaxed"] < steps["exact"]
 
 
-# Ends and refusals
+# Ends
 
 
 def test_a_draft_without_scores_is_no_draft_and_an_anchor_without_scores_is_an_error() -> None:
@@ -241,11 +241,3 @@ def test_the_step_limit_is_that_of_one_branch(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(StepLimitError, match="3 steps did not finish 40 tokens"):
             steps_of(session, replace(model))
         assert sum(token != VOCABULARY.mask_token_id for token in session.generated) == decided
-
-
-def test_acceptance_needs_drafts() -> None:
-    with pytest.raises(SettingsError, match=r"acceptance 0\.5 without drafts") as raised:
-        LopaSettings(acceptance=0.5)
-    assert raised.value.setting == "acceptance"
-    with pytest.raises(SettingsError, match="acceptance"):
-        VERIFIED.replace(acceptance="nearly")

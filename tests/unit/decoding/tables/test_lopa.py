@@ -8,16 +8,33 @@ from lopa_ray.protocol.plan import Branch, Commit, Plan
 from support.fake_model import VOCABULARY
 from support.step_tables import M, Step, check_steps, decided
 
-SETTINGS = LopaSettings(
-    max_new_tokens=6, num_branches=2, block_size=2, block_add_threshold=1.0, confidence_threshold=0.7
-)
 PROMPT = BlockView(0, 2, "in_cache", 0, True)
 
 
 def test_a_tie_goes_to_the_fork() -> None:
-    session = LopaSession([1, 2], SETTINGS.replace(max_new_tokens=2), VOCABULARY)
+    settings = LopaSettings(
+        max_new_tokens=2, num_branches=2, block_size=2, block_add_threshold=1.0, confidence_threshold=0.7
+    )
     steps = [
-        STEPS[0],
+        Step(
+            Plan(
+                step=1,
+                start=0,
+                canvas=(1, 2, M, M),
+                branches=(Branch(((4, 4),), range(2, 4), to_stage=(range(0, 2),)),),
+                cached=(),
+            ),
+            [{2: (10, 0.75), 3: (11, 0.5)}],
+            StepOutcome(
+                step=1,
+                winner=0,
+                confidences=(0.625,),
+                adopted=(),
+                rule_steps=(RuleStep(0, (decided(2, 10, 0.75),)),),
+                canvas=(10, M),
+                blocks=(PROMPT, BlockView(2, 4, "active", 1, True)),
+            ),
+        ),
         Step(
             Plan(
                 step=2,
@@ -40,4 +57,4 @@ def test_a_tie_goes_to_the_fork() -> None:
             ),
         ),
     ]
-    check_steps(session, steps)
+    check_steps(LopaSession([1, 2], settings, VOCABULARY), steps)

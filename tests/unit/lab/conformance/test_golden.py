@@ -88,6 +88,22 @@ def test_recorded_cases(name, passed, refused):
             assert verdict.by_design == ("is the mask token" in verdict.reason)
 
 
+DECODES = sorted(
+    str(path.relative_to(GOLDEN).with_suffix(""))
+    for path in GOLDEN.rglob("*_cases.jsonl")
+    if "forward" not in path.name
+)
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_one_recorded_case_of_each_kind_and_model(name):
+    """A part of the test above that takes little."""
+    first = {(case.kind, case.model): case for case in reversed(cases(name))}
+    found = verdicts([*first.values()])
+    assert [v.differences[:1] for v in found if v.status in ("differs", "error")] == []
+    assert any(v.status == "passed" for v in found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "every"),
@@ -184,29 +200,67 @@ def test_changed_calls_are_noticed(name, kind):
         assert verdict.status == "differs", key
 
 
-def test_changed_calls_of_several_blocks_are_noticed():
-    case = next(case for case in cases("mbd/mbd_llada21_cases") if case.kind == "mbd_llada21_eos")
-    edited = next(at for at, call in enumerate(case.row["trace"]) if "ed" in call)
-    stored = next(at for at, call in enumerate(case.row["trace"]) if at and "tc" in call)
-    changes = [
-        (["nfe"], lambda calls: calls + 1),
-        (["reason"], lambda _: "max_nfe_reached"),
-        (["trace"], lambda trace: trace[:-1]),
-        (["tokens"], lambda tokens: tokens[:-1]),
-        (["canvas", -1], lambda token: token ^ 1),
-        (["fill_conf", 0], lambda confidence: confidence + 1e-3),
-        (["trace", 1, "n"], lambda length: length + 1),
-        (["trace", 1, "st"], lambda states: states.replace("A", "T", 1)),
-        (["trace", 1, "f", 0, 1], lambda token: token ^ 1),
-        (["trace", edited, "ed", 0, 1], lambda token: token ^ 1),
-        (["trace", stored, "tc", 0], lambda block: block + 1),
-    ]
-    for path, change in changes:
+@pytest.mark.parametrize(
+    ("name", "case_id", "changes"),
+    [
+        (
+            "mbd/mbd_llada21_cases",
+            "mbd_llada21_eos-01",
+            [
+                (["nfe"], 15),
+                (["reason"], "max_nfe_reached"),
+                (["tokens", -1], 0),
+                (["canvas", -1], 0),
+                (["fill_conf", 0], 0.415),
+                (["trace", -1], None),
+                (["trace", 1, "n"], 33),
+                (["trace", 1, "st"], "TA"),
+                (["trace", 1, "f", 0, 1], 0),
+                (["trace", 1, "ed", 0, 1], 0),
+                (["trace", 5, "tc", 0], 9),
+            ],
+        ),
+        (
+            "dmax/dmax_generate_cases",
+            "dmax_edge-06",
+            [
+                (["nfe"], 6),
+                (["calls", 2, 1], 13),
+                (["trace", 0, "fills", 0, 1], 0),
+                (["trace", 1, "edits", 0, 2], 0),
+                (["trace", 0, "p", 0], 0.5185),
+                (["trace", 1, "p", 4], 0.9825),
+                (["tokens", 0], 0),
+                (["returned", 0], 0),
+            ],
+        ),
+        (
+            "diffusion_gemma/diffusion_gemma_generate_cases",
+            "dg-default-04",
+            [
+                (["windows", 1, 0], 16),
+                (["canvases", 0, "steps", 1, "n"], 12),
+                (["canvases", 0, "steps", 1, "stop"], 1),
+                (["canvases", 0, "steps", 1, "accepted", 0, 1], 0),
+                (["canvases", 0, "steps", 1, "argmax", 0], 0),
+                (["canvases", 0, "steps", 1, "entropy", 0], 1.0),
+                (["tokens", 0], 0),
+                (["tokens_per_forward"], 1.0),
+            ],
+        ),
+    ],
+)
+def test_changed_traces_are_noticed(name, case_id, changes):
+    (case,) = [case for case in cases(name) if case.id == case_id]
+    for (*parents, last), value in changes:
         row = copy.deepcopy(case.row)
-        *parents, last = path
         at = row
         for key in parents:
             at = at[key]
-        at[last] = change(at[last])
+        assert at[last] != value
+        if value is None:
+            del at[last]
+        else:
+            at[last] = value
         (verdict,) = verdicts([replace(case, row=row)])
-        assert verdict.status == "differs", path
+        assert verdict.status == "differs", (*parents, last)
