@@ -26,13 +26,16 @@ import lopa_ray.execution.runner  # noqa: F401  # it defines all operators
 from lopa_ray import kernels
 from lopa_ray.kernels.operators import CALLS, LAUNCHES
 
-MAX_SHARED_MEMORY = 232_448
-"""Bytes of shared memory that a block may have on sm_90 and sm_100."""
+SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
+"""Bytes of shared memory that a block may have, by kind of GPU."""
 
 MAX_THREADS = 1024
 
 
 class _Utils:
+    def __init__(self, arch: int) -> None:
+        self._arch = arch
+
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
     ) -> tuple[int, int, int, int, int]:
@@ -41,7 +44,7 @@ class _Utils:
     def unload_module(self, module: int) -> None: ...
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": MAX_SHARED_MEMORY, "max_num_regs": 65_536, "warpSize": 32}
+        return {"max_shared_mem": SHARED_MEMORY[self._arch], "max_num_regs": 65_536, "warpSize": 32}
 
 
 class DevicelessDriver(DriverBase):
@@ -50,7 +53,7 @@ class DevicelessDriver(DriverBase):
     def __init__(self, arch: int) -> None:
         super().__init__()
         self._arch = arch
-        self.utils = _Utils()
+        self.utils = _Utils(arch)
         self.launches = 0
 
     def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
