@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -16,11 +16,11 @@ from lopa_lab.bench.launch_counter import META, LaunchCounter
 from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
 from lopa_lab.bench.step_plans import step_of
 from lopa_ray.kernels import fp8
-from lopa_ray.kernels.operators import LAUNCHES
+from lopa_ray.kernels.operators import CALLS, LAUNCHES
 from lopa_ray.model.checkpoint.config_files import load_config
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.linear import prepare
-from support.deviceless_triton import compiled_kernels, deviceless_triton, launcher_of
+from support.deviceless_triton import DevicelessDriver, compiled_kernels, deviceless_triton
 from support.empty_models import empty_model
 from support.fake_steps import FP8_SCALES, runner_of, two_plans
 
@@ -71,10 +71,10 @@ def run_invariant_steps(config: NativeConfig) -> None:
     params=[90, pytest.param(80, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.nightly)],
     ids="sm_{}".format,
 )
-def arch(request: pytest.FixtureRequest) -> Iterator[int]:
+def gpu(request: pytest.FixtureRequest) -> Iterator[DevicelessDriver]:
     """A kind of GPU. What is compiled for one shape serves the others, as far as kernels are the same."""
-    with deviceless_triton(request.param):
-        yield request.param
+    with deviceless_triton(request.param) as driver:
+        yield driver
 
 
 @pytest.mark.parametrize(
@@ -85,31 +85,36 @@ def arch(request: pytest.FixtureRequest) -> Iterator[int]:
         *(pytest.param(shape, marks=pytest.mark.nightly) for shape in OTHERS),
     ],
 )
-def test_published_shapes(arch: int, shape: str) -> None:
+def test_published_shapes(gpu: DevicelessDriver, shape: str) -> None:
     config = config_of(shape)
     run_steps(config)
     run_int8_steps(config)
     run_invariant_steps(config)
-    if arch >= FP8_ARCH:
+    if gpu.arch >= FP8_ARCH:
         run_fp8_steps(config)
     compiled = {operator for operator, kernels in compiled_kernels().items() if kernels}
     assert compiled >= {"slot_attention", "commit_rows", "row_scores", "invariant_linear", "quantize_rows"}
 
 
-def test_all_operators_are_compiled(arch: int) -> None:
-    """Those of a model with experts, of float32, and of every size of heads."""
+def test_all_operators_are_compiled(gpu: DevicelessDriver) -> None:
+    """Those of a model with experts, of float32, and of every size of heads. Each call launches as many kernels as its
+    operator says."""
     config = config_of("llada2.0-mini")
-    run_int8_steps(config)
-    run_invariant_steps(config)
-    if arch >= FP8_ARCH:
-        run_fp8_steps(config)
-    run_steps(replace(config, num_layers=2), torch.float32)
-    tiles, parts = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(16, 7, dtype=torch.int64)
-    stops = torch.zeros(16, dtype=torch.int64)
-    for dtype, dim in ((torch.float32, 128), *((torch.bfloat16, dim) for dim in (64, 96, 128, 256))):
-        q, kv = torch.zeros(16, 4, dim, dtype=dtype), torch.zeros(2, 16, 2, dim, dtype=dtype)
-        slots = torch.zeros(1, 2, 2, 2, 64, dim, dtype=dtype)
-        launcher_of("slot_attention")(q, *kv, slots, 0, tiles, stops)
-        launcher_of("split_attention")(q, *kv, slots, 0, tiles, stops, parts)
-    compiled = {operator for operator, kernels in compiled_kernels().items() if kernels}
-    assert compiled | ({"quantize_groups"} if arch < FP8_ARCH else set()) == set(LAUNCHES)
+    before = gpu.launches
+    calls = {name: Mock(wraps=call) for name, call in CALLS.items()}
+    with patch.dict(CALLS, calls):
+        run_int8_steps(config)
+        run_invariant_steps(config)
+        if gpu.arch >= FP8_ARCH:
+            run_fp8_steps(config)
+        run_steps(replace(config, num_layers=2), torch.float32)
+        tiles, parts = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(16, 7, dtype=torch.int64)
+        stops = torch.zeros(16, dtype=torch.int64)
+        for dtype, dim in ((torch.float32, 128), *((torch.bfloat16, dim) for dim in (64, 96, 128, 256))):
+            q, kv = torch.zeros(16, 4, dim, dtype=dtype), torch.zeros(2, 16, 2, dim, dtype=dtype)
+            slots = torch.zeros(1, 2, 2, 2, 64, dim, dtype=dtype)
+            CALLS["slot_attention"](q, *kv, slots, 0, tiles, stops)
+            CALLS["split_attention"](q, *kv, slots, 0, tiles, stops, parts)
+    called = {name for name, call in calls.items() if call.called}
+    assert called | ({"quantize_groups"} if gpu.arch < FP8_ARCH else set()) == set(LAUNCHES)
+    assert gpu.launches - before == sum(LAUNCHES[name] * call.call_count for name, call in calls.items())

@@ -52,7 +52,7 @@ class DevicelessDriver(DriverBase):
 
     def __init__(self, arch: int) -> None:
         super().__init__()
-        self._arch = arch
+        self.arch = arch
         self.utils = _Utils(arch)
         self.launches = 0
 
@@ -71,7 +71,7 @@ class DevicelessDriver(DriverBase):
 
     def get_current_target(self) -> GPUTarget:
         """The kind of GPU."""
-        return GPUTarget("cuda", self._arch, 32)
+        return GPUTarget("cuda", self.arch, 32)
 
     def get_current_device(self) -> int:
         """The only one."""

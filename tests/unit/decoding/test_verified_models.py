@@ -67,9 +67,7 @@ def demo() -> LocalEngine:
     return LocalEngine.from_pretrained("demo", max_model_len=256, max_num_seqs=4)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 9))]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 9))])
 def test_penalties_patterns_and_holes_give_the_tokens_of_one_branch(demo: LocalEngine, seed: int) -> None:
     draw = random.Random(seed)
     wanted = [any_request(draw) for _ in range(16)]
