@@ -112,18 +112,18 @@ class Variants:
     """The variants of kernels that Triton would compile, by its own keys."""
 
     def __init__(self) -> None:
-        self.launches: Counter[tuple[str, str]] = Counter()
-        """(kernel, key) → how often it was to be launched."""
+        self._keys: set[tuple[str, str]] = set()
+        """Of kernels, with their names."""
 
     def hook(self, *, fn: Any, key: str, **_: Any) -> bool:
         """Keep the key of a kernel that is not compiled yet, and have Triton not compile it."""
-        self.launches[fn.name.rpartition(".")[2], key] += 1
+        self._keys.add((fn.name.rpartition(".")[2], key))
         return True
 
     @property
     def by_kernel(self) -> Counter[str]:
         """Kernel → number of variants."""
-        return Counter(name for name, _ in self.launches)
+        return Counter(name for name, _ in self._keys)
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def test_a_nucleus_of_forbidden_tokens_alone(temperature, ranking):
 @pytest.mark.parametrize("temperature", [0.0, 0.02, 1.0])
 def test_eos_waits_for_min_tokens(temperature):
     logits = rows(20)
-    logits[:, EOS], logits[:, 7] = 100.0, 99.0
+    logits[:, EOS], logits[:, 7] = 100.0, 50.0
     scored = score(logits, SamplingParams(temperature, no_eos_before=12, stop_token_ids=(7,)), first=5)
     assert not {7, EOS} & {*scored.tokens[:7].tolist()}
     assert scored.tokens[7:].tolist() == [EOS] * 13

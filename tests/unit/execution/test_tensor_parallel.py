@@ -32,7 +32,6 @@ from support.paths import GOLDEN
 from support.thread_tensor_parallel import (
     ShardedRunner,
     ShardThreads,
-    ThreadTensorParallelGroup,
     engine_in_two_shards,
     shard_model,
 )
@@ -255,7 +254,7 @@ def test_a_slot_holds_the_heads_of_its_shard() -> None:
 
 def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"got 3 for a model with 4 heads, 2 KV heads.*\(1, 2\)"):
-        shard_model(load_tiny_model(), ThreadTensorParallelGroup(0, ShardThreads(3)._buffer))
+        shard_model(load_tiny_model(), ShardThreads(3).tp_groups[0])
     assert load_tiny_model().config.shard(1) == load_tiny_model().config
     with pytest.raises(
         SettingsError, match=r"expert_parallel: got true for a dream model, which has no experts"
