@@ -42,12 +42,6 @@ FILES = {
 }
 """Cases that pass on the CPU; `tests/unit/lab/conformance/test_golden.py` says why the others are not supported."""
 
-CANVAS_FILES = {
-    "diffusion_gemma/diffusion_gemma_generate_cases": 35,
-    "diffusion_gemma/diffusion_gemma_forward_cases": 6,
-}
-"""Those of a model that transformers runs, with torch's attention and in one piece."""
-
 
 def engine_with(attention: str, config: Config, cuda_graphs: str = "none") -> LocalEngine:
     """An engine whose attention and graphs are not left to chance."""

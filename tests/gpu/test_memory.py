@@ -1,8 +1,8 @@
-"""How much memory steps of a model of real size take. The record of a run has the numbers; `lopa bench` has times."""
+"""Memory of steps of a model of real size. The record of a run has the number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,19 +16,13 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    """Dream-7B's shape with random weights in bf16, and the attention that auto takes."""
+def test_memory_does_not_grow_over_a_thousand_steps(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Steps of all sizes, that stage and commit, of Dream-7B's shape in bf16 with the attention that auto takes."""
     options = {"device": "cuda", "dtype": "bfloat16", "max_num_seqs": 8, "max_model_len": 1024}
     with model_to_measure("", "dream-7b") as (_, model):
-        yield LocalEngine.from_config(Config.parse({"model": {**model, **options}}))
-    torch.cuda.empty_cache()
-
-
-def test_memory_does_not_grow_over_a_thousand_steps(
-    engine: LocalEngine, record_property: Callable[[str, object], None]
-) -> None:
-    """Steps of all sizes, that stage and commit."""
+        engine = LocalEngine.from_config(Config.parse({"model": {**model, **options}}))
     runner: BranchRunner = engine.runner
     mask, held = runner.vocabulary.mask_token_id, []
     for number in range(1001):

@@ -38,9 +38,13 @@ def step(first_token: int, request: int = 1) -> StepPlan:
     return StepPlan(0, 1, (ScheduledRequest(request, 0, plan, (0,)),))
 
 
-def test_it_ends_at_the_first_error(worker: BranchWorker, caplog: pytest.LogCaptureFixture) -> None:
+def lose_device(worker: BranchWorker) -> None:
     with pytest.raises(ProcessEnded):
         worker.execute(step(Poison.ILLEGAL_ACCESS))
+
+
+def test_it_ends_at_the_first_error(worker: BranchWorker, caplog: pytest.LogCaptureFixture) -> None:
+    lose_device(worker)
     assert "its device computes no more" in caplog.text and "illegal memory access" in caplog.text
 
 
@@ -62,16 +66,16 @@ def test_an_error_of_a_collective_shows_it_too(worker: BranchWorker, monkeypatch
     monkeypatch.setattr(worker._transfer, "join", no_connection)
     with pytest.raises(TransferError):
         worker.join_epoch(_Epoch, _Epoch, None, {}, [])
-    worker._runner._device_failed = True
+    lose_device(worker)
     with pytest.raises(ProcessEnded):
         worker.join_epoch(_Epoch, _Epoch, None, {}, [])
 
 
 def test_a_plan_of_another_epoch_says_nothing_about_the_device(worker: BranchWorker) -> None:
-    worker._runner._device_failed = True
+    lose_device(worker)
     with pytest.raises(ProtocolError):
         worker.execute(StepPlan(7, 1, ()))
 
 
 class _Epoch:
-    epoch = 1
+    epoch = 0

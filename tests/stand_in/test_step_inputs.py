@@ -74,6 +74,11 @@ def sampled(plan: Plan) -> Plan:
     return replace(plan, sampling_params=SAMPLED, branches=branches)
 
 
+def with_soft_inputs(plan: Plan) -> Plan:
+    """Each input is half its token and half the mask token."""
+    return replace(plan, input_weights=(0.5,) * len(plan.canvas))
+
+
 def shared(plan: Plan) -> Plan:
     """Single phase: all branches stage the same K/V."""
     commit = plan.commit and replace(plan.commit, shared=True)
@@ -93,6 +98,7 @@ CHANGES: dict[str, tuple[Callable[[Plan], Plan], ...]] = {
     "penalties, sampled": (penalized, sampled),
     "penalties, constraint": (penalized, constrained),
     "targets": (with_targets,),
+    "soft inputs": (with_soft_inputs,),
     "single phase": (shared,),
     "no staging": (without_staging,),
 }
@@ -104,13 +110,23 @@ def changed(plan: Plan, name: str) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("family", ["dream", "llada2"])
+MOST_MORE = 85
+"""Kernels that the dearest of them adds to a step."""
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [*(("dream", name) for name in CHANGES), ("llada2", "soft inputs"), ("llada2", "penalties, sampled")],
+)
 def test_plans(family: str, name: str) -> None:
-    assert StepSetup(config_of(family)).log(change=lambda plan: changed(plan, name)).faults == []
+    """As many kernels for any number of requests."""
+    setup = StepSetup(config_of(family))
+    one, three = (setup.log(requests, change=lambda plan: changed(plan, name)) for requests in (1, 3))
+    assert one.faults == three.faults == []
+    assert one.total == three.total <= setup.log().total + MOST_MORE
 
 
-@pytest.mark.parametrize("name", ["constraint", "penalties", "penalties, constraint", "targets"])
+@pytest.mark.parametrize("name", ["penalties, constraint", "targets"])
 def test_plans_over_shards(name: str) -> None:
     setup = StepSetup(config_of("dream"), tp_group=FakeShards())
     assert setup.log(change=lambda plan: changed(plan, name)).faults == []
@@ -126,7 +142,7 @@ def test_requests_of_all_kinds_in_one_step() -> None:
     assert log.faults == []
 
 
-@pytest.mark.parametrize("family", ["dream", "sdar", "llada2"])
+@pytest.mark.parametrize("family", ["dream", "llada2"])
 def test_stored_prefixes(family: str) -> None:
     """One request saves a prefix after its commit. Another one, later, starts with it and computes the rest."""
     with fake_cuda():
@@ -149,14 +165,13 @@ def test_stored_prefixes(family: str) -> None:
     assert saved.faults == loaded.faults == []
 
 
-@pytest.mark.parametrize("requests", [1, 4])
-def test_a_repeated_step_commits_once(requests: int) -> None:
+def test_a_repeated_step_commits_once() -> None:
     """A step that is repeated after a loss has its commits behind it."""
     with fake_cuda():
         runner = StepSetup(config_of("dream")).runner()
         first, second = two_plans(runner.vocabulary.mask_token_id, BRANCHES, ROWS)
-        execute(runner, step_of(runner, [first] * requests))
-        plan = step_of(runner, [second] * requests)
+        execute(runner, step_of(runner, [first] * 4))
+        plan = step_of(runner, [second] * 4)
         logs = [execute(runner, plan), execute(runner, plan)]
     assert [log.faults for log in logs] == [[], []]
     assert [log.launches["lopa_ray.commit_rows.default"] for log in logs] == [1, 0]
@@ -191,21 +206,13 @@ def commits_of_workers(requests: int, rank: int) -> tuple[DeviceLog, FakeTransfe
 
 
 @pytest.mark.parametrize("rank", [0, 1], ids=["source", "receiver"])
-@pytest.mark.parametrize("requests", [1, 4])
-def test_commits_of_other_workers_are_waited_for_in_the_transfer_alone(requests: int, rank: int) -> None:
-    log, transfer = commits_of_workers(requests, rank)
-    assert transfer.waits > 0
-    assert log.faults == []
-
-
-@pytest.mark.parametrize("rank", [0, 1], ids=["source", "receiver"])
 def test_commits_of_other_workers_take_one_wait_for_all_requests(rank: int) -> None:
-    """And they are written to the cache in one kernel, as commits of this worker's K/V are."""
-    one, _ = commits_of_workers(1, rank)
-    four, transfer = commits_of_workers(4, rank)
-    assert transfer.waits == 1
-    writes = "lopa_ray.commit_rows.default"
-    assert one.launches[writes] == four.launches[writes] == 1
+    """In the transfer alone. They are written to the cache in one kernel, as commits of this worker's K/V are."""
+    for requests in (1, 4):
+        log, transfer = commits_of_workers(requests, rank)
+        assert transfer.waits == 1
+        assert log.faults == []
+        assert log.launches["lopa_ray.commit_rows.default"] == 1
 
 
 def _with_requests(step: StepPlan, **fields: object) -> StepPlan:

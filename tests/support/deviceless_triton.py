@@ -26,13 +26,16 @@ import lopa_ray.execution.runner  # noqa: F401  # it defines all operators
 from lopa_ray import kernels
 from lopa_ray.kernels.operators import CALLS, LAUNCHES
 
-MAX_SHARED_MEMORY = 232_448
-"""Bytes of shared memory that a block may have on sm_90 and sm_100."""
+SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
+"""Bytes of shared memory that a block may have, by kind of GPU."""
 
 MAX_THREADS = 1024
 
 
 class _Utils:
+    def __init__(self, arch: int) -> None:
+        self._arch = arch
+
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
     ) -> tuple[int, int, int, int, int]:
@@ -41,7 +44,7 @@ class _Utils:
     def unload_module(self, module: int) -> None: ...
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": MAX_SHARED_MEMORY, "max_num_regs": 65_536, "warpSize": 32}
+        return {"max_shared_mem": SHARED_MEMORY[self._arch], "max_num_regs": 65_536, "warpSize": 32}
 
 
 class DevicelessDriver(DriverBase):
@@ -49,8 +52,8 @@ class DevicelessDriver(DriverBase):
 
     def __init__(self, arch: int) -> None:
         super().__init__()
-        self._arch = arch
-        self.utils = _Utils()
+        self.arch = arch
+        self.utils = _Utils(arch)
         self.launches = 0
 
     def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
@@ -68,7 +71,7 @@ class DevicelessDriver(DriverBase):
 
     def get_current_target(self) -> GPUTarget:
         """The kind of GPU."""
-        return GPUTarget("cuda", self._arch, 32)
+        return GPUTarget("cuda", self.arch, 32)
 
     def get_current_device(self) -> int:
         """The only one."""
@@ -109,18 +112,18 @@ class Variants:
     """The variants of kernels that Triton would compile, by its own keys."""
 
     def __init__(self) -> None:
-        self.launches: Counter[tuple[str, str]] = Counter()
-        """(kernel, key) → how often it was to be launched."""
+        self._keys: set[tuple[str, str]] = set()
+        """Of kernels, with their names."""
 
     def hook(self, *, fn: Any, key: str, **_: Any) -> bool:
         """Keep the key of a kernel that is not compiled yet, and have Triton not compile it."""
-        self.launches[fn.name.rpartition(".")[2], key] += 1
+        self._keys.add((fn.name.rpartition(".")[2], key))
         return True
 
     @property
     def by_kernel(self) -> Counter[str]:
         """Kernel → number of variants."""
-        return Counter(name for name, _ in self.launches)
+        return Counter(name for name, _ in self._keys)
 
 
 @contextmanager

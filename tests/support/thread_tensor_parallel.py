@@ -44,13 +44,11 @@ class ThreadTensorParallelGroup:
     def __init__(self, rank: int, buffer: GatherBuffer) -> None:
         self.rank = rank
         self.size = len(buffer.tensors)
-        self.calls = 0
         self.unwaited = 0
         """Calls since the last `wait`: until then the host must not read what depends on them."""
         self._buffer = buffer
 
     def all_gather(self, x: Tensor) -> Tensor:
-        self.calls += 1
         self.unwaited += 1
         self._buffer.tensors[self.rank] = x
         self._buffer.barrier.wait()

@@ -13,7 +13,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
-from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution import lm_head
@@ -40,13 +40,11 @@ DECODERS: dict[str, GenerationSettings] = {
     "lopa": LopaSettings(
         max_new_tokens=24, num_branches=4, block_size=8, confidence_threshold=0.5, top_logprobs=3, **STRONG
     ),
-    "d2f": D2FSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.2, **STRONG),
     "vanilla": VanillaSettings(max_new_tokens=10, num_branches=3, **STRONG),
     "fast_dllm": FastDllmSettings(max_new_tokens=12, block_size=6, cache="dual", num_branches=3, **STRONG),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=12, num_branches=3, **STRONG),
     "frequency alone": LopaSettings(max_new_tokens=16, num_branches=3, block_size=8, frequency_penalty=-1.0),
     "repetition alone": LopaSettings(max_new_tokens=16, num_branches=3, block_size=8, repetition_penalty=0.5),
-    "bias alone": LopaSettings(max_new_tokens=12, num_branches=3, block_size=8, logit_bias={3: 4.0}),
 }
 
 
@@ -108,22 +106,16 @@ def test_scores_are_those_of_the_changed_logits(name: str, monkeypatch: pytest.M
                 assert_scores(report, logits, answer, settings, plan)
             repeated += max(Counter(token for token in answer if token != mask).values(), default=0) > 1
         session.advance(reports)
-    assert repeated or name == "vanilla, fp16" or "repetition" in name
-    assert forked or name == "d2f"
+    assert forked and (repeated or name == "repetition alone")
 
 
-def decoded(settings: GenerationSettings, workers: int = 1, prompts: int = 1) -> list[list[int]]:
-    """The answers to so many prompts at once, in a group of workers in this process."""
-    group = InProcessGroup(load_tiny_model("dream-tiny-4l"), workers, max_num_seqs=8, max_model_len=120)
-    sessions = {}
-    for at in range(prompts):
-        session = group.create_session(PROMPT[at:], settings)
-        sessions[group.scheduler.submit(session)] = at
-    answers: dict[int, list[int]] = {}
+def decoded(settings: GenerationSettings) -> list[int]:
+    """The answer of two workers in this process."""
+    group = InProcessGroup(load_tiny_model("dream-tiny-4l"), 2, max_model_len=120)
+    group.scheduler.submit(group.create_session(PROMPT, settings))
     while group.scheduler.busy:
-        for event in group.step():
-            answers[sessions[event.request_key]] = list(event.outcome.canvas)
-    return [answers[at] for at in range(prompts)]
+        (event,) = group.step()
+    return list(event.outcome.canvas)
 
 
 def new_runner() -> BranchRunner:
@@ -148,16 +140,16 @@ ONE_BY_ONE: dict[str, GenerationSettings] = {
 def test_a_strong_penalty_ends_repetition(name: str) -> None:
     """With one position per pass every pass sees all tokens before it, so no token comes twice."""
     plain = ONE_BY_ONE[name]
-    (before,) = decoded(plain)
+    before = decoded(plain)
     assert len({*before}) < len(before) - 5
-    (after,) = decoded(plain.replace(repetition_penalty=100.0, frequency_penalty=2.0, presence_penalty=2.0))
+    after = decoded(plain.replace(repetition_penalty=100.0, frequency_penalty=2.0, presence_penalty=2.0))
     assert len({*after}) == len(after) == 30
     assert not {*after} & {*PROMPT}
-    (often,) = decoded(plain.replace(frequency_penalty=-2.0, presence_penalty=-2.0))
+    often = decoded(plain.replace(frequency_penalty=-2.0, presence_penalty=-2.0))
     assert len({*often}) < len({*before})
 
 
-@pytest.mark.parametrize("name", ONE_BY_ONE)
+@pytest.mark.parametrize("name", ["lopa", "block_diffusion"])
 @pytest.mark.parametrize("prompt_counts", [True, False])
 def test_only_the_repetition_penalty_counts_the_prompt(name: str, prompt_counts: bool) -> None:
     strong = {"repetition_penalty": 100.0} if prompt_counts else {"presence_penalty": 2.0}
@@ -176,16 +168,16 @@ def test_only_the_repetition_penalty_counts_the_prompt(name: str, prompt_counts:
     assert (first_reports[0] != first_reports[1]) == prompt_counts
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", ["lopa", "vanilla", "fast_dllm"])
 def test_a_bias_of_100_forces_and_one_of_minus_100_bans(name: str) -> None:
     plain = DECODERS[name].replace(
         repetition_penalty=1.0, frequency_penalty=0.0, presence_penalty=0.0, logit_bias={}
     )
-    (before,) = decoded(plain)
-    (forced,) = decoded(plain.replace(logit_bias={55: 100.0}))
+    before = decoded(plain)
+    forced = decoded(plain.replace(logit_bias={55: 100.0}))
     assert forced == [55] * plain.max_new_tokens != before
     banned = dict.fromkeys(before, -100.0)
-    (after,) = decoded(plain.replace(logit_bias=banned))
+    after = decoded(plain.replace(logit_bias=banned))
     assert not {*after} & banned.keys()
 
 

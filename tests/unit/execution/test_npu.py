@@ -6,8 +6,10 @@ No NPU has run any of it. What is checked is that it asks for what the package h
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from record.torch_npu_signatures import RECORD, parse_signature
 from torch import Tensor
 
 from lopa_ray.decoding.decoders.lopa import LopaSettings
@@ -26,24 +27,45 @@ from lopa_ray.execution.attention import LaneAttention
 from lopa_ray.execution.attention_backends import BACKENDS, select_backend
 from lopa_ray.execution.device import DEVICES
 from support.attention_contract import check_backend
-from support.paths import MODELS
+from support.paths import DATA, MODELS
 from support.tiny_model import load_tiny_model
 
-RECORDED: dict[str, dict[str, str]] = json.loads(RECORD.read_text(encoding="utf-8"))
-OPERATOR = "npu_fused_infer_attention_score"
+RECORDED = json.loads((DATA / "torch_npu.json").read_text(encoding="utf-8"))
+"""Release → name → parameters, as the wheels of torch-npu declare them: the oldest and newest that fit the releases of
+torch in pyproject.toml. `ProcessGroupHCCL` has those by which the package itself calls it."""
+
+
+class Options:
+    """Of a process group, with what may be set here."""
+
+    __slots__ = ("_timeout",)
 
 
 class FakeNpu:
-    """torch-npu on the CPU, as far as it is used here. It refuses what the package's documentation rules out."""
+    """One release of torch-npu on the CPU, as far as it is used here. It refuses what the package's declarations and
+    documentation rule out."""
 
-    def __init__(self) -> None:
-        self.npu = SimpleNamespace(is_available=lambda: True)
+    def __init__(self, release: str) -> None:
+        self._recorded = RECORDED[release]
         self.calls = 0
-        process_group = SimpleNamespace(Options=SimpleNamespace)
-        self._C = SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=process_group))
+        self.npu = SimpleNamespace(is_available=self._declared("npu.is_available", lambda: True))
+        self.npu_fused_infer_attention_score = self._declared("npu_fused_infer_attention_score", self._attend)
+        group = self._declared("_C._distributed_c10d.ProcessGroupHCCL", lambda **given: given)
+        options = self._declared("_C._distributed_c10d.ProcessGroupHCCL.Options", Options)
+        group.Options = options  # type: ignore[attr-defined]
+        self._C = SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=group))
 
-    def npu_fused_infer_attention_score(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        asked = parse_signature(RECORDED["2.13.0"][f"torch_npu.{OPERATOR}"]).bind(*args, **kwargs).arguments
+    def _declared(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, to be called as the package's function of that name may be."""
+        parameters = self._recorded[f"torch_npu.{name}"][1:-1]
+        signature = inspect.signature(eval(f"lambda {parameters}: None"))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(**signature.bind(*args, **kwargs).arguments)
+
+        return call
+
+    def _attend(self, **asked: Any) -> tuple[Tensor, Tensor]:
         q, k, v = (asked[name] for name in ("query", "key", "value"))
         if q.dtype not in (torch.float16, torch.bfloat16):
             raise RuntimeError(f"query of {q.dtype}")
@@ -60,9 +82,9 @@ class FakeNpu:
         return F.scaled_dot_product_attention(q, keys, values, scale=asked["scale"]), torch.zeros(1)
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
-    package = FakeNpu()
+@pytest.fixture(params=RECORDED)
+def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
+    package = FakeNpu(request.param)
     monkeypatch.setitem(sys.modules, "torch_npu", package)
     # The device as it is, on memory that is there.
     here = dataclasses.replace(DEVICES["npu"], torch_name="cpu")
@@ -76,15 +98,6 @@ def test_the_kernel_computes_the_formula(fake: FakeNpu, dtype: torch.dtype) -> N
     (backend,) = BACKENDS["npu"]
     check_backend(backend, "cpu", dtype)
     assert fake.calls == 14
-
-
-def test_it_reads_the_slot_that_it_is_given_rows_of() -> None:
-    slots = torch.arange(3 * 2 * 2 * 8 * 16).view(3, 2, 2, 8, 16)
-    for slot in slots:
-        keys, values = slot[:, :, :5]
-        assert torch.equal(npu._whole_slot(keys), slot[0][None]) and torch.equal(
-            npu._whole_slot(values), slot[1][None]
-        )
 
 
 def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,17 +124,9 @@ def test_a_whole_decode_on_the_stand_in(fake: FakeNpu, caplog: pytest.LogCapture
 
 
 def test_a_process_group_is_made_as_the_package_makes_its_own(fake: FakeNpu) -> None:
-    created = []
-
-    class Group:
-        Options = SimpleNamespace
-
-        def __init__(self, *arguments: Any) -> None:
-            created.append(arguments)
-
-    fake._C._distributed_c10d.ProcessGroupHCCL = Group
-    npu.process_group("store", 1, 4, timedelta(seconds=7))
-    assert created == [("store", 1, 4, SimpleNamespace(_timeout=timedelta(seconds=7)))]
+    group = npu.process_group("store", 1, 4, timedelta(seconds=7))
+    assert group.pop("pg_options")._timeout == timedelta(seconds=7)
+    assert group == {"store": "store", "group_rank": 1, "group_size": 4}
 
 
 def test_a_missing_package_or_device_is_an_error_that_says_so(

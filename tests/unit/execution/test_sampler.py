@@ -122,19 +122,10 @@ def test_precision_decides_between_what_is_nearly_equal():
     assert torch.equal(plain.logprobs, half.logprobs)
 
 
-def test_no_token_that_ends_the_answer_comes_early():
-    logits = rows(8)
-    logits[:, EOS] = 50.0
-    logits[:, 7] = 49.0
-    scored = score(logits, SamplingParams(no_eos_before=4, stop_token_ids=(7,)))
-    assert not {7, EOS} & set(scored.tokens[:4].tolist())
-    assert scored.tokens[4:].tolist() == [EOS] * 4
-
-
 @pytest.mark.parametrize(
     "sampling", [SamplingParams(), SamplingParams(0.01), SamplingParams(1.0), SamplingParams(5.0, top_k=2)]
 )
-@pytest.mark.parametrize("lead", [0.0, 5.0, 50.0, 1e4])
+@pytest.mark.parametrize("lead", [0.0, 1e4])
 def test_forbidden_tokens_keep_their_probability_and_are_never_chosen(sampling, lead):
     """Whatever lead the mask and padding have, however low the temperature."""
     logits = rows(64)
@@ -169,9 +160,10 @@ def test_a_nucleus_of_forbidden_tokens_alone(temperature, ranking):
 @pytest.mark.parametrize("temperature", [0.0, 0.02, 1.0])
 def test_eos_waits_for_min_tokens(temperature):
     logits = rows(20)
-    logits[:, EOS] = 100.0
-    scored = score(logits, SamplingParams(temperature, no_eos_before=12), first=5)
-    assert (scored.tokens == EOS).tolist() == [False] * 7 + [True] * 13
+    logits[:, EOS], logits[:, 7] = 100.0, 50.0
+    scored = score(logits, SamplingParams(temperature, no_eos_before=12, stop_token_ids=(7,)), first=5)
+    assert not {7, EOS} & {*scored.tokens[:7].tolist()}
+    assert scored.tokens[7:].tolist() == [EOS] * 13
     assert not BANNED[scored.tokens].any()
     assert scored.probabilities[7:].tolist() == [1.0] * 13
 
