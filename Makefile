@@ -23,7 +23,7 @@ help:
 	@echo "make demo       decode a word problem with LoPA on a local Ray with 2 branch actors"
 	@echo "make check      format, lint, types, import contracts"
 	@echo "make test       make check, and tests"
-	@echo "make test-fast  unit tests, without the longer ones"
+	@echo "make test-fast  unit tests that take little each, in a minute"
 	@echo "make test-long  slow tests, soaks and sweeps; property tests draw new examples"
 	@echo "make test-gpu   what needs an NVIDIA GPU, with the Python at hand; recorded in tests/gpu/LAST_RUN.md"
 	@echo "make docs       the documentation site, in build/site"
@@ -71,8 +71,7 @@ mypy: dev
 test: check
 	@echo "== pytest" && $(BIN)/python -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
-# tests/unit/conftest.py marks what is fast.
-FAST := -n 2 --dist loadscope --no-loadscope-reorder -m fast tests/unit
+FAST := -n 2 --dist loadscope --no-loadscope-reorder -m 'not medium and not slow and not nightly' tests/unit
 
 test-fast: dev
 	@$(BIN)/python -m pytest -q $(FAST) $(PYTEST_ARGS)

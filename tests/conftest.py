@@ -25,7 +25,6 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from support.browser import chromium
-from support.sampled import mark_what_is_left_out
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -69,16 +68,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path in folders and config.option.markexpr != "clients" else None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Leave out cases of tests that have many, before others see the marks, and skip what needs a program that is not
-    there."""
-    mark_what_is_left_out(items)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a program that is not there."""
     if shutil.which("chromium") is None:
         for item in items:
             if item.get_closest_marker("browser"):
                 item.add_marker(pytest.mark.skip(reason="no Chromium here"))
-    return (yield)
 
 
 @pytest.fixture(scope="module")

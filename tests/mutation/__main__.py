@@ -39,9 +39,10 @@ PACKAGES = {
 """Package → its own tests."""
 PER_PACKAGE, SEED = 24, 0
 
-REST = "not fast and not slow and not nightly and not clients"
+FAST = "not medium and not slow and not nightly"
+REST = "medium and not slow and not nightly"
 PHASES = {
-    "fast": (180, "fast", "{own}"),
+    "fast": (180, FAST, "{own}"),
     "own": (180, REST, "{own}"),
     "recorded": (180, REST, "tests/unit/lab/conformance"),
     "unit": (1800, "not slow and not nightly", "tests/unit --ignore={own}"),

@@ -18,8 +18,8 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def page(request: pytest.FixtureRequest, browser: Browser, server: FakeServer) -> Iterator[Page]:
-    """The page, its settings open, on a desktop or at the width that a parameter gives. Script errors, requests to other
-    hosts, and at the end what sticks out of the page fail the test."""
+    """The page, its settings open, on a desktop or at a parameter's width. Script errors, requests to other hosts, and
+    at the end what sticks out of the page fail the test."""
     viewport = getattr(request, "param", DESKTOP)
     context = browser.new_context(viewport=viewport, reduced_motion="reduce")
     context.set_default_timeout(10_000)
