@@ -26,7 +26,7 @@ nonsense
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("prompts.jsonl", b"\xef\xbb\xbf" + TEXT), ("prompts.jsonl.gz", gzip.compress(TEXT))],
+    [("prompts.jsonl", b"\xef\xbb\xbf" + TEXT), ("prompts.jsonl.gz", gzip.compress(TEXT, mtime=0))],
 )
 def test_lines_keep_their_numbers_and_bad_ones_their_places(folder: str, name: str, content: bytes) -> None:
     with fsspec.open(f"{folder}/{name}", "wb") as file:
@@ -100,7 +100,7 @@ def test_parquet_rows_that_json_cannot_say_have_no_result(tmp_path: Path) -> Non
 
 def test_a_compressed_file_that_is_cut_is_named(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl.gz"
-    path.write_bytes(gzip.compress(TEXT)[:-9])
+    path.write_bytes(gzip.compress(TEXT, mtime=0)[:-9])
     with pytest.raises(SettingsError, match=r"--input: cannot use .*prompts.jsonl.gz: EOFError"):
         Source(str(path)).summarize()
 
