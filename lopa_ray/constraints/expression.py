@@ -37,8 +37,7 @@ class Choice(Expression):
 class Repeat(Expression):
     part: Expression
     minimum: int
-    maximum: int | None
-    """None: unbounded."""
+    maximum: int | None  # none: unbounded
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,8 +45,7 @@ class Embedded(Expression):
     automaton: ByteAutomaton
 
 
-Language: TypeAlias = Expression | None
-"""An expression, or None for the empty set."""
+Language: TypeAlias = Expression | None  # an expression, or None for the empty set
 
 EMPTY = Sequence(())
 

@@ -24,12 +24,10 @@ MAX_READ = 5_000  # schemas: references may multiply them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of answers where a schema has none, or some that are too large to be counted.
-
-    `recursion`: how often a reference is followed within itself; `references`: how many are followed within one
-    another; `any_depth`: levels of objects and arrays where the schema does not define them (`{"type": "object"}` is
-    one level); `count`: counted characters of strings with a maximum length, and counted items.
-    """
+    """Limits of answers where a schema has none, or some that are too large to be counted. `recursion`: how often a
+    reference is followed within itself; `references`: how many are followed within one another; `any_depth`: levels of
+    objects and arrays where the schema does not define them (`{"type": "object"}` is one level); `count`: counted
+    characters of strings with a maximum length, and counted items."""
 
     recursion: int
     references: int

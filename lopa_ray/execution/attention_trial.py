@@ -44,8 +44,7 @@ class AttentionTrial:
         """Slots have `capacity` positions, or more if the lanes see more."""
         draw = torch.Generator().manual_seed(0)
         seen = max(seen for lane in lanes for _, seen in lane.segments)
-        capacity = max(capacity, seen)
-        slots = max(lane.slot for lane in lanes) + 1
+        slots, capacity = max(lane.slot for lane in lanes) + 1, max(capacity, seen)
         self._cache = KVCache(replace(config, num_layers=2), slots, capacity, dtype, device)
         in_use = self._cache.data[:, 1, :, :, :seen]
         in_use.copy_(torch.randn(in_use.shape, generator=draw))

@@ -23,7 +23,6 @@ class CudaCapture:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def free_bytes(self) -> int:
-        """Bytes of the device's memory that nothing has taken."""
         return torch.cuda.mem_get_info(self._device)[0]
 
     def warm_up(self, function: Callable[[], None]) -> int:

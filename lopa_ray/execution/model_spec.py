@@ -32,8 +32,7 @@ def resolve_dtype(settings: ModelSettings) -> str:
 class ModelSpec:
     """All that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
-    config: ExecutionConfig
-    """With pinned names (see `pin_model`) and the dtype that auto stands for."""
+    config: ExecutionConfig  # with pinned names (see `pin_model`) and the dtype that auto stands for
     model: ModelConfig
 
     @classmethod
@@ -66,7 +65,7 @@ class ModelSpec:
         return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
-        """The same spec, in which ids that the tokenizer does not have are padding. Padding is never chosen."""
+        """Ids that the tokenizer does not have are padding, which is never chosen."""
         if tokenizer is None:
             return self
         unpadded = min(tokenizer.vocab_size, self.model.vocab_size)

@@ -51,11 +51,9 @@ class BranchRunner:
         max_model_len: int,
         attention: AttentionBackend | None = None,
     ) -> None:
-        """The cache has `max_num_seqs` slots of `max_model_len` positions.
-
-        `attention`: see `default_attention`. A model that denoises canvases computes the last one of an answer whole,
-        which needs positions for it. Raises CapacityError if the cache does not fit in memory.
-        """
+        """The cache has `max_num_seqs` slots of `max_model_len` positions. A model that denoises canvases computes the
+        last one of an answer whole, which needs positions for it. Raises CapacityError if the cache does not fit in
+        memory."""
         config = model.config
         self.attention = attention or default_attention(config)
         self.model = model
@@ -88,28 +86,24 @@ class BranchRunner:
 
     @torch.inference_mode()
     def capture_graphs(self, capture: CudaCapture) -> None:
-        """Capture steps as CUDA graphs, which later steps replay. Slots keep what they have.
-
-        `graph_refusal` must have no reason against it. Raises what torch raises if a capture fails.
-        """
+        """Capture steps as CUDA graphs, which later steps replay, unless `graph_refusal` has a reason against it. Slots
+        keep what they have. Raises what torch raises if a capture fails."""
         assert isinstance(self.attention, PackedAttention)
         parts = self.model, self.cache, self.attention, self._lm_head
         self._graphs = StepGraphs(*parts, self.packing_options)
         self._graphs.capture(capture)
 
     def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
-        """`launch`, and the report of what it returns."""
+        """See `launch`; the report of what it returns."""
         return self.launch(plan, transfer).report()
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> LaunchedStep:
-        """Carry out all commits, and begin to evaluate this worker's branches.
-
-        An accelerator computes after this returns, and further steps without a request of this one may be launched
-        before its report. Commits with K/V from other workers are carried out together, after all have arrived. A
-        commit is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError
-        if cache or staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
-        """
+        """Carry out all commits, and begin to evaluate this worker's branches. An accelerator computes after this
+        returns, and further steps without a request of this one may be launched before its report. Commits with K/V
+        from other workers are carried out together, after all have arrived. A commit is applied once per request and
+        step, so a step can be repeated in a newer epoch. Raises ProtocolError if cache or staged K/V do not match the
+        plans, CapacityError for positions beyond a slot, and TransferError."""
         times = StepTimes(self.device)
         self.slots.assign(plan)
         payloads = self.slots.payloads(plan, transfer)
@@ -179,11 +173,9 @@ class BranchRunner:
             self.cache.import_slot(state)
 
     def forward(self, packing: Packing, columns: StepColumns[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Run the packed forward. Both results have the model's dtype.
-
-        Returns the hidden rows of all lanes followed by the boundary rows of slots, [R + S, D], and the keys and values
-        of all rows, [L, 2, R, K, E], or None if no lane stages K/V.
-        """
+        """Run the packed forward. Both results have the model's dtype. Returns the hidden rows of all lanes followed by
+        the boundary rows of slots, [R + S, D], and the keys and values of all rows, [L, 2, R, K, E], or None if no lane
+        stages K/V."""
         kv = None
         if packing.has_staged_rows:
             _, layers, two, heads, _, dim = self.cache.data.shape
@@ -211,13 +203,11 @@ class BranchRunner:
         causal: bool = False,
         draft_adapter: bool = False,
     ) -> Tensor:
-        """Full logits of the span [start, start + len(ids)): fp32 [len(ids), V], one row per input, not shifted.
-
-        The rows see the cached positions of the slot before the span, and the positions that `segments` allow (default:
-        all positions up to the end of the span), or if `causal` is set those up to their own. With `draft_adapter` they
-        go through the model's draft adapter. The K/V of `to_stage` are committed afterwards. If `start` is 0, the slot
-        is emptied first.
-        """
+        """Full logits of the span [start, start + len(ids)): fp32 [len(ids), V], one row per input, not shifted. The
+        rows see the cached positions of the slot before the span, and the positions that `segments` allow (default: all
+        positions up to the end of the span), or if `causal` is set those up to their own. With `draft_adapter` they go
+        through the model's draft adapter. The K/V of `to_stage` are committed afterwards. If `start` is 0, the slot is
+        emptied first."""
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)

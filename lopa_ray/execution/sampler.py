@@ -46,29 +46,22 @@ def filter_logits(
     top_k_first: bool = False,
 ) -> Tensor:
     """Logits [N, V] of fp32 or fp64, in which tokens outside the nucleus and the top k have the lowest finite value.
-
     The nucleus includes the token whose probability crosses `top_p` [N, 1], of the logits' dtype. `top_k` int64 [N, 1]
-    is at most `max_top_k`. LoPA takes the nucleus first, SDAR (`top_k_first`) the top k.
-    """
-    lowest = torch.finfo(logits.dtype).min
-
-    def nucleus(x: Tensor) -> Tensor:
-        return x if top_p is None else x.masked_fill(outside_nucleus(x, top_p), lowest)
-
-    def best(x: Tensor) -> Tensor:
-        if top_k is None:
-            return x
-        kth_value = x.topk(max_top_k, dim=-1).values.gather(1, top_k - 1)
-        return x.masked_fill(x < kth_value, lowest)
-
-    return nucleus(best(logits)) if top_k_first else best(nucleus(logits))
+    is at most `max_top_k`. LoPA takes the nucleus first, SDAR (`top_k_first`) the top k."""
+    for takes_top_k in (top_k_first, not top_k_first):
+        if takes_top_k and top_k is not None:
+            outside = logits < logits.topk(max_top_k, dim=-1).values.gather(1, top_k - 1)
+        elif not takes_top_k and top_p is not None:
+            outside = outside_nucleus(logits, top_p)
+        else:
+            continue
+        logits = logits.masked_fill(outside, torch.finfo(logits.dtype).min)
+    return logits
 
 
 def outside_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
-    """Whether each token is outside the nucleus: logits [N, V] → bool [N, V].
-
-    The nucleus has the most likely tokens, up to the one with which their total probability exceeds `top_p` [N, 1].
-    """
+    """Which tokens are outside the nucleus, the most likely tokens up to the one with which their total probability
+    exceeds `top_p` [N, 1]: logits [N, V] → bool [N, V]."""
     ordered, index = logits.sort(dim=-1, descending=True, stable=True)
     before = ordered.softmax(-1).cumsum(-1)
     outside = torch.zeros_like(before, dtype=torch.bool)
@@ -77,11 +70,9 @@ def outside_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
 
 
 def sample(weights: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF sampling: `weights` [N, V] ≥ 0 (not all 0), `uniform` [N, 1] in [0, 1) → ids int64 [N].
-
-    Rounding can move a draw beyond the last token or, with a parallel cumulative sum, to a token of weight 0. Then
-    the token with the largest weight is taken.
-    """
+    """Inverse-CDF sampling: `weights` [N, V] ≥ 0 (not all 0), `uniform` [N, 1] in [0, 1) → ids int64 [N]. Rounding can
+    move a draw beyond the last token or, with a parallel cumulative sum, to a token of weight 0. Then the token with
+    the largest weight is taken."""
     cumulative = weights.cumsum(-1)
     target = uniform * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, target, right=True).clamp_max(weights.shape[-1] - 1)
@@ -91,10 +82,7 @@ def sample(weights: Tensor, uniform: Tensor) -> Tensor:
 
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest values of each row of x [N, V] in descending order, [N, K] in the dtype of x, and their ids, int64
-    [N, K]. Equal values are in order of ids.
-
-    torch.topk does not define which of equal values it returns, nor their order.
-    """
+    [N, K]. Equal values are in order of ids, which torch.topk does not promise."""
     values = x.topk(k, dim=-1).values
     if k == 0:
         return values, torch.empty_like(values, dtype=torch.int64)
@@ -120,13 +108,11 @@ def score_rows(
     allowed_tokens: Tensor | None,
     change: Callable[[Tensor], Tensor] | None = None,
 ) -> SamplerOutput:
-    """Score rows of logits [N, V] of any float type, in fp32 unless the group's kind has another precision.
-
-    `numbers` fp64 [N, columns] are `RowNumbers`. `ending_ids` int64 [N, W] are ids that a row must not choose (-1:
-    none). `banned_tokens` bool [V] marks ids that are never chosen. `allowed_tokens` bool [N, V], if given, marks the
-    ids that each row may choose. `change`, if given, changes the logits for tokens, probabilities and scores, but not
-    for log-probabilities.
-    """
+    """Score rows of logits [N, V] of any float type, in fp32 unless the group's kind has another precision. `numbers`
+    fp64 [N, columns] are `RowNumbers`. `ending_ids` int64 [N, W] are ids that a row must not choose (-1: none).
+    `banned_tokens` bool [V] marks ids that are never chosen. `allowed_tokens` bool [N, V], if given, marks the ids that
+    each row may choose. `change`, if given, changes the logits for tokens, probabilities and scores, but not for
+    log-probabilities."""
     kind = group.kind
     plain = logits.to(torch.float64 if kind.precision == "float64" else torch.float32)
     logits = plain if change is None else change(plain)
@@ -169,10 +155,8 @@ def score_rows(
 
 
 def score_targets(logits: Tensor, numbers: Tensor) -> SamplerOutput:
-    """The softmax probabilities, in fp32, of given tokens in rows of logits [N, V] of any float type.
-
-    `numbers` fp64 [N, columns] are `RowNumbers`. Scores are equal to the probabilities. M is 0.
-    """
+    """The softmax probabilities, in fp32, of given tokens in rows of logits [N, V] of any float type. `numbers` fp64
+    [N, columns] are `RowNumbers`. Scores are equal to the probabilities. M is 0."""
     logits, tokens = logits.float(), numbers[:, COLUMN.target].to(torch.int64)
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
     probabilities = logprobs.exp()
@@ -181,11 +165,9 @@ def score_targets(logits: Tensor, numbers: Tensor) -> SamplerOutput:
 
 
 def score_candidates(logits: Tensor, candidates: Tensor, banned_tokens: Tensor) -> SamplerOutput:
-    """The log-probabilities, in fp32, of several tokens in rows of logits [N, V] of any float type.
-
-    `candidates` int64 [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. All but
-    the top tokens is about each row's first candidate; scores are probabilities.
-    """
+    """The log-probabilities, in fp32, of several tokens in rows of logits [N, V] of any float type. `candidates` int64
+    [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. All but the top tokens is
+    about each row's first candidate; scores are probabilities."""
     logits = logits.float().masked_fill(banned_tokens, -torch.inf)
     logprobs = logits.gather(1, candidates) - logits.logsumexp(-1, keepdim=True)
     probabilities = logprobs[:, 0].exp()

@@ -24,22 +24,16 @@ class PayloadTransfer(Protocol):
     @property
     def rank(self) -> int:
         """The number of this worker, from 0 on."""
-        ...
 
     def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
         """Fill the payload of each source rank, flat [values] in the cache's dtype, with what that worker has in it.
-
-        All workers call it with the same ranks in the same order. On return all payloads are filled, on the device.
-        Raises TransferError if one does not arrive; then none may be used.
-        """
-        ...
+        All workers call it with the same ranks in the same order. Raises TransferError if one does not arrive; then
+        none may be used."""
 
 
 class Slots:
-    """The slots of one worker. The cache has their K/V; this decides what of it stays, and finds the K/V of commits.
-
-    A commit that a slot has from an attempt at the same step is not carried out again.
-    """
+    """The slots of one worker. The cache has their K/V; this decides what of it stays, and finds the K/V of commits. A
+    commit that a slot has from an attempt at the same step is not carried out again."""
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
@@ -56,11 +50,9 @@ class Slots:
             self._assign(scheduled.slot, scheduled.request_id)
 
     def payloads(self, plan: StepPlan, transfer: PayloadTransfer | None) -> dict[int, Tensor]:
-        """Rank of a source → one payload of all commits that bring K/V from it, flat [values] in the cache's dtype.
-
-        This worker's own is filled, the others are uninitialised. Raises ProtocolError without a transfer, or if K/V
-        that this worker is to send are not here.
-        """
+        """Rank of a source → one payload of all commits that bring K/V from it, flat [values] in the cache's dtype:
+        this worker's own is filled, the others are uninitialised. Raises ProtocolError without a transfer, or if K/V to
+        send are not here."""
         by_source = plan.commits_by_source
         if not by_source:
             return {}
@@ -74,10 +66,8 @@ class Slots:
         }
 
     def payload(self, requests: Sequence[ScheduledRequest]) -> Tensor:
-        """One payload of the requests' commits, flat [values] in the cache's dtype (see `KVCache.empty_payload`).
-
-        The K/V are as this worker has them, staged or in the slot. Raises ProtocolError if it does not have them.
-        """
+        """One payload of the requests' commits, flat [values] in the cache's dtype (see `KVCache.empty_payload`),
+        staged or in the slot. Raises ProtocolError if this worker does not have their K/V."""
         return self._cache.gather_payload(
             [
                 (
@@ -91,11 +81,9 @@ class Slots:
         )
 
     def commits(self, plan: StepPlan, payloads: Mapping[int, Tensor]) -> list[StagedCommit]:
-        """The commits to carry out: of K/V staged here, then of those in payloads, which may still be on their way.
-
-        `payloads`: see `payloads`, [values] in the cache's dtype each. A source commits what it sends as the other
-        workers do. Raises ProtocolError if K/V are not staged.
-        """
+        """The commits to carry out: of K/V staged here, then of those in payloads (see `payloads`), which may still be
+        on their way. A source commits what it sends as the other workers do. Raises ProtocolError if K/V are not
+        staged."""
         commits = [
             StagedCommit(self._staged(scheduled), scheduled.slot, scheduled.plan.commit.spans)
             for scheduled in plan.requests
@@ -114,9 +102,7 @@ class Slots:
 
     def retain(self, plan: StepPlan) -> None:
         """After the commits: drop what was staged, save prefixes of what is committed, and keep what the plans read.
-
-        Raises ProtocolError if a slot lacks what a plan reads, or if a stored prefix is not here.
-        """
+        Raises ProtocolError if a slot lacks what a plan reads, or if a stored prefix is not here."""
         for scheduled in plan.requests:
             slot, commit = scheduled.slot, scheduled.plan.commit
             if commit is not None:
@@ -147,11 +133,9 @@ class Slots:
     def reconcile(
         self, request_by_slot: Mapping[int, int], staged: Sequence[ScheduledRequest]
     ) -> tuple[bool, ...]:
-        """Drop everything except the requests in flight (slot → request) and the staged K/V of their next commits.
-
-        New workers have no stored prefixes, so every worker drops its own. `staged` has, for each next commit, the
-        scheduled request that staged its K/V. Returns for each whether its K/V are here, staged or committed.
-        """
+        """Drop everything but the requests in flight (slot → request) and the staged K/V of their next commits, also
+        stored prefixes, which new workers do not have. Returns for each of `staged`, the requests that staged a next
+        commit, whether its K/V are here, staged or committed."""
         self.prefixes.clear()
         steps = {scheduled.slot: scheduled.plan.step for scheduled in staged}
         for slot in range(len(self._cache.request_ids)):
@@ -180,7 +164,6 @@ class Slots:
         return is_staged or self._cache.last_commit[slot] == plan.step
 
     def _is_carried_out(self, scheduled: ScheduledRequest) -> bool:
-        """Whether the slot has the request's commit already, from a step that is now repeated."""
         commit, slot = scheduled.plan.commit, scheduled.slot
         is_here = self._cache.request_ids[slot] == scheduled.request_id
         return commit is not None and is_here and self._cache.last_commit[slot] == commit.step

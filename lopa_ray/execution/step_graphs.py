@@ -63,10 +63,8 @@ class StepGraph:
     """fp64 [R x 4]: see `LMHead.score`."""
 
     def replay(self, packing: Packing) -> Tensor:
-        """Compute the step that `inputs` have; returns its scores as `LMHead.score` does, fp64 [N x 4].
-
-        They, `rows` and `kv` are valid until the next replay of any bucket.
-        """
+        """Compute the step that `inputs` have; returns its scores as `LMHead.score` does, fp64 [N x 4]. They, `rows`
+        and `kv` are valid until the next replay of any bucket."""
         self.graph.replay()
         return self.scores[: packing.rows_to_score.size * SCORE_COLUMNS]
 
@@ -107,8 +105,7 @@ class StepGraphs:
 
     def capture(self, capture: CudaCapture) -> None:
         """Capture the steps of all buckets, the largest first: the smaller ones share its memory. One that takes more
-        than `MEMORY_SHARE` of the free memory gets no graph. Raises what torch raises for a step that no graph can
-        have."""
+        than `MEMORY_SHARE` of it gets no graph. Raises what torch raises for a step that no graph can have."""
         began, budget = time.perf_counter(), int(MEMORY_SHARE * capture.free_bytes())
         for at, rows in enumerate(self._buckets):
             if at % 8 == 0:
@@ -122,7 +119,6 @@ class StepGraphs:
         )
 
     def _capture_bucket(self, rows: int, capture: CudaCapture, budget: int) -> None:
-        """Capture the step of one bucket, if what it computes on the way takes no more than `budget` bytes."""
         slots = len(self._cache.request_ids)
         layers, two, heads, dim = self._kv_shape
         hidden = self._model.config.hidden_size

@@ -19,8 +19,7 @@ from lopa_ray.kernels.padding import padded_rows
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
 
-CUDA_CAPABILITY = (8, 9)
-"""The first compute capability with products of fp8."""
+CUDA_CAPABILITY = (8, 9)  # the first compute capability with products of fp8
 
 KERNEL_GROUP = 128
 """Inputs of a group, where a row has several, in torch's product (its recipe BlockWise1x128)."""
@@ -38,11 +37,9 @@ def unfold(weight: Tensor, group_scale: Tensor, width: int) -> Tensor:
 
 
 def quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Floating x [R, I] → fp8 [R, I] and scales fp32 [R, G]: the largest magnitude of each `width` inputs ÷ 448.
-
-    I is a multiple of `width`. NaN makes its group NaN. Scales of several groups are laid out group by group, which is
-    what torch's product takes.
-    """
+    """Floating x [R, I] → fp8 [R, I] and scales fp32 [R, G]: the largest magnitude of each `width` inputs ÷ 448. I is a
+    multiple of `width`. NaN makes its group NaN. Scales of several groups are laid out group by group, which is what
+    torch's product takes."""
     quantized, scale = _quantize_groups(x, width)
     return quantized, _of_rows(scale)
 
@@ -76,11 +73,8 @@ def by_group(scale: Tensor) -> Tensor:
 
 def fp8_linear(x: Tensor, weight: Tensor, group_scale: Tensor, width: int, bias: Tensor | None) -> Tensor:
     """x [R, I] times the transpose of fp8 weights [O, I] with scales fp32 [R, G], plus a bias [O] → [R, O], in the
-    dtype of x.
-
-    bf16 is multiplied in fp8 by torch's product, if it has one for the device and these sizes: each group of a row of
-    x is scaled by itself. Else weights are unfolded in each call.
-    """
+    dtype of x. bf16 is multiplied in fp8 by torch's product, if it has one for the device and these sizes: each group
+    of a row of x is scaled by itself. Else weights are unfolded in each call."""
     if x.dtype != torch.bfloat16 or not has_fp8_kernel(x.device.type, *weight.shape, width):
         return F.linear(x, unfold(weight, group_scale, width).to(x.dtype), bias)
     rows = x.shape[0]

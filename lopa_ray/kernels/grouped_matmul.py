@@ -15,8 +15,7 @@ from lopa_ray.kernels.invariant_linear import invariant_linear
 from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.padding import padded_rows
 
-GROUPED_MM_BYTES = 16
-"""torch's grouped product takes rows that are a multiple of so many bytes long."""
+GROUPED_MM_BYTES = 16  # torch's grouped product takes rows that are a multiple of so many bytes long
 
 GROUPED_MM_MAJORS = (9, 10)
 """Compute capabilities where torch's grouped product is one kernel. On others it is one per expert, after `ends` is

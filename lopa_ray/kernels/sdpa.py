@@ -6,20 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-KEYS = 32
-"""Causal rows read a multiple of so many keys, some of which are masked."""
+KEYS = 32  # causal rows read a multiple of so many keys, some of which are masked
 
-ALIGN_BYTES = 64
-"""The queries of a causal row begin at a multiple of this."""
+ALIGN_BYTES = 64  # the queries of a causal row begin at a multiple of this
 
 
 def sdpa(
     q: Tensor, keys: Tensor, values: Tensor, *, scale: float | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """Attention of q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype.
-
-    `scale` is E ** -0.5 if it is None. `mask` bool [T, L] says which keys each row sees; None: all.
-    """
+    """Attention of q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype. `scale` is E **
+    -0.5 if it is None. `mask` bool [T, L] says which keys each row sees; None: all."""
     rows, heads, dim = q.shape
     groups = keys.shape[0]
     # The query heads of a KV head are further rows of that head, so no keys are repeated. Queries get memory of their
@@ -32,12 +28,10 @@ def sdpa(
 
 
 def causal_sdpa(q: Tensor, keys: Tensor, values: Tensor, seen: int) -> Tensor:
-    """Attention of rows of which the first sees `seen` keys and each further row one more.
-
-    q [T, H, E], keys and values [K, C, E] with C a multiple of `KEYS` → [T, H, E], all of one floating dtype. What is
-    masked has to be finite. Each row is an entry of a batch, so its result has the same bits whatever the other rows
-    are: it depends on what the row sees, and on the number of keys that are read for it.
-    """
+    """Attention of rows of which the first sees `seen` keys and each further row one more. q [T, H, E], keys and values
+    [K, C, E] with C a multiple of `KEYS` → [T, H, E], all of one floating dtype. What is masked has to be finite. Each
+    row is an entry of a batch, so its result has the same bits whatever the other rows are: it depends on what the row
+    sees, and on the number of keys that are read for it."""
     rows, heads, dim = q.shape
     groups = keys.shape[0]
     queries = q.reshape(rows, heads * dim)

@@ -71,9 +71,8 @@ def check_places(model: nn.Module) -> None:
     """Raise SettingsError if this CPU's products depend on the place of a row, with torch's present threads."""
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if not isinstance(weight, Tensor) or weight.dim() < 2 or not weight.is_floating_point():
-            continue
-        if isinstance(module, nn.Embedding) or not weight.is_cpu:
+        is_product = isinstance(weight, Tensor) and weight.dim() > 1 and not isinstance(module, nn.Embedding)
+        if not is_product or not weight.is_floating_point() or not weight.is_cpu:
             continue
         outputs, inputs = weight.shape[-2:]
         if place_matters("cpu", weight.dtype, outputs, inputs, torch.get_num_threads()):

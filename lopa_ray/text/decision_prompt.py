@@ -12,10 +12,8 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-YES, NO = "yes", "no"
-"""The labels of a predicate."""
-LETTERS = string.ascii_uppercase
-"""The labels of up to 26 choices."""
+YES, NO = "yes", "no"  # the labels of a predicate
+LETTERS = string.ascii_uppercase  # the labels of up to 26 choices
 PREDICATE, CHOICE, LEVEL = "Is this so?", "Which choice fits?", "Which level fits?"
 """What is asked by a question without instructions."""
 
@@ -25,8 +23,7 @@ class DecisionQuestion:
     """What a user's message asks, and the labels that may answer it."""
 
     message: str
-    labels: tuple[str, ...]
-    """In the order of the choices or levels; yes, then no, for a predicate."""
+    labels: tuple[str, ...]  # in the order of the choices or levels; yes, then no, for a predicate
 
 
 def predicate_question(instructions: str, yes: str | None = None, no: str | None = None) -> DecisionQuestion:

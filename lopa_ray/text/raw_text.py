@@ -10,5 +10,4 @@ class RawText:
     """A text, and how it is read."""
 
     text: str
-    parse_special: bool
-    """Special tokens are recognised in it."""
+    parse_special: bool  # special tokens are recognised in it

@@ -154,8 +154,7 @@ class Family(PublishedFamily):
 def _read_fields(
     config: type, values: Json, keys: Mapping[str, str], where: str, prefix: str = ""
 ) -> dict[str, Any]:
-    """The fields of a configuration in `keys` (field → published key), each checked by its annotation. Raises
-    CheckpointError."""
+    """The fields of a configuration in `keys` (field → published key), each checked by its annotation."""
     return {
         field.name: checked(str(field.type), values.get(key), key, f"{prefix}{field.name}", where)
         for field in fields(config)

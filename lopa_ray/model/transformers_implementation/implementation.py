@@ -53,15 +53,13 @@ class TheirImplementation(ModelImplementation[ConfigT]):
 
     def weight_bytes(self) -> int:
         check_dtype(self.dtype)
-        return sum(
-            tensor.numel() * tensor.itemsize for tensor in self._parameters(self._make_empty()).values()
-        )
+        parameters = self._parameters(self._make_empty())
+        return sum(tensor.numel() * tensor.itemsize for tensor in parameters.values())
 
     @abstractmethod
     def _make(self) -> Any: ...
 
     def _make_empty(self) -> Any:
-        """The module on the meta device. Raises CheckpointError if its class cannot be made."""
         try:
             with torch.device("meta"):
                 return self._make()
@@ -201,7 +199,6 @@ class _StoredTensor:
 
 @contextmanager
 def _without_reports() -> Iterator[None]:
-    """Inside, transformers prints neither progress nor its own account of missing tensors."""
     from transformers.utils import logging
 
     was_shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

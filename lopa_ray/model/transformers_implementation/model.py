@@ -26,15 +26,14 @@ training, and the step decides which positions a row sees."""
 
 
 class UnsupportedModelError(Exception):
-    """A model computes something that this project does not support; the message names it."""
+    """A model computes something that this project does not support."""
 
 
 class PackedStep(NamedTuple):
     """What a call of the model hands to the attention of all layers."""
 
     attention: AttentionFn
-    kv: Tensor | None
-    """[L, 2, R, K, E]."""
+    kv: Tensor | None  # [L, 2, R, K, E]
 
 
 @cache
