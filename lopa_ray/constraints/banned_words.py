@@ -1,8 +1,7 @@
 """The constraint for answers without certain words (`bad_words`), and its combination with another constraint.
 
-A word occurs where a run of whole tokens spells it, alone or after a space. Banning "he" does not change the token
-"the". Positions are filled in any order, so any token of a word may be the one that completes it. An automaton over
-tokens handles this, and tracks all words and all ways to spell them at once.
+A word occurs where a run of whole tokens spells it, alone or after a space: banning "he" does not change the token
+"the". Any token of a word may be the one that is decided last.
 """
 
 from __future__ import annotations

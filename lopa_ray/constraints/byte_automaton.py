@@ -1,8 +1,5 @@
-"""ByteAutomaton: a regular expression as an automaton over bytes, built by outlines-core.
-
-outlines-core can build automata over whole vocabularies. Here its vocabulary is the 256 bytes, and
-`constraint_builder` extends the automaton to tokens. This is faster, and the result is much smaller to send.
-"""
+"""ByteAutomaton: a regular expression as an automaton over bytes, built by outlines-core over a vocabulary of 256
+bytes. `constraint_builder` extends it to tokens: that is faster, and the result is much smaller to send."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
 """Constraint: an automaton over tokens. ConstraintState: the tokens that it allows at each position of a canvas.
 
-An autoregressive decoder follows an automaton from state to state. Here tokens are decided at any position, so there
-are two sets of states for every position. The forward set has the states that the tokens before the position can lead
-to. The backward set has the states from which the tokens after the position can lead to an accepting state. In both, a
-masked position stands for any token. A token is allowed if it leads from a state of the forward set to a state of the
-backward set. Exactly then the other masks can be filled so that the answer matches. (arXiv 2505.23061 finds the most
-likely such filling of a block; here the decoder keeps its own order.)
+Tokens are decided at any position, so there are two sets of states for every position: those that the tokens before it
+can lead to (forward), and those from which the tokens after it can lead to an accepting state (backward). In both, a
+masked position stands for any token. A token is allowed if it leads from the forward to the backward set: exactly then
+the other masks can be filled so that the answer matches. (arXiv 2505.23061 finds the most likely such filling of a
+block; here the decoder keeps its own order.)
 
-An answer of T positions is accepted if it is a match, followed by EOS in all remaining positions. This module does no
-I/O and does not import torch.
+An answer of T positions is accepted if it is a match, followed by EOS in all remaining positions.
 """
 
 from __future__ import annotations

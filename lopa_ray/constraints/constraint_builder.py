@@ -1,8 +1,7 @@
 """Builds a constraint, which is an automaton over tokens, from an automaton over bytes.
 
-A token is a string of bytes, so it acts on an automaton over bytes as a function from states to states. Tokens with the
-same function form one class. The functions are computed byte by byte for all tokens at once. Each combination of a
-function and a following byte is computed once.
+A token acts on the states of an automaton over bytes as a function. Tokens with the same function form one class. The
+functions are computed byte by byte for all tokens at once, and each with a following byte once.
 """
 
 from __future__ import annotations

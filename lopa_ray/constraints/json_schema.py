@@ -1,10 +1,8 @@
-"""Translates a JSON schema to an automaton of JSON texts that are valid under the schema.
+"""Translates a JSON schema to an automaton of JSON texts that are valid under the schema, though not all of them.
 
-Every text that the automaton accepts is valid, but it does not accept every valid text. Objects have the listed
-properties in a fixed order. Between JSON tokens there is at most one space. Strings contain no \\u escapes. An
-automaton cannot count levels of nesting. Nesting therefore ends at a fixed depth where the schema does not define it
-(for example in an object without properties) and where the schema refers to itself. The error for a schema that cannot
-be kept names the keyword.
+Objects have the listed properties in a fixed order. Between JSON tokens there is at most one space. Strings contain no
+\\u escapes. An automaton cannot count levels, so nesting ends at a fixed depth where the schema does not define it (an
+object without properties) or refers to itself. The error for a schema that cannot be kept names the keyword.
 """
 
 from __future__ import annotations

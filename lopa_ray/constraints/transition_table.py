@@ -1,8 +1,5 @@
-"""TransitionTable: where the classes of tokens lead from each state, without classes that lead nowhere.
-
-Most classes lead from few states: a token that is a part of one function's name leads from there alone. A table of all
-classes and states would be mostly empty.
-"""
+"""TransitionTable: where the classes of tokens lead from each state, without classes that lead nowhere, as most do: a
+token that is a part of one function's name leads from there alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Attention of packed lanes by the package flash-attn: over the slots, then over the fresh rows; both are merged.
 
-Steps with rows that do not see their whole lane, or see positions after it, use `slot_attention`. The code is written
-for the published packages of versions 2, 3 and 4, whose signatures a test checks (`tests/data/flash_attn.json`).
+Steps with rows that do not see their whole lane, or see positions after it, use `slot_attention`. A test checks the
+signatures of the published packages of versions 2, 3 and 4 (`tests/data/flash_attn.json`).
 
 Shape suffixes: R packed rows, N lanes, H query heads, K KV heads, E head dim, S slots, C rows of a slot.
 """

@@ -1,8 +1,5 @@
-"""CudaCapture: captures functions as CUDA graphs.
-
-As https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs asks: warm-ups and capture on one side stream, and one
-pool of memory for graphs that are never replayed at the same time.
-"""
+"""CudaCapture: captures functions as CUDA graphs, as https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs asks:
+on one side stream, with one pool of memory for graphs that are never replayed at the same time."""
 
 from __future__ import annotations
 

@@ -171,9 +171,8 @@ class KVCache:
     def gather_payload(self, commits: Sequence[tuple[int, Spans, StagedLane | None]]) -> Tensor:
         """The K/V and boundary rows of commits, as one contiguous payload [values] in the cache's dtype. Each has a
         slot, spans, and the lane that staged its K/V; positions before the lane, or all, are read from the slot."""
-        payload = self.empty_payload(
-            sum(len(span) for _, spans, _ in commits for span in spans), len(commits)
-        )
+        positions = sum(len(span) for _, spans, _ in commits for span in spans)
+        payload = self.empty_payload(positions, len(commits))
         step = self.split_payload(payload, len(commits))
         rows = [part for commit in commits for part in self._rows(*commit)]
         if rows:
@@ -203,9 +202,8 @@ class KVCache:
         request_id, spans = self.request_ids[slot], self.committed[slot]
         if request_id is None:
             raise ProtocolError(f"slot {slot} has no request; only slots of requests in flight are exported")
-        return SlotState(
-            slot, request_id, spans, self.last_commit[slot], payload_to_bytes(self.read_payload(slot, spans))
-        )
+        payload = payload_to_bytes(self.read_payload(slot, spans))
+        return SlotState(slot, request_id, spans, self.last_commit[slot], payload)
 
     def import_slot(self, state: SlotState) -> None:
         self.reset(state.slot, state.request_id)

@@ -73,8 +73,7 @@ class ModelSpec:
 
     @property
     def has_auto(self) -> bool:
-        """Whether something depends on the worker's device: attention that has to be measured, or weights of an fp8
-        checkpoint that stay so where it multiplies them; see `resolve_auto`."""
+        """Whether something depends on the worker's device; see `resolve_auto`."""
         stored = self.model.quantization == "fp8" and self.config.model.quantization == "none"
         return self.has_auto_attention or stored
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -57,22 +58,13 @@ class BranchRunner:
         config = model.config
         self.attention = attention or default_attention(config)
         self.model = model
-        self.device = model.embed.weight.device
-        self.cache = KVCache(
-            model.shard_config, max_num_seqs, max_model_len, model.embed.weight.dtype, self.device
-        )
-        self.vocabulary = Vocabulary(
-            config.vocab_size,
-            config.mask_token_id,
-            config.eos_token_id,
-            config.stop_token_ids,
-            config.shifted,
-            config.canvas_length,
-        )
+        self.device, dtype = model.embed.weight.device, model.embed.weight.dtype
+        self.cache = KVCache(model.shard_config, max_num_seqs, max_model_len, dtype, self.device)
+        ids = config.mask_token_id, config.eos_token_id, config.stop_token_ids
+        self.vocabulary = Vocabulary(config.vocab_size, *ids, config.shifted, config.canvas_length)
         self._lm_head = LMHead(model)
-        self._inputs = (
-            SelfConditioning(model, self.cache) if isinstance(model, CanvasModel) else TokenInputs(model)
-        )
+        is_canvas = isinstance(model, CanvasModel)
+        self._inputs = SelfConditioning(model, self.cache) if is_canvas else TokenInputs(model)
         self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
@@ -130,9 +122,7 @@ class BranchRunner:
                 raise
             scores = None
         if scores is None:  # the error is gone by now, and with it the tensors of the first attempt
-            logger.warning(
-                "a step lacks memory on its device; torch's cache is emptied, and the step is tried once more"
-            )
+            logger.warning("a step lacks memory; torch's cache is emptied, and the step is tried once more")
             if self.device.type != "cpu":  # what torch keeps can be in larger pieces again
                 torch.accelerator.empty_cache()
             scores = self._evaluate(packing, columns, graph)
@@ -211,16 +201,8 @@ class BranchRunner:
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)
-        canvas = np.array(ids, np.int64)
-        lane = Lane(
-            slot,
-            start,
-            canvas,
-            segments or ((stop, stop),),
-            to_stage=to_stage,
-            causal_stop=stop if causal else 0,
-            draft_adapter=draft_adapter,
-        )
+        lane = Lane(slot, start, np.array(ids, np.int64), segments or ((stop, stop),), to_stage=to_stage)
+        lane = replace(lane, causal_stop=stop if causal else 0, draft_adapter=draft_adapter)
         packing = Packing([lane], [], self.packing_options)
         columns = packing.to_device(self.device)
         rows, kv = self.forward(packing, columns)
@@ -228,9 +210,7 @@ class BranchRunner:
         if kv is not None:
             staged = StagedLane(self.staged(columns, rows, kv), packing.stage_ranges[0], 0, start)
             self.cache.write_payload(slot, to_stage, self.cache.gather_payload([(slot, to_stage, staged)]))
-        most = self._lm_head.max_rows
-        parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]
-        logits = torch.cat([self._lm_head.full_logits(part) for part in parts])
+        logits = torch.cat([self._lm_head.full_logits(part) for part in hidden.split(self._lm_head.max_rows)])
         self.model.tp_group.wait()
         return logits
 

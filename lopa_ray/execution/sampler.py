@@ -1,8 +1,8 @@
 """Sampling: computes token, probability and ranking score per row of logits on the device, for any sampling parameters.
 
-The softmax is over the full vocabulary. Forbidden tokens (the mask token, padding of the vocabulary, EOS before
-`min_tokens`, and tokens that a constraint excludes) are excluded only from the choice of the token, so all
-probabilities are the model's. The published decoders can choose the mask token, and then hang.
+The softmax is over the full vocabulary. Forbidden tokens (the mask token, padding, EOS before `min_tokens`, what a
+constraint excludes) are excluded only from the choice of the token, so all probabilities are the model's. The published
+decoders can choose the mask token, and then hang.
 
 Shape suffixes: N rows to score, V vocabulary, W ids that end an answer, K best tokens, M top tokens.
 """
@@ -123,13 +123,10 @@ def score_rows(
 
     def filtered(x: Tensor) -> Tensor:
         top_p = number(COLUMN.top_p) if kind.has_top_p else None
-        # Padding rows may have a top k of another group.
-        top_k = (
-            numbers[:, COLUMN.top_k, None].to(torch.int64).clamp(1, group.max_top_k)
-            if kind.has_top_k
-            else None
-        )
-        return filter_logits(x, top_p, top_k, max_top_k=group.max_top_k, top_k_first=kind.top_k_first)
+        most, top_k = group.max_top_k, None
+        if kind.has_top_k:  # padding rows may have a top k of another group
+            top_k = numbers[:, COLUMN.top_k, None].to(torch.int64).clamp(1, most)
+        return filter_logits(x, top_p, top_k, max_top_k=most, top_k_first=kind.top_k_first)
 
     shaped = logits / number(COLUMN.shape_temperature) if kind.has_temperature else logits
     # The most likely token is the same at any temperature. Without a temperature for draws, `shaped` is used for both.
@@ -186,11 +183,7 @@ def _forbidden_tokens(
 
 
 def _ranking_scores(
-    ranking: str,
-    probabilities: Tensor,
-    chosen: Tensor,
-    forbidden: Tensor,
-    allowed_tokens: Tensor | None,
+    ranking: str, probabilities: Tensor, chosen: Tensor, forbidden: Tensor, allowed_tokens: Tensor | None
 ) -> Tensor:
     """The ranking score of each row, [N]. `chosen` [N] are the probabilities of the chosen tokens."""
     if ranking == "margin":

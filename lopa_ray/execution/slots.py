@@ -68,17 +68,12 @@ class Slots:
     def payload(self, requests: Sequence[ScheduledRequest]) -> Tensor:
         """One payload of the requests' commits, flat [values] in the cache's dtype (see `KVCache.empty_payload`),
         staged or in the slot. Raises ProtocolError if this worker does not have their K/V."""
-        return self._cache.gather_payload(
-            [
-                (
-                    scheduled.slot,
-                    scheduled.plan.commit.spans,
-                    None if self._is_carried_out(scheduled) else self._staged(scheduled),
-                )
-                for scheduled in requests
-                if scheduled.plan.commit is not None
-            ]
-        )
+        commits = []
+        for scheduled in requests:
+            if (commit := scheduled.plan.commit) is not None:
+                lane = None if self._is_carried_out(scheduled) else self._staged(scheduled)
+                commits.append((scheduled.slot, commit.spans, lane))
+        return self._cache.gather_payload(commits)
 
     def commits(self, plan: StepPlan, payloads: Mapping[int, Tensor]) -> list[StagedCommit]:
         """The commits to carry out: of K/V staged here, then of those in payloads (see `payloads`), which may still be
@@ -118,12 +113,10 @@ class Slots:
                 self._cache.last_commit[slot] = 0
             self._cache.retain(slot, scheduled.plan.cached)
             for part in scheduled.stored_prefix:  # not marked as committed
-                payload = self.prefixes.get(part.prefix_id)
-                if payload is None:
-                    raise ProtocolError(
-                        f"prefix {part.prefix_id} is not stored; stored: {sorted(self.prefixes)}"
-                    )
-                self._cache.copy_payload(slot, (part.span,), payload)
+                if part.prefix_id not in self.prefixes:
+                    stored = sorted(self.prefixes)
+                    raise ProtocolError(f"prefix {part.prefix_id} is not stored; stored: {stored}")
+                self._cache.copy_payload(slot, (part.span,), self.prefixes[part.prefix_id])
             last, wanted = self._cache.last_commit[slot], scheduled.plan.conditioned_on
             if wanted not in (0, last):
                 raise ProtocolError(

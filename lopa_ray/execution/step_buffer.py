@@ -1,8 +1,5 @@
-"""StepBuffer: memory for the inputs of captured steps, which lie at the same addresses in every step of a bucket.
-
-A CUDA graph reads the addresses that its capture has read. So the inputs of all steps of a bucket of rows have the same
-shapes, and each step refills them, by one copy to the device.
-"""
+"""StepBuffer: memory for the inputs of captured steps. A CUDA graph reads the addresses that its capture has read, so
+the inputs of all steps of a bucket of rows have the same shapes there, and each step refills them by one copy."""
 
 from __future__ import annotations
 

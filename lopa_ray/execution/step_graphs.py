@@ -99,9 +99,8 @@ class StepGraphs:
 
     def graph_of(self, packing: Packing) -> StepGraph | None:
         graph = self._graphs.get(packing.rows_bucket)
-        if graph is None or not graph.inputs.takes(packing) or not self._attention.fits(packing):
-            return None
-        return graph
+        fits = graph is not None and graph.inputs.takes(packing) and self._attention.fits(packing)
+        return graph if fits else None
 
     def capture(self, capture: CudaCapture) -> None:
         """Capture the steps of all buckets, the largest first: the smaller ones share its memory. One that takes more
@@ -111,12 +110,9 @@ class StepGraphs:
             if at % 8 == 0:
                 _log.info("capturing CUDA graphs: %d of %d", at, len(self._buckets))
             self._capture_bucket(rows, capture, budget)
-        _log.info(
-            "captured %d CUDA graphs of steps of up to %d rows in %.1f s",
-            len(self._graphs),
-            max(self._graphs, default=0),
-            time.perf_counter() - began,
-        )
+        count, most = len(self._graphs), max(self._graphs, default=0)
+        took = time.perf_counter() - began
+        _log.info("captured %d CUDA graphs of steps of up to %d rows in %.1f s", count, most, took)
 
     def _capture_bucket(self, rows: int, capture: CudaCapture, budget: int) -> None:
         slots = len(self._cache.request_ids)
@@ -143,11 +139,7 @@ class StepGraphs:
             _log.warning("no CUDA graph of %d rows: the device lacks memory for it", rows)
             return
         if needed > budget:
-            _log.warning(
-                "no CUDA graph of %d rows: it takes %.0f MiB, and graphs may take %.0f MiB",
-                rows,
-                needed / 2**20,
-                budget / 2**20,
-            )
+            message = "no CUDA graph of %d rows: it takes %.0f MiB, and graphs may take %.0f MiB"
+            _log.warning(message, rows, needed / 2**20, budget / 2**20)
             return
         self._graphs[rows] = StepGraph(inputs, capture.capture(step), packed, kv, scores)

@@ -1,7 +1,7 @@
-"""Products of fp8 weights (float8_e4m3fn), whose rows have a scale for each group of inputs.
+"""Products of fp8 weights (float8_e4m3fn), whose rows have a scale for each group of inputs, the last one maybe
+shorter.
 
-Shape suffixes: R rows, I inputs, O outputs, G groups of inputs. A group has the same number of inputs in all rows; only
-the last one may be shorter.
+Shape suffixes: R rows, I inputs, O outputs, G groups of inputs.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ def quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return quantized, _of_rows(scale)
 
 
+def _of_rows(scale: Tensor) -> Tensor:
+    """Contiguous scales [G, R] as [R, G], by a view. A dimension of one has the stride that torch's product demands."""
+    return scale.view(-1, 1) if scale.shape[0] == 1 else scale.t()
+
+
 @operator(
     lambda x, width: (
         torch.empty_like(x, dtype=FP8),
@@ -59,11 +64,6 @@ def _quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     # A quotient that rounds up beyond 448 would become NaN.
     quantized = (groups / scale[..., None]).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
     return quantized.flatten(-2), scale.t().contiguous()
-
-
-def _of_rows(scale: Tensor) -> Tensor:
-    """Contiguous scales [G, R] as [R, G], by a view. A dimension of one has the stride that torch's product demands."""
-    return scale.view(-1, 1) if scale.shape[0] == 1 else scale.t()
 
 
 def by_group(scale: Tensor) -> Tensor:
@@ -99,14 +99,11 @@ def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int)
     sizes and recipes depend on the device and on the version of CUDA."""
     if width != in_features and (width != KERNEL_GROUP or in_features % width):
         return False
-    shape = [out_features, in_features]
-    reason = failure(
-        lambda: _try_kernel(torch.device(device), out_features, in_features, width), "it is wrong"
-    )
+    shape = out_features, in_features
+    reason = failure(lambda: _try_kernel(torch.device(device), *shape, width), "it is wrong")
     if reason is not None:
-        _log.warning(
-            "no fp8 product on %s for weights %s with scales of %d inputs: %s", device, shape, width, reason
-        )
+        message = "no fp8 product on %s for weights %s with scales of %d inputs: %s"
+        _log.warning(message, device, list(shape), width, reason)
     return reason is None
 
 

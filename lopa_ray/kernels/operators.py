@@ -73,9 +73,8 @@ def failure(trial: Callable[[], bool], wrong: str) -> str | None:
     """Why a kernel cannot be used: the error of its trial, or `wrong` if that returns false. None: it can."""
     try:
         return None if trial() else wrong
-    except (
-        Exception
-    ) as error:  # of Triton, its compiler, the driver, or a kernel of torch without these sizes
+    # Of Triton, its compiler, the driver, or a kernel of torch without these sizes.
+    except Exception as error:
         return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 

@@ -28,17 +28,18 @@ def sdpa(
 
 
 def causal_sdpa(q: Tensor, keys: Tensor, values: Tensor, seen: int) -> Tensor:
-    """Attention of rows of which the first sees `seen` keys and each further row one more. q [T, H, E], keys and values
-    [K, C, E] with C a multiple of `KEYS` → [T, H, E], all of one floating dtype. What is masked has to be finite. Each
-    row is an entry of a batch, so its result has the same bits whatever the other rows are: it depends on what the row
-    sees, and on the number of keys that are read for it."""
+    """Attention of rows of which the first sees `seen` keys and each further row one more.
+
+    q [T, H, E], keys and values [K, C, E] with C a multiple of `KEYS` → [T, H, E], all of one floating dtype. What is
+    masked has to be finite. Each row is an entry of a batch, so its result has the same bits whatever the other rows
+    are: it depends on what the row sees, and on the number of keys that are read for it.
+    """
     rows, heads, dim = q.shape
     groups = keys.shape[0]
     queries = q.reshape(rows, heads * dim)
     padding = -queries.shape[1] % (ALIGN_BYTES // q.element_size())
-    queries = (
-        F.pad(queries, (0, padding)) if padding else queries.clone(memory_format=torch.contiguous_format)
-    )
+    whole = torch.contiguous_format
+    queries = F.pad(queries, (0, padding)) if padding else queries.clone(memory_format=whole)
     queries = queries[:, : heads * dim].unflatten(1, (groups, heads // groups, dim))
     counts = torch.arange(seen, seen + rows, device=q.device)[:, None, None, None]
     mixed, begin = [], 0

@@ -2,9 +2,8 @@
 
 It knows neither batches nor caches: an `AttentionFn` owns both.
 
-Shape suffixes: R rows (positions of all sequences, one after the other), D hidden size, H query heads, K key/value
-heads, E head dim, V vocabulary. With tensor parallelism H, K and V are what this shard has of them (see
-`tensor_parallel.py`).
+Shape suffixes: R rows (positions of all sequences), D hidden size, H query heads, K key/value heads, E head dim, V
+vocabulary. With tensor parallelism H, K and V are what this shard has of them.
 """
 
 from __future__ import annotations

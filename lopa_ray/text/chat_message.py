@@ -115,10 +115,7 @@ def check_content(role: str, parts: Sequence[Any] | None) -> None:
 class ChatMessage(TolerantObject):
     """A message of a chat. Clients hand answers back with all their empty fields."""
 
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "audio": (),
-        "function_call": (),
-    }
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {"audio": (), "function_call": ()}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     """developer is another word for system; tool: what a function returned."""

@@ -1,8 +1,7 @@
 """The wording of decisions: typed questions about an input, each answered by a label in masked positions.
 
-A question is one more message of the user's, so the input can be read once for all of its questions. Labels (`yes` or
-`no`, a letter, a number) of one question have as many characters as each other, so that they fill slots of one length.
-The model in the package is trained on these wordings (`examples/training`).
+A question is one more message of the user's, so the input is read once for all of its questions. The labels of one
+question are equally long, so that they fill as many slots. The model in the package is trained on these wordings.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tokenizer: converts text to token ids and back, with the tokenizer files of a checkpoint.
 
-Only the chat template can write special tokens: `<|im_end|>` inside a message is encoded as its characters. Text
-without a template has them if the caller asks for that (`parse_special`). Added tokens that a checkpoint does not mark
-as special, such as `<think>`, are ordinary vocabulary.
+Only the chat template can write special tokens: `<|im_end|>` inside a message is encoded as its characters, unless the
+caller asks for it (`parse_special`). Added tokens that are not special, such as `<think>`, are ordinary vocabulary.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The largest sizes that a checkpoint's configuration may name: beyond any model, and below what overflows.
-
-What is larger is a damaged file. Without a limit it would be found after minutes of making empty layers, or by an
-overflow inside torch.
-"""
+"""The largest sizes that a checkpoint's configuration may name. What is larger is a damaged file, which would be found
+after minutes of making empty layers, or by an overflow inside torch."""
 
 from __future__ import annotations
 

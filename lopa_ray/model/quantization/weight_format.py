@@ -1,5 +1,4 @@
-"""WeightFormat: how linear layers hold their weights, and multiply by them. A format is one file, and a line of
-`FORMATS` (`lopa_ray/model/linear.py`).
+"""WeightFormat: how linear layers hold their weights, and multiply by them. A format is a file and a line of `FORMATS`.
 
 Shape suffixes: R rows, S sorted rows, N experts, I inputs, O outputs, G groups of inputs.
 """

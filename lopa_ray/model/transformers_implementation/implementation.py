@@ -1,8 +1,5 @@
-"""TransformersImplementation: models that the package transformers runs.
-
-transformers loads them, since it knows how published tensors become its own (experts, say, are one tensor there). So
-`Weights` here have its own names: what one process has converted, others on the node use as it is.
-"""
+"""TransformersImplementation: models that the package transformers runs. It loads them, since it knows how published
+tensors become its own, and `Weights` have its names: what one process has converted, others on the node use."""
 
 from __future__ import annotations
 

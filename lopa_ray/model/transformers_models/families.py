@@ -64,11 +64,16 @@ KNOWN_FAMILIES: tuple[PublishedFamily, ...] = (*FAMILIES, *TRANSFORMERS_FAMILIES
 """All families, native ones first."""
 
 
-def unlisted_family(model_type: str, architecture: str) -> TransformersFamily:
+def unlisted_family(name: str, architecture: str) -> TransformersFamily:
     """Checkpoints of a model type of transformers: its own keys and names, and logits that are not shifted."""
-    names = {"name": model_type, "model_type": model_type, "runs_as": model_type}
-    checked = "a trial when it is loaded"
-    return TransformersFamily(**names, architecture=architecture, checked_against=checked, shifted=False)
+    return TransformersFamily(
+        name=name,
+        model_type=name,
+        architecture=architecture,
+        runs_as=name,
+        checked_against="a trial when it is loaded",
+        shifted=False,
+    )
 
 
 def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
