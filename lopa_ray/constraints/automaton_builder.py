@@ -50,7 +50,6 @@ class _Graph:
         return len(self.edges) - 1
 
     def before(self, expression: Expression, after: int) -> int:
-        """The node from which the texts of an expression lead to the node `after`."""
         key = (expression, after)
         if key not in self._known:
             self._known[key] = self._before(expression, after)

@@ -218,7 +218,6 @@ class ConstraintState:
 
     @property
     def satisfiable(self) -> bool:
-        """Whether the masks can be filled so that the answer is accepted."""
         return bool(self._forward[0] & self._backward[0])
 
     def is_masked(self, position: int) -> bool:

@@ -66,20 +66,18 @@ def text_of(automaton: ByteAutomaton) -> Language:
 
 @lru_cache
 def any_value(depth: int) -> Expression:
-    """Any JSON value with at most `depth` levels of nested objects and arrays."""
+    """`depth`: levels of nested objects and arrays, as below."""
     return Choice((BOOLEAN, NULL, NUMBER, STRING, *([any_object(depth), any_array(depth)] if depth else [])))
 
 
 @lru_cache
 def any_object(depth: int) -> Expression:
-    """An object of any members with at most `depth` levels, of which it is one."""
     inside = uniform_list(member(STRING, any_value(depth - 1)) if depth else None, 0, None)
     return braces(inside or EMPTY)
 
 
 @lru_cache
 def any_array(depth: int) -> Expression:
-    """An array of any items with at most `depth` levels, of which it is one."""
     return brackets(uniform_list(any_value(depth - 1) if depth else None, 0, None) or EMPTY)
 
 

@@ -89,7 +89,6 @@ def _listed_multiples(divisor: int, lower: int | None, upper: int | None, exclud
 
 
 def _whole_bound(bound: Bound, *, up: bool) -> int | None:
-    """The first whole number within a bound."""
     if bound is None:
         return None
     number, exclusive = bound

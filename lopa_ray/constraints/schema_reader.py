@@ -71,7 +71,6 @@ class SchemaReader:
         return part
 
     def is_negatable(self, part: Part, depth: int) -> bool:
-        """Whether anything is known that excludes a part."""
         key = id(part.schema)
         if key not in self._negatable:
             self._negatable[key] = bool(negated_facts(self, part, depth))
@@ -97,7 +96,6 @@ class SchemaReader:
         return Part(found, target, (*part.open_refs, target))
 
     def _pointed(self, target: str, path: str) -> Any:
-        """The schema at a JSON pointer. Raises LookupError."""
         found = self._root
         for token in target[1:].split("/")[1:]:
             name = unquote(token).replace("~1", "/").replace("~0", "~")
@@ -187,7 +185,6 @@ class SchemaReader:
         return len(open_refs) <= limits.references and open_refs.count(open_refs[-1]) <= limits.recursion
 
     def _one_of(self, stated: list[Facts], parts: Parts, path: str) -> list[Facts]:
-        """The alternatives of each schema that exclude all of the others."""
         found = []
         for part in parts:
             own = _combined(stated, self.read(part))
@@ -220,7 +217,6 @@ class SchemaReader:
         return holds + (_combined(fails, self.read(part.under("else"))) if fails else [])
 
     def _dependencies(self, part: Part) -> Iterable[list[Facts]]:
-        """Each name is absent, or its dependencies hold."""
         lists: dict[str, tuple[str, ...]] = {}
         schemas: dict[str, Part] = {}
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):

@@ -151,7 +151,6 @@ def _class(token: str, wide: bool) -> str:
 
 
 def _without_group(pattern: str) -> str:
-    """The pattern without a group around all of it."""
     if not re.match(r"\((?!\?)|\(\?:", pattern):
         return pattern
     tokens = _tokens(pattern)

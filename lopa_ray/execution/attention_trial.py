@@ -30,8 +30,6 @@ def branches_of_a_step(capacity: int) -> tuple[Lane, ...]:
 
 
 class AttentionTrial:
-    """Attention of one layer over normally distributed queries, keys and values."""
-
     def __init__(
         self,
         backend: AttentionBackend,
@@ -64,7 +62,7 @@ class AttentionTrial:
 
     @torch.inference_mode()
     def run(self) -> Tensor:
-        """The result of the backend: [rows, H, E] in the dtype of the K/V."""
+        """[rows, H, E] in the dtype of the K/V."""
         return self._attend(1, *self._qkv)[: self._packing.num_rows]
 
     @torch.inference_mode()

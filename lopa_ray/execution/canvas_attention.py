@@ -77,7 +77,7 @@ def default_attention(config: ModelConfig) -> AttentionBackend:
 
 
 def _causal_mask(queries: range, keys: range, window: int | None, device: torch.device) -> Tensor:
-    """Which of the positions `keys` each of the positions `queries` sees, bool [T, L]."""
+    """bool [T, L]"""
     rows = torch.arange(queries.start, queries.stop, device=device)[:, None]
     columns = torch.arange(keys.start, keys.stop, device=device)
     sees = columns <= rows

@@ -43,7 +43,6 @@ def _cuda_unavailable_reason() -> str | None:
 
 
 def _nvidia_driver() -> str:
-    """The version of the loaded NVIDIA driver, for error messages."""
     if not _DRIVER_VERSION.exists():
         return "not loaded"
     version = re.search(r"Module.*?\s(\d+\.[\d.]+)", _DRIVER_VERSION.read_text())
@@ -73,8 +72,6 @@ def _warn_untested(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One kind of device."""
-
     name: str
     torch_name: str
     """Ray shows a worker its own devices only, so its device is the first."""

@@ -49,7 +49,7 @@ _SIGNS_OF_LACK = (
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """The state of a slot, from which another worker can continue."""
+    """From which another worker can continue."""
 
     slot: int
     request_id: int

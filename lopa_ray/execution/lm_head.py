@@ -42,8 +42,6 @@ def head_rows(vocab_size: int) -> int:
 
 
 class LMHead:
-    """The LM head and the scoring of one model."""
-
     def __init__(self, model: MaskPredictor) -> None:
         """The mask token, if there is one, and the padding of the vocabulary are never chosen."""
         config = model.config

@@ -56,7 +56,6 @@ def draft_adapter_folder(model: ModelSettings, *, weights: bool = False) -> Path
 
 
 def is_on_hub(model: ModelSettings) -> bool:
-    """Whether the checkpoint or an adapter comes from the Hub."""
     return any(map(_is_pinned, _sources(model)))
 
 
@@ -87,7 +86,6 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def download_weights(model: ModelSettings) -> None:
-    """Download all files of a model to this machine. Raises CheckpointError."""
     checkpoint_folder(model, weights=model.load_format != "dummy")
     adapter_folder(model)
     draft_adapter_folder(model, weights=True)

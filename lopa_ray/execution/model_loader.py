@@ -156,7 +156,6 @@ def far_step(runner: BranchRunner) -> StepPlan:
 
 
 def largest_step(runner: BranchRunner) -> StepPlan:
-    """A prompt that fills the first slot, and branches in every other slot."""
     capacity, requests = runner.cache.capacity, []
     for slot in range(len(runner.cache.request_ids)):
         rows = capacity if slot == 0 else min(EXPECTED_BRANCH_ROWS, capacity)

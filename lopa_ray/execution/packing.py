@@ -55,8 +55,6 @@ of the positions to score, whether these are scored where they are decided too, 
 
 
 class Packing:
-    """The packed lanes of a step."""
-
     def __init__(
         self, lanes: Sequence[Lane], commits: Sequence[StagedCommit], options: PackingOptions
     ) -> None:

@@ -104,7 +104,6 @@ class RowsToScore:
         return padded
 
     def _distinguish_params(self) -> None:
-        """Give every distinct set of parameters an index, and set the index of each lane."""
         index_of: dict[SamplingParams, int] = {}
         index_of_object: dict[int, int] = {}  # lanes of a request share one object, and hashing is slow
         indices = []
@@ -135,7 +134,6 @@ class RowsToScore:
         return set_of_row
 
     def _kinds_of_lanes(self) -> tuple[list[ScoringKind], npt.NDArray[np.int64]]:
-        """The distinct kinds, and the index of each lane's among them, int64 [lanes]."""
         index_of: dict[ScoringKind, int] = {}
         index_of_key: dict[tuple[int | bool, ...], int] = {}  # hashing kinds is slow
         kind_of_lane = np.zeros(len(self._lanes), np.int64)

@@ -174,7 +174,6 @@ def score_candidates(logits: Tensor, candidates: Tensor, banned_tokens: Tensor) 
 def _forbidden_tokens(
     rows: int, ending_ids: Tensor, banned_tokens: Tensor, allowed_tokens: Tensor | None
 ) -> Tensor:
-    """The tokens that each row must not choose, bool [N, V]."""
     forbidden = banned_tokens.expand(rows, -1)
     ids = torch.arange(len(banned_tokens), device=banned_tokens.device)
     for column in ending_ids.unbind(1):
@@ -185,7 +184,6 @@ def _forbidden_tokens(
 def _ranking_scores(
     ranking: str, probabilities: Tensor, chosen: Tensor, forbidden: Tensor, allowed_tokens: Tensor | None
 ) -> Tensor:
-    """The ranking score of each row, [N]. `chosen` [N] are the probabilities of the chosen tokens."""
     if ranking == "margin":
         best = probabilities.masked_fill(forbidden, 0.0).topk(2, dim=-1).values
         return best[:, 0] - best[:, 1]

@@ -153,13 +153,12 @@ class NativeConfig(ModelShape):
                 f"group.tensor_parallel_size: got {size} for a model with {sizes}; allowed: divisors of all of these "
                 f"({', '.join(map(str, self.shard_sizes))}); choose one of them"
             )
-        experts = self.experts and replace(self.experts, shards=size)
         return replace(
             self,
             num_heads=self.num_heads // size,
             num_kv_heads=self.num_kv_heads // size,
             intermediate_size=self.intermediate_size // size,
-            experts=experts,
+            experts=self.experts and replace(self.experts, shards=size),
             fp8=self.fp8 and replace(self.fp8, shards=size),
         )
 

@@ -34,10 +34,9 @@ class Linear(HeldWeights):
         quantization: Quantization | None = None,
     ) -> None:
         """`quantization`: the format; None: the model's."""
-        weight_format = FORMATS[quantization or config.quantization]
-        super().__init__(
-            weight_format(config, shape[1], is_cut=tp_group is not None), shape, tp_group, bias=bias
-        )
+        kind = FORMATS[quantization or config.quantization]
+        weight_format = kind(config, shape[1], is_cut=tp_group is not None)
+        super().__init__(weight_format, shape, tp_group, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [R, I] → [R, O], in the dtype of x."""

@@ -140,8 +140,7 @@ class Transformer(nn.Module):
         delta = torch.zeros_like(x)
         rotation = Rotation.of(self.config, positions, x.dtype)
         for index, layer in enumerate(self.layers):
-            x, delta = layer(
-                index, x, delta, rotation, attention, None if kv is None else kv[index], draft_rows
-            )
+            own_kv = None if kv is None else kv[index]
+            x, delta = layer(index, x, delta, rotation, attention, own_kv, draft_rows)
         hidden: Tensor = self.norm(x, delta)[1]
         return hidden

@@ -109,8 +109,6 @@ class ByType:
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """What is wrong with an object."""
-
     code: str  # invalid_value, or missing_, unknown_ or unsupported_parameter
     message: str  # it names the field
     param: str | None = None  # the path of the field: `messages[0].content`
@@ -159,7 +157,6 @@ def first_error(error: ValidationError, model: type[ClientObject]) -> FieldError
 
 
 def _allowed(message: str) -> str:
-    """Pydantic's sentence, without what it repeats."""
     message = re.sub(r"^\w+ should (be|have) ", "", message)
     message = re.sub(r" after validation, not .*$", "", message)
     return re.sub(r"a valid dictionary( or instance of \w+)?$", "an object", message)

@@ -19,8 +19,6 @@ PREDICATE, CHOICE, LEVEL = "Is this so?", "Which choice fits?", "Which level fit
 
 @dataclass(frozen=True, slots=True)
 class DecisionQuestion:
-    """What a user's message asks, and the labels that may answer it."""
-
     message: str
     labels: tuple[str, ...]  # in the order of the choices or levels; yes, then no, for a predicate
 
@@ -59,7 +57,6 @@ def described(text: str, description: str | None) -> str:
 
 
 def _numbers(start: int, stop: int) -> Sequence[str]:
-    """All with as many digits."""
     return [str(number).zfill(len(str(stop - 1))) for number in range(start, stop)]
 
 

@@ -7,7 +7,5 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RawText:
-    """A text, and how it is read."""
-
     text: str
     parse_special: bool  # special tokens are recognised in it

@@ -174,7 +174,6 @@ def _check_class(pretrained: Any, folder: Path, files: list[Path]) -> None:
 
 
 def _listed_tokens(where: Path, config: Mapping[str, Any]) -> dict[int, str]:
-    """Ids and texts of the added tokens that files other than tokenizer.json list."""
     ids = {} if _LISTED in config else _read_optional(where)
     try:
         if _LISTED in config:

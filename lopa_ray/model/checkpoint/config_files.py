@@ -62,9 +62,7 @@ def load_config(
     if mask_token_id is not None and generation.get("mask_token_id") is None:
         generation = {**generation, "mask_token_id": mask_token_id}
     where = str(folder / CONFIG)
-    is_native = implementation == "native"
-    if implementation == "auto":
-        is_native = any(family.claims(raw) for family in FAMILIES)
-    if is_native:
+    is_claimed = implementation == "auto" and any(family.claims(raw) for family in FAMILIES)
+    if is_claimed or implementation == "native":
         return find_family(raw, where).parse_config(raw, generation, where)
     return parse_transformers_config(raw, generation, where)

@@ -127,7 +127,6 @@ def _lora_tensor(module: str, half: str) -> str:
 
 
 def _refuse_unsupported(raw: Mapping[str, Any], where: Path) -> None:
-    """Settings that this module does not handle must be off. Raises CheckpointError otherwise."""
     if "peft_type" not in raw:
         raise CheckpointError(f"{where}: got no peft_type; it must be 'LORA'; need the file that PEFT saved")
     for key, value in raw.items():

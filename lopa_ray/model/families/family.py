@@ -79,7 +79,7 @@ class Family(PublishedFamily):
         stated = {**self.config_defaults, **raw}
         for key, allowed in self.supported_values.items():
             if key in stated and stated[key] not in allowed:
-                shown = " or ".join(repr(value) for value in allowed)
+                shown = " or ".join(map(repr, allowed))
                 got = f"{key} = {stated[key]!r}" if key in raw else f"no {key}, which means {stated[key]!r}"
                 raise CheckpointError(
                     f"{where}: got {got}, but family {self.name} is supported with {shown} "

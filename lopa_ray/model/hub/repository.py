@@ -90,16 +90,14 @@ def download(source: str, *, weights: bool, subfolder: str = "") -> Path:
         return Path(os.path.expanduser(source))
     name = _pin(name)
     prefix = f"{subfolder}/" if subfolder else ""
-    patterns = [
-        prefix + pattern for pattern in (*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ()))
-    ]
+    patterns = (*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ()))
     from huggingface_hub import is_offline_mode, snapshot_download
 
     get = partial(
         snapshot_download,
         name.repository,
         revision=name.revision,
-        allow_patterns=patterns,
+        allow_patterns=[prefix + pattern for pattern in patterns],
         ignore_patterns=[prefix + _BELOW],
         library_name="lopa-ray",
     )

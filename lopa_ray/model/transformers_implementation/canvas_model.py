@@ -78,8 +78,8 @@ class CanvasModel(nn.Module):
     learned_positions: int | None = None
 
     def __init__(self, config: CanvasConfig, decoder: Any, encoder_scalars: Tensor) -> None:
-        """Over a decoder of transformers that has `attend` for its attention. `encoder_scalars` [L]
-        scale the layers in rows of the encoder, the decoder's own in the others."""
+        """`decoder`, of transformers, has `attend` for its attention. `encoder_scalars` [L] scale the layers in rows of
+        the encoder."""
         super().__init__()
         self.config = config
         self.shard_config = config

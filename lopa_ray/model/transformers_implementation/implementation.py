@@ -110,10 +110,8 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
                 check_tied(tensor_files, published.pop(tied), published[source])
         shapes = {name: tensor_files.shapes[name] for name in published.values()}
         adapter = None if lora is None else LoraAdapter.load(lora, shapes)
-        tensors = {
-            name: _StoredTensor(stored, rows[name], tensor_files, adapter)
-            for name, stored in published.items()
-        }
+        parts = {name: (stored, rows[name], tensor_files, adapter) for name, stored in published.items()}
+        tensors = {name: _StoredTensor(*part) for name, part in parts.items()}
         yield from self._give_away(self._load(tensors, f"{folder}: "))
 
     def weight_bytes(self) -> int:
