@@ -80,7 +80,7 @@ class LaneAttention:
         return attend
 
 
-SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)  # with torch's kernel, on every device
+SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)
 
 
 @dataclass(frozen=True, slots=True)

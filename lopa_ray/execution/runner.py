@@ -63,8 +63,9 @@ class BranchRunner:
         ids = config.mask_token_id, config.eos_token_id, config.stop_token_ids
         self.vocabulary = Vocabulary(config.vocab_size, *ids, config.shifted, config.canvas_length)
         self._lm_head = LMHead(model)
-        is_canvas = isinstance(model, CanvasModel)
-        self._inputs = SelfConditioning(model, self.cache) if is_canvas else TokenInputs(model)
+        self._inputs = TokenInputs(model)
+        if isinstance(model, CanvasModel):
+            self._inputs = SelfConditioning(model, self.cache)
         self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
