@@ -9,11 +9,9 @@ from pydantic import Field
 from lopa_ray.config.prompt_attention import PromptAttention
 from lopa_ray.config.strict import StrictModel
 
-Prefix = Literal["input", "joint"]
-"""How lanes get the input; see `DecisionSettings.prefix`."""
+Prefix = Literal["input", "joint"]  # how lanes get the input; see `DecisionSettings.prefix`
 
-DecisionType = Literal["predicate", "choice", "score"]
-"""What a question asks for."""
+DecisionType = Literal["predicate", "choice", "score"]  # what a question asks for
 
 
 class DecisionSettings(StrictModel):

@@ -39,38 +39,29 @@ class ExecutionConfig(StrictModel):
         return self.model.device != "cpu" and self.group.num_accelerators < 1
 
     @model_validator(mode="after")
-    def _collectives_need_an_accelerator_each(self) -> Self:
-        if self._shares_accelerators and self.group.tensor_parallel_size > 1:
+    def _group_fits_the_model(self) -> Self:
+        group, shares = self.group, f"with num_accelerators {self.group.num_accelerators}"
+        shards = f"group.tensor_parallel_size {group.tensor_parallel_size}"
+        if group.tensor_parallel_size > 1 and self._shares_accelerators:
             raise ValueError(
-                f"group.tensor_parallel_size {self.group.tensor_parallel_size} with num_accelerators "
-                f"{self.group.num_accelerators}: shards that share an accelerator cannot form a collective; set "
-                "num_accelerators to 1, or tensor_parallel_size to 1"
+                f"{shards} {shares}: shards that share an accelerator cannot form a collective; set num_accelerators "
+                "to 1, or tensor_parallel_size to 1"
             )
-        if self._shares_accelerators and self.group.transfer in NEED_AN_ACCELERATOR:
+        if self._shares_accelerators and group.transfer in NEED_AN_ACCELERATOR:
             others = [name for name in get_args(TransferName) if name not in NEED_AN_ACCELERATOR]
             raise ValueError(
-                f"group.transfer {self.group.transfer} with num_accelerators {self.group.num_accelerators}: workers "
-                f"that share an accelerator cannot form a collective; use {' or '.join([*others, 'auto'])}"
+                f"group.transfer {group.transfer} {shares}: workers that share an accelerator cannot form a "
+                f"collective; use {' or '.join([*others, 'auto'])}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _shards_reserve_resources(self) -> Self:
-        group = self.group
         reserved = [group.num_cpus, *group.resources.values()]
         if group.tensor_parallel_size > 1 and self.model.device == "cpu" and not any(reserved):
             raise ValueError(
-                f"group.tensor_parallel_size {group.tensor_parallel_size} with num_cpus 0: shards need a reservation "
-                "that keeps them on one node; set num_cpus above 0, or tensor_parallel_size to 1"
+                f"{shards} with num_cpus 0: shards need a reservation that keeps them on one node; set num_cpus above "
+                "0, or tensor_parallel_size to 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _shards_are_native(self) -> Self:
-        size = self.group.tensor_parallel_size
-        if size > 1 and self.model.implementation == "transformers":
+        if group.tensor_parallel_size > 1 and self.model.implementation == "transformers":
             raise ValueError(
-                f"group.tensor_parallel_size {size} with model.implementation transformers: only native models can be "
-                "cut; set tensor_parallel_size to 1, or implementation to auto"
+                f"{shards} with model.implementation transformers: only native models can be cut; set "
+                "tensor_parallel_size to 1, or implementation to auto"
             )
         return self

@@ -28,17 +28,13 @@ MAX_BAD_WORDS_CHARS = 4096
 GUIDED = ("guided_regex", "guided_choice", "guided_json", "guided_structural_tag")
 """Settings that restrict the answer's text."""
 
-GIVING = ("given_parts", "suffix")
-"""Settings that give parts of the answer."""
+GIVING = ("given_parts", "suffix")  # settings that give parts of the answer
 
-MAX_GIVEN_PARTS = 1024
-"""Parts of an answer: what each step costs follows them."""
+MAX_GIVEN_PARTS = 1024  # parts of an answer: what each step costs follows them
 
-CONSTRAINING = (*GUIDED, "bad_words")
-"""Settings that make a constraint, which takes a while."""
+CONSTRAINING = (*GUIDED, "bad_words")  # settings that make a constraint, which takes a while
 
-Conflict: TypeAlias = tuple[str, str]
-"""The setting that is wrong, and the message after its name."""
+Conflict: TypeAlias = tuple[str, str]  # the setting that is wrong, and the message after its name
 
 
 class GenerationSettings(StrictModel):
@@ -147,18 +143,15 @@ class GenerationSettings(StrictModel):
 
     @property
     def prompt_attention(self) -> PromptAttention:
-        """What the positions of a prompt see."""
         return PromptAttention()
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Settings this decoder does not support → reason; `{}` stands for the setting's name. Other values than the
-        default are errors."""
+        """Settings this decoder does not support → reason; `{}` stands for the setting's name."""
         return {}
 
     @property
     def constrained(self) -> bool:
-        """Whether the answer's text has to match something, or may not have something in it."""
         return self.constraint_setting is not None
 
     @property
@@ -168,14 +161,7 @@ class GenerationSettings(StrictModel):
 
     @property
     def constraint_spec(self) -> ConstraintSpec:
-        """What the answer's text has to keep to."""
-        return ConstraintSpec(
-            self.guided_regex,
-            self.guided_choice,
-            self.guided_json,
-            self.guided_structural_tag,
-            self.bad_words,
-        )
+        return ConstraintSpec(*(getattr(self, name) for name in CONSTRAINING))
 
     @property
     def giving_setting(self) -> str | None:
@@ -249,7 +235,6 @@ class GenerationSettings(StrictModel):
             )
 
     def is_changed(self, name: str) -> bool:
-        """Whether a setting has another value than its default."""
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     @model_validator(mode="after")

@@ -55,15 +55,11 @@ def parse_given_parts(value: Any) -> Any:
     parts = []
     for number, part in enumerate(value):
         if not isinstance(part, dict | GivenPart):
-            raise SettingsError(
-                f"part {number}: got {short_repr(part)}; allowed: an object with text or token_ids"
-            )
+            got = short_repr(part)
+            raise SettingsError(f"part {number}: got {got}; allowed: an object with text or token_ids")
         try:
-            parts.append(
-                GivenPart(**{str(key): given for key, given in part.items()})
-                if isinstance(part, dict)
-                else part
-            )
+            given = {str(key): given for key, given in part.items()} if isinstance(part, dict) else None
+            parts.append(part if given is None else GivenPart(**given))
         except SettingsError as error:
             raise SettingsError(f"part {number}: {error}") from None
     return tuple(parts)

@@ -21,8 +21,7 @@ TransferName: TypeAlias = Literal["collective", "object_store"]
 NEED_AN_ACCELERATOR: frozenset[TransferName] = frozenset({"collective"})
 """Transfers for workers that do not share an accelerator."""
 
-MIN_HUNG_AFTER_S = 4.0
-"""On a busy machine a process may have to wait for its turn."""
+MIN_HUNG_AFTER_S = 4.0  # on a busy machine a process may have to wait for its turn
 
 
 class GroupSettings(StrictModel):
@@ -104,32 +103,20 @@ class GroupSettings(StrictModel):
         return self.max_workers * self.tensor_parallel_size
 
     def check_resize(self, num_workers: int) -> None:
-        """Raises SettingsError unless a running group that follows its load may have that many workers."""
+        """Raises SettingsError unless a running group may have that many workers."""
         if not self.num_workers <= num_workers <= self.max_workers:
             raise SettingsError(
                 f"got {num_workers} workers; allowed: {self.num_workers} to {self.max_workers} (group.scaling)"
             )
 
     @model_validator(mode="after")
-    def _num_workers_fits(self) -> Self:
+    def _workers_and_experts_fit(self) -> Self:
         if self.num_workers > self.max_workers:
             raise SettingsError(
                 f"num_workers {self.num_workers} is more than scaling.max_workers {self.max_workers}; lower the one or "
                 "raise the other",
                 setting="num_workers",
             )
-        return self
-
-    @field_validator("expert_parallel", "overlap_schedule", mode="before")
-    @classmethod
-    def _one_of_three(cls, value: Any) -> Any:
-        """One message, where each half of the type would have its own."""
-        if not (isinstance(value, bool) or value == "auto"):
-            raise ValueError(f"got {value!r}; allowed: true, false or auto")
-        return value
-
-    @model_validator(mode="after")
-    def _experts_for_shards(self) -> Self:
         if self.expert_parallel is True and self.tensor_parallel_size == 1:
             raise SettingsError(
                 "expert_parallel true with tensor_parallel_size 1: there are no shards for the experts; set "
@@ -137,6 +124,13 @@ class GroupSettings(StrictModel):
                 setting="expert_parallel",
             )
         return self
+
+    @field_validator("expert_parallel", "overlap_schedule", mode="before")
+    @classmethod
+    def _one_of_three(cls, value: Any) -> Any:
+        if not (isinstance(value, bool) or value == "auto"):
+            raise ValueError(f"got {value!r}; allowed: true, false or auto")
+        return value
 
     @field_validator("num_accelerators")
     @classmethod

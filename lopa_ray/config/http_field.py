@@ -10,8 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from lopa_ray.errors import short_repr
 
-MAX_INT = 2**31 - 1
-"""No count, size or token id in a request is larger."""
+MAX_INT = 2**31 - 1  # no count, size or token id in a request is larger
 
 MAX_LOGIT_BIAS = 1024
 """Tokens that may have a bias: every plan lists them. vLLM's limit."""

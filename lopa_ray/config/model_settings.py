@@ -90,7 +90,7 @@ class ModelSettings(StrictModel):
     @field_validator("dtype", mode="before")
     @classmethod
     def _name_of_dtype(cls, value: Any) -> Any:
-        """Takes torch.bfloat16 for its name. Settings do not import torch."""
+        """Settings do not import torch."""
         is_dtype = (type(value).__module__, type(value).__name__) == ("torch", "dtype")
         return str(value).removeprefix("torch.") if is_dtype else value
 
@@ -120,7 +120,7 @@ class ModelSettings(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _no_adapter_on_random_weights(self) -> Self:
+    def _has_what_is_set(self) -> Self:
         for name in ("lora", "draft_adapter"):
             if self.load_format == "dummy" and getattr(self, name) is not None:
                 raise SettingsError(
@@ -128,10 +128,6 @@ class ModelSettings(StrictModel):
                     "out",
                     setting=name,
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _transformers_runs_models_as_they_are(self) -> Self:
         for name in ("quantization", "draft_adapter", "batch_invariant"):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if self.implementation == "transformers" and value != default:

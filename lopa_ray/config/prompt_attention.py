@@ -19,8 +19,7 @@ class PromptAttention:
     """
 
     kind: Literal["full", "one_block", "blocks", "causal"] = "full"
-    block_size: int = 1
-    """Positions per block, for `blocks`."""
+    block_size: int = 1  # positions per block, for `blocks`
 
     @property
     def is_exact(self) -> bool:
@@ -33,7 +32,7 @@ class PromptAttention:
         return length - length % self.block_size if self.kind == "blocks" else length
 
     def segments(self, start: int, prompt_stop: int, stop: int) -> tuple[Segment, ...]:
-        """The segments of rows from `start` to `stop`; those from `prompt_stop` on are a block of the answer."""
+        """The segments of rows from `start` to `stop`, which from `prompt_stop` on are a block of the answer."""
         if self.kind == "blocks":
             first = start - start % self.block_size + self.block_size
             ends = [*range(first, stop, self.block_size), stop]

@@ -14,14 +14,12 @@ from pydantic_core import ErrorDetails
 from lopa_ray.config.removed import REMOVED
 from lopa_ray.errors import SettingsError
 
-FIELDS = "Fields:"
-"""What the list of fields in a docstring begins with."""
+FIELDS = "Fields:"  # what the list of fields in a docstring begins with
 
 
 class StrictModel(BaseModel):
-    """Validated when made. Anything wrong is one `SettingsError` that names each setting, what was got, what is allowed
-    and what the setting means. The docstring of each class lists its fields. A mapping in the place of a section makes
-    the section."""
+    """Anything wrong is one `SettingsError` that names each setting, what was got, what is allowed and what the setting
+    means. The docstring of each class lists its fields. A mapping in the place of a section makes the section."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -52,7 +50,7 @@ class StrictModel(BaseModel):
 
 
 def _field_lines(model: type[BaseModel]) -> Iterator[str]:
-    """The fields of a model for its docstring: type, default and description."""
+    """The fields of a model for its docstring."""
     for name, field in model.model_fields.items():
         factory = getattr(field.default_factory, "__name__", None)
         default = "" if field.is_required() else f" = {factory}()" if factory else f" = {field.default!r}"

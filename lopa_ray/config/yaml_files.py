@@ -18,8 +18,7 @@ _INSTALLED = _PACKAGE / "presets" / "configs"
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
 """The folder `configs`: inside of an installed package, beside `lopa_ray` in a checkout."""
 
-SERVE = "serve"
-"""The one file beside the presets that is for Ray Serve."""
+SERVE = "serve"  # the one file beside the presets that is for Ray Serve
 
 FOLDERS = ("models", "paper")
 """Folders of further presets, whose names begin with the folder's: `paper/s7` is `configs/paper/s7.yaml`."""
@@ -40,7 +39,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def presets() -> dict[str, Path]:
-    """The configurations of decode groups that ship with the package, by name (`demo`, `paper/s7`)."""
+    """The configurations that ship with the package, by name (`demo`, `paper/s7`)."""
     by_name = {path.stem: path for path in sorted(CONFIGS.glob("*.yaml")) if path.stem != SERVE}
     for folder in FOLDERS:
         paths = sorted((CONFIGS / folder).glob("*.yaml"), key=lambda path: _natural_key(path.stem))
@@ -54,7 +53,6 @@ def _natural_key(name: str) -> str:
 
 
 def serve_config() -> Path:
-    """The Ray Serve config that ships with the package."""
     return CONFIGS / f"{SERVE}.yaml"
 
 

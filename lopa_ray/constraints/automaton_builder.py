@@ -14,8 +14,7 @@ from lopa_ray.constraints.expression import Choice, Embedded, Expression, Litera
 
 MAX_STATES = 60_000  # their indices are uint16
 
-Edges: TypeAlias = tuple[tuple[int, int, int], ...]
-"""(first byte, last byte, next node), each."""
+Edges: TypeAlias = tuple[tuple[int, int, int], ...]  # (first byte, last byte, next node), each
 
 
 class TooManyStatesError(Exception):
@@ -23,11 +22,9 @@ class TooManyStatesError(Exception):
 
 
 def build_automaton(expression: Expression, max_states: int = MAX_STATES) -> ByteAutomaton:
-    """The automaton of an expression. A match is possible from each of its states.
-
-    It has some more states than the smallest one, which would take most of the time to find. Raises TooManyStatesError
-    for more than `max_states`, or twice as many nodes of the graph from which it is made.
-    """
+    """The automaton of an expression. A match is possible from each of its states. The smallest one would take most of
+    the time to find. Raises TooManyStatesError for more than `max_states`, or twice as many nodes of the graph from
+    which it is made."""
     graph = _Graph(2 * max_states)
     start = graph.before(expression, _Graph.END)
     return _subsets(graph, start, max_states)
@@ -53,7 +50,6 @@ class _Graph:
         return len(self.edges) - 1
 
     def before(self, expression: Expression, after: int) -> int:
-        """The node from which the texts of an expression lead to the node `after`."""
         key = (expression, after)
         if key not in self._known:
             self._known[key] = self._before(expression, after)
@@ -78,13 +74,11 @@ class _Graph:
         raise TypeError(f"unknown expression {expression!r}")
 
     def _repeated(self, part: Expression, minimum: int, maximum: int | None, after: int) -> int:
+        node = after if maximum is not None else self._node()
         if maximum is None:
-            node = self._node()
             self.free[node] += [self.before(part, node), after]
-        else:
-            node = after
-            for _ in range(maximum - minimum):
-                node = self._node(free=[self.before(part, node), after])
+        for _ in range(0 if maximum is None else maximum - minimum):
+            node = self._node(free=[self.before(part, node), after])
         for _ in range(minimum):
             node = self.before(part, node)
         return node
@@ -112,7 +106,6 @@ def _ranges(row: npt.NDArray[np.int32]) -> list[tuple[int, int, int]]:
 
 
 def _subsets(graph: _Graph, start: int, max_states: int) -> ByteAutomaton:
-    """The deterministic automaton, whose states are sets of nodes."""
     closures: dict[int, frozenset[int]] = {}
 
     def closure(node: int) -> frozenset[int]:

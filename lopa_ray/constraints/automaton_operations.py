@@ -63,7 +63,7 @@ def _product(
 
 
 def _trimmed(automaton: ByteAutomaton) -> ByteAutomaton:
-    """The same automaton without the states from which no match is possible."""
+    """Without the states from which no match is possible."""
     columns, _ = byte_classes(automaton.transitions)
     alive, known = automaton.accepting, None
     while known is None or (alive != known).any():
@@ -84,9 +84,8 @@ def minimized(automaton: ByteAutomaton) -> ByteAutomaton:
             break
         count = int(labels.max()) + 1
     firsts = np.unique(labels, return_index=True)[1]
-    assert (
-        labels[columns] == labels[columns[firsts]][labels]
-    ).all()  # no two rows had the same hash by chance
+    equal = labels[columns] == labels[columns[firsts]][labels]
+    assert equal.all()  # no two rows had the same hash by chance
     return _merged(automaton, labels)
 
 

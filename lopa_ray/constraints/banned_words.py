@@ -1,8 +1,7 @@
 """The constraint for answers without certain words (`bad_words`), and its combination with another constraint.
 
-A word occurs where a run of whole tokens spells it, alone or after a space. Banning "he" does not change the token
-"the". Positions are filled in any order, so any token of a word may be the one that completes it. An automaton over
-tokens handles this, and tracks all words and all ways to spell them at once.
+A word occurs where a run of whole tokens spells it, alone or after a space: banning "he" does not change the token
+"the". Any token of a word may be the one that is decided last.
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ AT_SPACE = -1  # the offset of the space before a word
 
 
 def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: int) -> Constraint:
-    """The constraint that accepts answers without any of `words`. `token_bytes` [vocabulary]: the bytes of each token.
-
-    EOS is treated like any other token, so all answers without these words remain possible. Raises
-    SettingsError if there are too many ways to spell the words.
-    """
+    """The constraint that accepts answers without any of `words`, with EOS like any other token. `token_bytes`
+    [vocabulary]: the bytes of each token. Raises SettingsError if there are too many ways to spell the words."""
     spellings = [word.strip(" ").encode() for word in words]
     pieces = _pieces(spellings, token_bytes)
     begun = _continued([(word, at) for word in range(len(spellings)) for at in (0, AT_SPACE)], pieces)
@@ -104,10 +100,8 @@ def _continued(
 
 
 def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
-    """The constraint for answers that both `constraint` and `bans` accept. `bans` comes from `ban_words`.
-
-    Raises SettingsError if the product of the two is too large.
-    """
+    """The constraint for answers that both `constraint` and `bans`, of `ban_words`, accept. Raises SettingsError if the
+    product of the two is too large."""
     width = bans.num_states + 1
     pairs, token_classes = np.unique(
         constraint.token_classes.astype(np.int64) * bans.transitions.num_classes + bans.token_classes,
@@ -116,10 +110,8 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
     if len(pairs) * constraint.num_states > 2 * MAX_CELLS:
         raise SettingsError(_too_large(constraint.num_states, len(pairs)), setting="bad_words")
     first, second = np.divmod(pairs, bans.transitions.num_classes)
-    left, right = (
-        constraint.transitions.dense()[first].astype(np.int64),
-        bans.transitions.dense()[second].astype(np.int64),
-    )
+    left = constraint.transitions.dense()[first].astype(np.int64)
+    right = bans.transitions.dense()[second].astype(np.int64)
     after_eos = (constraint.num_states - 1) * width
 
     def successors(states: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -146,12 +138,8 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
     alive = targets >= 0
     transitions[:, : len(states)][alive] = np.searchsorted(states, targets[alive])
     accepting = constraint.accepting[states // width] & bans.accepting[states % width]
-    return Constraint(
-        token_classes.reshape(-1).astype(np.uint16),
-        TransitionTable.of_dense(transitions),
-        accepting,
-        constraint.eos_token_id,
-    )
+    classes, table = token_classes.reshape(-1).astype(np.uint16), TransitionTable.of_dense(transitions)
+    return Constraint(classes, table, accepting, constraint.eos_token_id)
 
 
 def _too_large(num_states: int, num_classes: int) -> str:

@@ -1,8 +1,5 @@
-"""ByteAutomaton: a regular expression as an automaton over bytes, built by outlines-core.
-
-outlines-core can build automata over whole vocabularies. Here its vocabulary is the 256 bytes, and
-`constraint_builder` extends the automaton to tokens. This is faster, and the result is much smaller to send.
-"""
+"""ByteAutomaton: a regular expression as an automaton over bytes, built by outlines-core over a vocabulary of 256
+bytes. `constraint_builder` extends it to tokens: that is faster, and the result is much smaller to send."""
 
 from __future__ import annotations
 
@@ -35,13 +32,11 @@ class ByteAutomaton:
 
     @classmethod
     def from_regex(cls, regex: str, *, trusted: bool = False) -> ByteAutomaton:
-        """The automaton of all texts that `regex` matches as a whole. The syntax is Rust's, with Unicode.
-
-        A user's expression is first normalised by `normalize_regex`. With `trusted`, the expression comes from this
-        project, and it is neither normalised nor checked by itself. Raises SettingsError for an invalid expression, for
-        look-around, backreferences and word boundaries, for an expression of which a part matches no text, and for one
-        that has too many states. Time and memory have no limit here: `[ab]*a[ab]{30}` has a billion states.
-        """
+        """The automaton of all texts that `regex`, in Rust's syntax with Unicode, matches as a whole. A user's
+        expression is normalised (`normalize_regex`) and checked by itself, one of this project (`trusted`) is not.
+        Raises SettingsError for an invalid expression, look-around, backreferences, word boundaries, a part that
+        matches no text, and too many states. Time and memory have no limit here: `[ab]*a[ab]{30}` has a billion
+        states."""
         checked = regex if trusted else normalize_regex(regex)
         try:
             if not trusted:
@@ -52,11 +47,8 @@ class ByteAutomaton:
             index = Index("S(?:" + checked + r")\z", _LETTERS)
         except ValueError as error:
             got, said = f"got the pattern {_abbreviate(regex)}", " ".join(str(error).split())
-            if "no transitions" in said:
-                problem = (
-                    "in which a part can match no text (for example an empty class); leave that part out"
-                )
-            else:
+            problem = "in which a part can match no text (for example an empty class); leave that part out"
+            if "no transitions" not in said:
                 problem = (
                     f"which cannot be used ({said}); allowed: regular expressions in Rust's syntax, without "
                     "look-around, backreferences and word boundaries"

@@ -1,14 +1,12 @@
 """Constraint: an automaton over tokens. ConstraintState: the tokens that it allows at each position of a canvas.
 
-An autoregressive decoder follows an automaton from state to state. Here tokens are decided at any position, so there
-are two sets of states for every position. The forward set has the states that the tokens before the position can lead
-to. The backward set has the states from which the tokens after the position can lead to an accepting state. In both, a
-masked position stands for any token. A token is allowed if it leads from a state of the forward set to a state of the
-backward set. Exactly then the other masks can be filled so that the answer matches. (arXiv 2505.23061 finds the most
-likely such filling of a block; here the decoder keeps its own order.)
+Tokens are decided at any position, so there are two sets of states for every position: those that the tokens before it
+can lead to (forward), and those from which the tokens after it can lead to an accepting state (backward). In both, a
+masked position stands for any token. A token is allowed if it leads from the forward to the backward set: exactly then
+the other masks can be filled so that the answer matches. (arXiv 2505.23061 finds the most likely such filling of a
+block; here the decoder keeps its own order.)
 
-An answer of T positions is accepted if it is a match, followed by EOS in all remaining positions. This module does no
-I/O and does not import torch.
+An answer of T positions is accepted if it is a match, followed by EOS in all remaining positions.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ import numpy.typing as npt
 
 from lopa_ray.constraints.transition_table import TransitionTable
 
-StateSet: TypeAlias = int
-"""A set of states, as the bits of an integer."""
+StateSet: TypeAlias = int  # A set of states, as the bits of an integer
 
 START: StateSet = 1
 
@@ -35,10 +32,8 @@ CACHED_BYTES = 2**26  # of sets of states, roughly, in a cache of a large automa
 
 
 class Constraint:
-    """An automaton over tokens. It can be pickled, and all requests with the same pattern share it.
-
-    Tokens with the same transition from every state form one class, which keeps the transition table small.
-    """
+    """An automaton over tokens. It can be pickled, and all requests with the same pattern share it. Tokens with the
+    same transition from every state form one class, which keeps the transition table small."""
 
     def __init__(
         self,
@@ -47,11 +42,8 @@ class Constraint:
         accepting: npt.NDArray[np.bool_],
         eos_token_id: int,
     ) -> None:
-        """State 0 is the start. The last state is the one after EOS.
-
-        `token_classes` uint16 [vocabulary]: the class of each token. Every class has a token. `accepting` bool
-        [states]: whether a match may end in the state.
-        """
+        """State 0 is the start, and the last state is the one after EOS. `token_classes` uint16 [vocabulary]: the class
+        of each token. Every class has a token. `accepting` bool [states]: whether a match may end in the state."""
         self.token_classes, self.transitions, self.accepting = token_classes, transitions, accepting
         self.eos_token_id = eos_token_id
         self.num_states = transitions.num_states
@@ -79,12 +71,10 @@ class Constraint:
         return int(self.token_classes[token])
 
     def _successors(self, states: StateSet, token_class: int | None) -> StateSet:
-        """The states to which a token of a class, or any token (None), leads from `states`."""
         sources, targets = self.transitions.of_class(token_class)
         return self._set_of(targets[self._unpack(states)[sources]])
 
     def _predecessors(self, states: StateSet, token_class: int | None) -> StateSet:
-        """The states from which a token of a class, or any token (None), leads into `states`."""
         sources, targets = self.transitions.of_class(token_class)
         return self._set_of(sources[self._unpack(states)[targets]])
 
@@ -133,12 +123,10 @@ def _unpickle(
 
 
 class ConstraintState:
-    """The tokens that a constraint allows on one canvas of an answer. Blocks that do not exist yet count as masks.
-
-    An answer may have holes before given tokens. EOS in a hole ends it, in any state: in the hole's remaining positions
+    """The tokens that a constraint allows on one canvas of an answer. Blocks that do not exist yet count as masks. An
+    answer may have holes before given tokens. EOS in a hole ends it, in any state: in the hole's remaining positions
     EOS alone is allowed, and the given tokens after it go on from the state in which the hole has ended. So in a hole a
-    set of states is two, both as bits of one integer: the states in it, and the states in which it has ended.
-    """
+    set of states is two, both as bits of one integer: the states in it, and the states in which it has ended."""
 
     def __init__(
         self,
@@ -170,10 +158,6 @@ class ConstraintState:
         """`states` before position `at`, without the state after EOS if `at` is at most `min_tokens`."""
         return states & ~self._constraint.after_eos if at <= self._min_tokens else states
 
-    def _in_hole(self, states: StateSet) -> StateSet:
-        """`states` without the one after EOS, which a hole does not have."""
-        return states & ~self._constraint.after_eos
-
     def _split(self, states: StateSet) -> tuple[StateSet, StateSet]:
         """A set in a hole → the states in it, and the states in which it has ended."""
         shift = self._constraint.num_states
@@ -201,7 +185,7 @@ class ConstraintState:
             states = self._constraint.successors(before, self._token_classes[at])
             return self._without_early_eos(states, at + 1)
         before, ended_before = self._split(before)
-        states = self._in_hole(self._constraint.successors(before, self._token_classes[at]))
+        states = self._constraint.successors(before, self._token_classes[at]) & ~self._constraint.after_eos
         ended = before | ended_before if self._may_be_eos(at) and at >= self._min_tokens else 0
         return states | ended if at + 1 == stop else states | ended << self._constraint.num_states
 
@@ -210,17 +194,18 @@ class ConstraintState:
             states = self._constraint.predecessors(self._backward[at + 1], self._token_classes[at])
             return self._without_early_eos(states, at)
         after, ended_after = self._sets_after(at)
-        states = self._constraint.predecessors(self._in_hole(after), self._token_classes[at])
+        states = self._constraint.predecessors(after, self._token_classes[at])
         ended = ended_after if self._may_be_eos(at) else 0
         if at - 1 not in self._hole_stops or at <= self._min_tokens:
             return states | ended
         return states | ended | ended << self._constraint.num_states
 
     def _sets_after(self, at: int) -> tuple[StateSet, StateSet]:
-        """The backward sets after a position of a hole. After the hole's last one the answer goes on from either."""
+        """The backward sets after a position of a hole: in it, where there is no state after EOS, and where it has
+        ended. After the hole's last position the answer goes on from either."""
         after = self._backward[at + 1]
         after, ended = (after, after) if at + 1 == self._hole_stops[at] else self._split(after)
-        return after, ended if at >= self._min_tokens else 0
+        return after & ~self._constraint.after_eos, ended if at >= self._min_tokens else 0
 
     def _allowed(self, position: int) -> tuple[StateSet, StateSet, bool]:
         """The sets from which and into which a token leads, and whether EOS is allowed as the end of a hole."""
@@ -229,11 +214,10 @@ class ConstraintState:
             return self._forward[at], self._backward[at + 1], False
         before, ended = self._split(self._forward[at])
         after, ended_after = self._sets_after(at)
-        return before, self._in_hole(after), bool((before | ended) & ended_after)
+        return before, after, bool((before | ended) & ended_after)
 
     @property
     def satisfiable(self) -> bool:
-        """Whether the masks can be filled so that the answer is accepted."""
         return bool(self._forward[0] & self._backward[0])
 
     def is_masked(self, position: int) -> bool:
@@ -242,11 +226,9 @@ class ConstraintState:
         return at >= 0 and self._token_classes[at] is None
 
     def token_bitmask(self, position: int) -> bytes:
-        """The tokens that are allowed at a position, as a compressed bitmask."""
         return self._constraint.token_bitmask(*self._allowed(position))
 
     def is_forced(self, position: int) -> bool:
-        """Whether exactly one token is allowed at a position."""
         return self._constraint.allows_one_token(*self._allowed(position))
 
     def allows(self, position: int, token: int) -> bool:
@@ -261,11 +243,8 @@ class ConstraintState:
         if len(fills) == 1:
             return self.allows(*fills[0])
         trial = copy.copy(self)
-        trial._token_classes, trial._forward, trial._backward = (
-            self._token_classes.copy(),
-            self._forward.copy(),
-            self._backward.copy(),
-        )
+        trial._token_classes = self._token_classes.copy()
+        trial._forward, trial._backward = self._forward.copy(), self._backward.copy()
         for fill in fills:
             if not trial.allows(*fill):
                 return False

@@ -1,8 +1,7 @@
 """Builds a constraint, which is an automaton over tokens, from an automaton over bytes.
 
-A token is a string of bytes, so it acts on an automaton over bytes as a function from states to states. Tokens with the
-same function form one class. The functions are computed byte by byte for all tokens at once. Each combination of a
-function and a following byte is computed once.
+A token acts on the states of an automaton over bytes as a function. Tokens with the same function form one class. The
+functions are computed byte by byte for all tokens at once, and each with a following byte once.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ def build_constraint(
     neutral: Sequence[int] = (),
     num_neutral_states: int = 0,
 ) -> Constraint:
-    """The constraint that accepts a match, followed by EOS up to the end of the answer.
-
-    `token_bytes` [vocabulary]: the bytes of each token. `neutral` tokens are allowed in the first `num_neutral_states`
-    states, and change none. Raises SettingsError for too many functions or classes of tokens.
-    """
+    """The constraint that accepts a match, followed by EOS up to the end of the answer. `token_bytes` [vocabulary]: the
+    bytes of each token. `neutral` tokens are allowed in the first `num_neutral_states` states, and change none. Raises
+    SettingsError for too many functions or classes of tokens."""
     function_ids, functions = _token_functions(automaton.transitions, token_bytes)
     same = np.arange(num_neutral_states, dtype=np.uint16)
     function_ids[list(neutral)] = len(functions)
@@ -57,10 +54,8 @@ def build_constraint(
 def _token_functions(
     transitions: npt.NDArray[np.int32], token_bytes: Sequence[bytes]
 ) -> tuple[npt.NDArray[np.int64], list[Function]]:
-    """The index of each token's function, int64 [tokens], and the functions.
-
-    Function 0 leads nowhere. Tokens without bytes have it too.
-    """
+    """The index of each token's function, int64 [tokens], and the functions. Function 0, also of tokens without bytes,
+    leads nowhere."""
     dead = len(transitions) - 1
     columns, class_of_byte = byte_classes(transitions)
     byte_targets = np.ascontiguousarray(columns.T).astype(np.uint16)
@@ -78,9 +73,8 @@ def _token_functions(
         keys = function_ids[live] * len(byte_targets) + classes[starts[live] + at]
         pairs, pair_of = np.unique(keys, return_inverse=True)
         composed_ids = np.empty(len(pairs), np.int64)
-        for index, (function, byte_class) in enumerate(
-            zip(*np.divmod(pairs, len(byte_targets)), strict=True)
-        ):
+        for index, pair in enumerate(pairs):
+            function, byte_class = divmod(pair, len(byte_targets))
             sources, reached = functions[function]
             targets = byte_targets[byte_class][reached]
             alive = targets != dead

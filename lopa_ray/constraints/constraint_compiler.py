@@ -27,18 +27,16 @@ class ConstraintCompiler:
         self._vocabulary, self._token_bytes, self._added_tokens = vocabulary, list(token_bytes), added_tokens
 
     def compile(self, spec: ConstraintSpec) -> Constraint | None:
-        """The constraint that accepts exactly the texts that `spec` allows; None if it allows all texts.
-
-        Raises SettingsError for rules that are not supported, or too large for the vocabulary.
-        """
-        constraint: Constraint | None = None
+        """The constraint that accepts exactly the texts that `spec` allows; None if it allows all texts. Raises
+        SettingsError for rules that are not supported, or too large for the vocabulary."""
+        constraint, eos = None, self._vocabulary.eos_token_id
         if spec.structural_tag is not None:
             constraint = self._from_tag(spec.structural_tag)
         elif (automaton := spec.automaton()) is not None:
-            constraint = build_constraint(automaton, self._token_bytes, self._vocabulary.eos_token_id)
+            constraint = build_constraint(automaton, self._token_bytes, eos)
         if not spec.bad_words:
             return constraint
-        bans = ban_words(spec.bad_words, self._token_bytes, self._vocabulary.eos_token_id)
+        bans = ban_words(spec.bad_words, self._token_bytes, eos)
         return bans if constraint is None else restrict(constraint, bans)
 
     def schema_size(self, text: str) -> int:
@@ -46,11 +44,8 @@ class ConstraintCompiler:
         return len(schema_automaton(text).transitions)
 
     def _from_tag(self, text: str) -> Constraint:
-        """The constraint of a structural tag, given as JSON.
-
-        Added tokens count as the bytes of their text here. Special tokens that no structure names are allowed in the
-        free text and change no state, because they are not shown in the answer's text.
-        """
+        """Added tokens count as the bytes of their text here. Special tokens that no structure names are allowed in the
+        free text and change no state, because they are not shown in the answer's text."""
         token_bytes, neutral = list(self._token_bytes), []
         tag = StructuralTag.parse(text)
         automaton, num_free_states = tagged_text_automaton(tag)
@@ -61,10 +56,7 @@ class ConstraintCompiler:
                 neutral.append(token)
             else:
                 token_bytes[token] = written.encode()
+        eos = self._vocabulary.eos_token_id
         return build_constraint(
-            automaton,
-            token_bytes,
-            self._vocabulary.eos_token_id,
-            neutral=neutral,
-            num_neutral_states=num_free_states,
+            automaton, token_bytes, eos, neutral=neutral, num_neutral_states=num_free_states
         )

@@ -22,10 +22,8 @@ class ConstraintSpec:
     bad_words: tuple[str, ...] = ()
 
     def automaton(self) -> ByteAutomaton | None:
-        """The automaton of the texts that match as a whole; None if `structural_tag` or nothing is given.
-
-        Raises SettingsError for rules that are not supported, and for too many texts.
-        """
+        """The automaton of the texts that match as a whole; None if `structural_tag` or nothing is given. Raises
+        SettingsError for rules that are not supported, and for too many texts."""
         if self.json_schema is not None:
             return schema_automaton(self.json_schema)
         if self.choice is not None:

@@ -37,8 +37,7 @@ class Choice(Expression):
 class Repeat(Expression):
     part: Expression
     minimum: int
-    maximum: int | None
-    """None: unbounded."""
+    maximum: int | None  # none: unbounded
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,8 +45,7 @@ class Embedded(Expression):
     automaton: ByteAutomaton
 
 
-Language: TypeAlias = Expression | None
-"""An expression, or None for the empty set."""
+Language: TypeAlias = Expression | None  # an expression, or None for the empty set
 
 EMPTY = Sequence(())
 
@@ -57,13 +55,13 @@ def literal(text: str) -> Literal:
 
 
 def sequence(*parts: Language) -> Language:
-    """The parts one after the other; None if one of them is."""
+    """None if one of the parts is."""
     known = tuple(part for part in parts if part is not None)
     return Sequence(known) if len(known) == len(parts) else None
 
 
 def choice(parts: Iterable[Language]) -> Language:
-    """Any of `parts`; None if all of them are."""
+    """None if all parts are."""
     known = tuple(dict.fromkeys(part for part in parts if part is not None))
     return known[0] if len(known) == 1 else Choice(known) if known else None
 

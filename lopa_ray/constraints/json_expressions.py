@@ -66,24 +66,19 @@ def text_of(automaton: ByteAutomaton) -> Language:
 
 @lru_cache
 def any_value(depth: int) -> Expression:
-    """Any JSON value with at most `depth` levels of nested objects and arrays."""
+    """`depth`: levels of nested objects and arrays, as below."""
     return Choice((BOOLEAN, NULL, NUMBER, STRING, *([any_object(depth), any_array(depth)] if depth else [])))
 
 
 @lru_cache
 def any_object(depth: int) -> Expression:
-    """An object of any members with at most `depth` levels, of which it is one."""
     inside = uniform_list(member(STRING, any_value(depth - 1)) if depth else None, 0, None)
-    assert inside is not None  # it may be empty
-    return braces(inside)
+    return braces(inside or EMPTY)
 
 
 @lru_cache
 def any_array(depth: int) -> Expression:
-    """An array of any items with at most `depth` levels, of which it is one."""
-    inside = uniform_list(any_value(depth - 1) if depth else None, 0, None)
-    assert inside is not None  # it may be empty
-    return brackets(inside)
+    return brackets(uniform_list(any_value(depth - 1) if depth else None, 0, None) or EMPTY)
 
 
 def member(key: Expression, value: Expression) -> Expression:
@@ -113,10 +108,8 @@ def uniform_list(part: Language, minimum: int, maximum: int | None) -> Language:
 def list_in_order(
     parts: Items[tuple[Expression, bool]], minimum: int, maximum: int | None, other: Language = None
 ) -> Language:
-    """`minimum` to `maximum` of the parts in their order, each at most once, and then any number of `other`.
-
-    True: the part is needed. The others may be equal, and count as one for the minimum.
-    """
+    """`minimum` to `maximum` of the parts in their order, each at most once, and then any number of `other`. True: the
+    part is needed. The others may be equal, and count as one for the minimum."""
 
     def begun(count: int, *rest: Language) -> Language:
         return sequence(Sequence((COMMA, SPACE)) if count else EMPTY, *rest)

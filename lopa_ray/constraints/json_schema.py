@@ -1,10 +1,8 @@
-"""Translates a JSON schema to an automaton of JSON texts that are valid under the schema.
+"""Translates a JSON schema to an automaton of JSON texts that are valid under the schema, though not all of them.
 
-Every text that the automaton accepts is valid, but it does not accept every valid text. Objects have the listed
-properties in a fixed order. Between JSON tokens there is at most one space. Strings contain no \\u escapes. An
-automaton cannot count levels of nesting. Nesting therefore ends at a fixed depth where the schema does not define it
-(for example in an object without properties) and where the schema refers to itself. The error for a schema that cannot
-be kept names the keyword.
+Objects have the listed properties in a fixed order. Between JSON tokens there is at most one space. Strings contain no
+\\u escapes. An automaton cannot count levels, so nesting ends at a fixed depth where the schema does not define it (an
+object without properties) or refers to itself. The error for a schema that cannot be kept names the keyword.
 """
 
 from __future__ import annotations
@@ -37,11 +35,9 @@ FEW_SCHEMAS = 16  # so many schemas together may each have the widest limits
 
 @lru_cache(1024)
 def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
-    """The automaton of a schema that is given as JSON text. `level`: the index of the widest of `LIMITS` to try.
-
-    Raises SettingsError for text that is not a JSON schema, for keywords that are not supported (it names the keyword
-    and its place in the schema), and for a schema that no value satisfies.
-    """
+    """The automaton of a schema that is given as JSON text. `level`: the index of the widest of `LIMITS` to try. Raises
+    SettingsError for text that is not a JSON schema, for keywords that are not supported (it names the keyword and its
+    place in the schema), and for a schema that no value satisfies."""
     try:
         schema = parse_json(text)
     except ValueError as error:
@@ -63,10 +59,8 @@ def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
 
 
 def fitting_automata(texts: Sequence[str], max_states: int) -> list[ByteAutomaton]:
-    """The automata of several schemas. If they have too many states together, the larger ones get tighter limits.
-
-    Raises SettingsError; see `schema_automaton`.
-    """
+    """See `schema_automaton`. If the automata of several schemas have too many states together, the larger ones get
+    tighter limits."""
     level = 0 if len(texts) <= FEW_SCHEMAS else 1
     automata = [schema_automaton(text, level) for text in texts]
     while sum(map(_size, automata)) > max_states and level < len(LIMITS) - 1:
@@ -92,7 +86,7 @@ class SchemaCompiler:
         self._listed_bytes = 0
 
     def value(self, parts: Parts) -> Language:
-        """A value that is valid under all parts. Raises SettingsError and TooManyStatesError."""
+        """Raises SettingsError and TooManyStatesError."""
         key = tuple(part.key() for part in parts)
         if key not in self._known:
             if len(self._known) == MAX_VALUES:
@@ -102,7 +96,7 @@ class SchemaCompiler:
         return self._known[key]
 
     def _of_facts(self, facts: Facts) -> list[Language]:
-        """The values of one alternative, an expression for each type."""
+        """An expression for each type."""
         if facts.values is not None:
             return list(self.listed(facts))
         if facts.types == TYPES:
@@ -137,10 +131,8 @@ class SchemaCompiler:
         return None  # a fraction is never needed: where integers are excluded, answers have no numbers
 
     def names(self, facts: Facts) -> ByteAutomaton | None:
-        """The automaton of the names that an object's members may have, in quotes; None if all are allowed.
-
-        Raises SettingsError and TooManyStatesError.
-        """
+        """The automaton of the names that an object's members may have, in quotes; None if all are allowed. Raises
+        SettingsError and TooManyStatesError."""
         if not facts.names:
             return None
         strings = Facts(types=NAMED_TYPES["string"])
@@ -150,10 +142,8 @@ class SchemaCompiler:
         return build_automaton(literal("\n") if names is None else names)
 
     def listed(self, facts: Facts) -> list[Expression]:
-        """The values that an alternative lists, as far as they have its other facts.
-
-        Raises SettingsError and TooManyStatesError.
-        """
+        """The values that an alternative lists, as far as they have its other facts. Raises SettingsError and
+        TooManyStatesError."""
         assert facts.values is not None
         rest = replace(facts, values=None, excluded=())
         free = rest == Facts(types=rest.types, path=rest.path)

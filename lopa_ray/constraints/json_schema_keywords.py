@@ -109,10 +109,8 @@ class KeywordReader:
         self._known: dict[object, Facts] = {}
 
     def facts(self, part: Part) -> Facts:
-        """The facts that are stated by keywords which neither refer to others nor combine them.
-
-        Raises SettingsError for a keyword that is not supported, and for values that keywords do not have.
-        """
+        """The facts that are stated by keywords which neither refer to others nor combine them. Raises SettingsError
+        for a keyword that is not supported, and for values that keywords do not have."""
         if part.key() not in self._known:
             self._known[part.key()] = self._facts(part)
         return self._known[part.key()]
@@ -152,19 +150,16 @@ class KeywordReader:
         """Raises SettingsError for a pattern that is not supported, and for too many patterns."""
         if pattern in self._patterns:
             return
+        problem = f"got more than {MAX_PATTERNS} different patterns; allowed: {MAX_PATTERNS}; leave some out"
         if len(self._patterns) == MAX_PATTERNS:
-            raise schema_error(
-                path,
-                f"got more than {MAX_PATTERNS} different patterns; allowed: {MAX_PATTERNS}; leave some out",
-            )
+            raise schema_error(path, problem)
         try:
             pattern_automaton(pattern)
         except SettingsError as error:
             raise schema_error(path, f"pattern: got {pattern!r}: {error}") from None
         except TooManyStatesError:
-            raise schema_error(
-                path, f"pattern: got {pattern!r}, which is too large; use a simpler one"
-            ) from None
+            problem = f"pattern: got {pattern!r}, which is too large; use a simpler one"
+            raise schema_error(path, problem) from None
         self._patterns.add(pattern)
 
 
@@ -181,12 +176,8 @@ def _members(part: Part) -> tuple[Members, ...]:
 
 def _required(schema: dict[str, Any]) -> tuple[str, ...]:
     """The names that have to be there; in draft 3 the properties themselves say so."""
-    given = schema.get("required", [])
-    own = [
-        name
-        for name, value in schema.get("properties", {}).items()
-        if isinstance(value, dict) and value.get("required") is True
-    ]
+    given, properties = schema.get("required", []), schema.get("properties", {}).items()
+    own = [name for name, one in properties if isinstance(one, dict) and one.get("required") is True]
     return tuple(dict.fromkeys([*([] if isinstance(given, bool) else given), *own]))
 
 

@@ -34,10 +34,8 @@ def _signed(
 
 
 def integer_range(minimum: int | None, maximum: int | None) -> str | None:
-    """An expression of whole numbers from `minimum` to `maximum` in JSON; None if the range is empty.
-
-    A bound of None means unbounded.
-    """
+    """An expression of whole numbers from `minimum` to `maximum` in JSON, None for unbounded; None if there are
+    none."""
     return _signed(minimum, maximum, _natural_range)
 
 
@@ -79,11 +77,8 @@ def _further(low: str, high: str, fewest: int) -> str:
 
 @lru_cache(1024)
 def decimal_range(lower: Bound, upper: Bound) -> str | None:
-    """An expression of numbers without exponent between two bounds; None if there are none.
-
-    A bound of None means unbounded. The numbers have up to `DIGITS` digits, so that the comparison is also true after
-    they are rounded to double precision.
-    """
+    """An expression of numbers without exponent between two bounds, None for unbounded; None if there are none. They
+    have up to `DIGITS` digits, so that the comparison is also true after they are rounded to double precision."""
     bounds = [bound[0] for bound in (lower, upper) if bound is not None]
     whole = max((bound.adjusted() + 1 for bound in bounds), default=1)
     wanted = max(DECIMALS, *(1 + len(f"{bound.normalize():f}".partition(".")[2]) for bound in bounds), 0)

@@ -34,9 +34,7 @@ def _regex_automaton(regex: str) -> ByteAutomaton:
 
 def string_inside(facts: Facts, count: int) -> Language:
     """The text between the quotes of a string. `count`: the maximum length that is counted; larger ones are cut to it.
-
-    Raises TooManyStatesError.
-    """
+    Raises TooManyStatesError."""
     minimum, maximum = facts.length
     if maximum is not None:
         maximum = max(minimum, min(maximum, count))
@@ -91,7 +89,6 @@ def _listed_multiples(divisor: int, lower: int | None, upper: int | None, exclud
 
 
 def _whole_bound(bound: Bound, *, up: bool) -> int | None:
-    """The first whole number within a bound."""
     if bound is None:
         return None
     number, exclusive = bound
@@ -100,11 +97,8 @@ def _whole_bound(bound: Bound, *, up: bool) -> int | None:
 
 
 def number(facts: Facts) -> Language:
-    """Numbers. Numbers within bounds have no exponent and few decimals; multiples, and numbers without certain others,
-    are whole.
-
-    Raises TooManyStatesError.
-    """
+    """Numbers within bounds have no exponent and few decimals; multiples, and numbers without certain others, are
+    whole. Raises TooManyStatesError."""
     if facts.multiples or any(type_of(value) in ("integer", "fraction") for value in facts.excluded):
         return integer(facts)
     if facts.lower is None and facts.upper is None:

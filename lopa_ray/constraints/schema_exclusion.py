@@ -14,7 +14,6 @@ _MAX_DEPTH = 5
 
 
 def exclude_each_other(reader: SchemaReader, first: Part, second: Part, depth: int = 0) -> bool:
-    """Whether it is plain that no value is valid under both."""
     return depth < _MAX_DEPTH and all(
         _outlines_exclude(reader, one, other, depth)
         for one in _outlines(reader, first, depth)

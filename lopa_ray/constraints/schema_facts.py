@@ -28,7 +28,7 @@ BOTH = "both"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a schema, at the place `path`. `open_refs`: the references that were followed to it."""
+    """`open_refs`: the references that were followed to it."""
 
     schema: Any
     path: str
@@ -55,14 +55,11 @@ class Part:
         return {name: Part(one, f"{prefix}.{name}", self.open_refs) for name, one in schemas}
 
 
-Parts: TypeAlias = tuple[Part, ...]
-"""Parts under all of which a value is valid."""
+Parts: TypeAlias = tuple[Part, ...]  # parts under all of which a value is valid
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Statements of a schema about the members of an object."""
-
     properties: Mapping[str, Part] = field(default_factory=dict)
     patterns: tuple[tuple[str, Part], ...] = ()
     additional: Part | None = None
@@ -79,11 +76,8 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Statements of a schema about the items of an array."""
-
     prefix: Parts = ()
-    rest: Part | None = None
-    """For the items after the prefix; None allows everything."""
+    rest: Part | None = None  # for the items after the prefix; None allows everything
 
 
 def _distinct(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -113,10 +107,8 @@ def smaller_bound(*bounds: Bound) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of this holds for a value. Facts about another type than its own have no effect on it.
-
-    A field's metadata has the function that makes one fact of two which hold together, if that is not their sum.
-    """
+    """All of this holds for a value. Facts about another type than its own have no effect on it. A field's metadata has
+    the function that makes one fact of two which hold together, if that is not their sum."""
 
     types: frozenset[str] = field(default=TYPES, metadata={BOTH: operator.and_})
     values: tuple[Any, ...] | None = field(default=None, metadata={BOTH: common_values})
@@ -155,17 +147,13 @@ class Facts:
     def consistent(self) -> Facts:
         """The same, without types and values that contradict the rest."""
         least, most = self.num_properties
-        sizes = {
-            "object": (max(least, len(self.required)), most), "array": self.num_items, "string": self.length
-        }  # fmt: skip
-        types = self.types - {
-            name for name, (least, most) in sizes.items() if most is not None and most < least
-        }
-        if self.absent & set(self.required) or any(
-            part.schema is False for name in self.required for part in self.of(name)
-        ):
-            types -= {"object"}
-        values = self.values
+        required = (max(least, len(self.required)), most)
+        sizes = {"object": required, "array": self.num_items, "string": self.length}
+        impossible = {name for name, (least, most) in sizes.items() if most is not None and most < least}
+        needed = [part.schema for name in self.required for part in self.of(name)]
+        if self.absent & set(self.required) or any(schema is False for schema in needed):
+            impossible.add("object")
+        types, values = self.types - impossible, self.values
         if values is not None:
             banned = {canonical(value) for value in self.excluded}
             values = tuple(v for v in values if type_of(v) in types and canonical(v) not in banned)
@@ -176,14 +164,13 @@ class Facts:
         own = [members for members in self.members if members.lists]
         if any(members.additional is not None for members in own):
             return self
-        names = {name: Part(True, self.path) for members in own for name in members.properties}
-        patterns = tuple(
-            (pattern, Part(True, self.path)) for members in own for pattern, _ in members.patterns
-        )
-        return self.merged(Facts(members=(Members(names, patterns, Part(False, self.path)),)))
+        anything, nothing = Part(True, self.path), Part(False, self.path)
+        names = {name: anything for members in own for name in members.properties}
+        patterns = tuple((pattern, anything) for members in own for pattern, _ in members.patterns)
+        return self.merged(Facts(members=(Members(names, patterns, nothing),)))
 
     def of(self, name: str) -> Parts:
-        """The parts under which the value of a member with this name has to be valid."""
+        """See `Members.of`."""
         return tuple(part for members in self.members for part in members.of(name))
 
     def item(self, at: int) -> Parts:

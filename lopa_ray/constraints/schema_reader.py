@@ -24,12 +24,10 @@ MAX_READ = 5_000  # schemas: references may multiply them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of answers where a schema has none, or some that are too large to be counted.
-
-    `recursion`: how often a reference is followed within itself; `references`: how many are followed within one
-    another; `any_depth`: levels of objects and arrays where the schema does not define them (`{"type": "object"}` is
-    one level); `count`: counted characters of strings with a maximum length, and counted items.
-    """
+    """Limits of answers where a schema has none, or some that are too large to be counted. `recursion`: how often a
+    reference is followed within itself; `references`: how many are followed within one another; `any_depth`: levels of
+    objects and arrays where the schema does not define them (`{"type": "object"}` is one level); `count`: counted
+    characters of strings with a maximum length, and counted items."""
 
     recursion: int
     references: int
@@ -73,7 +71,6 @@ class SchemaReader:
         return part
 
     def is_negatable(self, part: Part, depth: int) -> bool:
-        """Whether anything is known that excludes a part."""
         key = id(part.schema)
         if key not in self._negatable:
             self._negatable[key] = bool(negated_facts(self, part, depth))
@@ -99,7 +96,6 @@ class SchemaReader:
         return Part(found, target, (*part.open_refs, target))
 
     def _pointed(self, target: str, path: str) -> Any:
-        """The schema at a JSON pointer. Raises LookupError."""
         found = self._root
         for token in target[1:].split("/")[1:]:
             name = unquote(token).replace("~1", "/").replace("~0", "~")
@@ -189,7 +185,6 @@ class SchemaReader:
         return len(open_refs) <= limits.references and open_refs.count(open_refs[-1]) <= limits.recursion
 
     def _one_of(self, stated: list[Facts], parts: Parts, path: str) -> list[Facts]:
-        """The alternatives of each schema that exclude all of the others."""
         found = []
         for part in parts:
             own = _combined(stated, self.read(part))
@@ -222,7 +217,6 @@ class SchemaReader:
         return holds + (_combined(fails, self.read(part.under("else"))) if fails else [])
 
     def _dependencies(self, part: Part) -> Iterable[list[Facts]]:
-        """Each name is absent, or its dependencies hold."""
         lists: dict[str, tuple[str, ...]] = {}
         schemas: dict[str, Part] = {}
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):

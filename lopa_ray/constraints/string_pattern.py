@@ -47,10 +47,7 @@ def matching_text(
     wanted: tuple[str, ...], unwanted: tuple[str, ...], excluded: tuple[str, ...]
 ) -> ByteAutomaton:
     """The automaton of strings' insides without escapes that match all `wanted` patterns, no `unwanted` ones, and are
-    none of the `excluded` texts.
-
-    Raises SettingsError for a pattern that is not supported, and TooManyStatesError.
-    """
+    none of the `excluded` texts. Raises SettingsError for a pattern that is not supported, and TooManyStatesError."""
     found = plain_text()
     for pattern in wanted:
         found = intersection(found, pattern_automaton(pattern))
@@ -62,10 +59,8 @@ def matching_text(
 
 @lru_cache(1024)
 def pattern_automaton(pattern: str, *, wide: bool = False) -> ByteAutomaton:
-    """The automaton of strings' insides without escapes in which a pattern is found. Raises as `matching_text` does.
-
-    A narrow pattern without any anchor stands for the whole text, as it is mostly meant, if some text matches.
-    """
+    """The automaton of strings' insides without escapes in which a pattern is found. A narrow pattern without any
+    anchor stands for the whole text, as it is mostly meant, if some text matches. Raises as `matching_text` does."""
     parts = list(_alternatives(pattern, wide))
     free = not any(part.from_start or part.to_end or part.looks for part in parts)
     if free and not wide:
@@ -156,7 +151,6 @@ def _class(token: str, wide: bool) -> str:
 
 
 def _without_group(pattern: str) -> str:
-    """The pattern without a group around all of it."""
     if not re.match(r"\((?!\?)|\(\?:", pattern):
         return pattern
     tokens = _tokens(pattern)

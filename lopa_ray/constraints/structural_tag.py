@@ -78,11 +78,8 @@ class StructuralTag(BaseModel):
         return self
 
     def automaton(self, trigger: str = "", max_states: int = MAX_STATES - 1) -> ByteAutomaton:
-        """The automaton of all structures that begin with a trigger, without the trigger itself.
-
-        One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported,
-        and for too many states.
-        """
+        """The automaton of all structures that begin with a trigger, without the trigger itself, and with one space at
+        most before the JSON. Raises SettingsError for a schema that is not supported, and for too many states."""
         # Structures with the same schema and end share their states.
         begins: dict[tuple[str, str], list[str]] = {}
         for structure in self.structures:
@@ -112,11 +109,9 @@ class StructuralTag(BaseModel):
 
 
 def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
-    """The automaton of free text with tags, and the number of its states, from 0 on, that belong to the free text.
-
-    Raises SettingsError for a schema that is not supported, for too many states, and for a structure that may continue
-    after its end.
-    """
+    """The automaton of free text with tags, and the number of its first states, which belong to the free text. Raises
+    SettingsError for a schema that is not supported, for too many states, and for a structure that may continue after
+    its end."""
     if not tag.triggers:
         return tag.automaton(), 0
     triggers = [trigger.encode() for trigger in tag.triggers]
@@ -148,15 +143,12 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
 
 
 def _search_automaton(words: list[bytes]) -> tuple[npt.NDArray[np.int32], list[int]]:
-    """The automaton of Aho and Corasick (1975), which finds `words` in a text. No word may be a part of another one.
-
-    Returns the next states, int32 [states, 256], and the state in which each word is complete.
-    """
+    """The automaton of Aho and Corasick (1975), which finds `words` in a text, none a part of another one: the next
+    states, int32 [states, 256], and the state in which each word is complete."""
     prefixes = sorted({word[:length] for word in words for length in range(len(word) + 1)}, key=len)
     state_of = {prefix: state for state, prefix in enumerate(prefixes)}
     transitions = np.zeros((len(prefixes), 256), np.int32)
-    suffix = [0] * len(prefixes)
-    """The state of the longest other prefix with which a prefix ends."""
+    suffix = [0] * len(prefixes)  # the state of the longest other prefix with which a prefix ends
     for prefix, state in state_of.items():
         transitions[state] = transitions[suffix[state]]
         for word in words:

@@ -1,8 +1,5 @@
-"""TransitionTable: where the classes of tokens lead from each state, without classes that lead nowhere.
-
-Most classes lead from few states: a token that is a part of one function's name leads from there alone. A table of all
-classes and states would be mostly empty.
-"""
+"""TransitionTable: where the classes of tokens lead from each state, without classes that lead nowhere, as most do: a
+token that is a part of one function's name leads from there alone."""
 
 from __future__ import annotations
 
@@ -37,19 +34,16 @@ class TransitionTable:
         self._source_starts = np.searchsorted(sources[order], np.arange(num_states + 1))
         # The transitions of any class: pairs of states.
         pairs = np.unique(sources.astype(np.int64) * num_states + targets)
-        self._any: Function = (
-            (pairs // num_states).astype(np.uint16),
-            (pairs % num_states).astype(np.uint16),
-        )
+        first, second = np.divmod(pairs, num_states)
+        self._any: Function = (first.astype(np.uint16), second.astype(np.uint16))
 
     @classmethod
     def of_functions(cls, num_states: int, functions: Sequence[Function]) -> TransitionTable:
-        starts = np.cumsum([0, *(len(sources) for sources, _ in functions)])
-        sources, targets = (
-            np.concatenate([np.zeros(0, np.uint16), *(function[part] for function in functions)])
-            for part in (0, 1)
+        starts, none = np.cumsum([0, *(len(sources) for sources, _ in functions)]), np.zeros(0, np.uint16)
+        sources = np.concatenate([none, *(sources for sources, _ in functions)])
+        return cls(
+            num_states, starts, sources, np.concatenate([none, *(targets for _, targets in functions)])
         )
-        return cls(num_states, starts, sources, targets)
 
     @classmethod
     def of_dense(cls, transitions: npt.NDArray[np.uint16]) -> TransitionTable:

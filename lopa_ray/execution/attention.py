@@ -32,32 +32,22 @@ CausalKernel = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
 class AttentionBackend(Protocol):
-    """A way to compute the attention of a step."""
-
     @property
     def bucket(self) -> Callable[[int], int]:
         """A function from the number of rows of a step to the number of rows of its forward, with padding."""
-        ...
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """The attention function of one step.
-
-        `columns` are the step's columns on the device, with the shapes and dtypes of `StepColumns`. The function takes
-        q [R, H, E], k and v [R, K, E] of one layer in the cache's dtype; see `AttentionFn`. Raises RuntimeError if the
-        backend cannot run here.
-        """
-        ...
+        """The attention function of one step, of q [R, H, E], k and v [R, K, E] of one layer in the cache's dtype.
+        `columns` are on the device. Raises RuntimeError if the backend cannot run here."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneAttention:
-    """One kernel call per lane and segment, and one for the causal rows of a lane, or for each of them.
-
-    A lane writes its keys and values after its prefix in the slot and attends to that view, so no prefix is copied and
-    no mask is built. The result of a row depends on its own segment only. With torch's kernel in fp32 on CPU it is
-    therefore bitwise independent of the rest of the batch, and a finished block has the same K/V on every branch of a
-    block-causal window.
-    """
+    """One kernel call per lane and segment, and one for the causal rows of a lane, or for each of them. A lane writes
+    its keys and values after its prefix in the slot and attends to that view, so no prefix is copied and no mask is
+    built. The result of a row depends on its own segment only. With torch's kernel in fp32 on CPU it is therefore
+    bitwise independent of the rest of the batch, and a finished block has the same K/V on every branch of a
+    block-causal window."""
 
     kernel: LaneKernel
     causal_kernel: CausalKernel | None = None
@@ -65,22 +55,23 @@ class LaneAttention:
     bucket: Callable[[int], int] = padded_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        causal_rows = [lane.causal_rows if self.causal_kernel is not None else 0 for lane in packing.lanes]
-        for lane, causal in zip(packing.lanes, causal_rows, strict=True):
-            if causal:  # another request may have left numbers there that are not finite
+        causal_kernel = self.causal_kernel
+        for lane in packing.lanes if causal_kernel is not None else ():
+            if lane.causal_rows:  # another request may have left numbers there that are not finite
                 cache.clear_behind(lane.slot, lane.stop)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             mixed = []
-            for lane, row, causal in zip(packing.lanes, packing.first_rows, causal_rows, strict=False):
+            for lane, row in zip(packing.lanes, packing.first_rows, strict=False):
                 keys, values = cache.layer_views(lane.slot, layer)
                 rows = slice(row, row + len(lane.canvas))
                 keys[:, lane.start : lane.stop] = k[rows].transpose(0, 1)
                 values[:, lane.start : lane.stop] = v[rows].transpose(0, 1)
-                begin = row + causal
-                if causal and self.causal_kernel is not None:
-                    mixed.append(self.causal_kernel(q[row:begin], keys, values, lane.start + 1))
-                for count, seen in lane.runs()[causal:]:
+                begin, runs = row, lane.runs()
+                if causal_kernel is not None and (causal := lane.causal_rows):
+                    begin, runs = row + causal, runs[causal:]
+                    mixed.append(causal_kernel(q[row:begin], keys, values, lane.start + 1))
+                for count, seen in runs:
                     end = begin + count
                     mixed.append(self.kernel(q[begin:end], keys[:, :seen], values[:, :seen]))
                     begin = end
@@ -90,15 +81,12 @@ class LaneAttention:
 
 
 SDPA_ATTENTION = LaneAttention(sdpa, causal_sdpa)
-"""With torch's kernel, on every device."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedAttention:
-    """One call of `slot_attention` for all lanes. Fresh keys and values are not written to the slots.
-
-    Its calls are the same in all steps of so many rows, so a CUDA graph may have them.
-    """
+    """One call of `slot_attention` for all lanes. Fresh keys and values are not written to the slots. Its calls are the
+    same in all steps of so many rows, so a CUDA graph may have them."""
 
     needs_triton: bool = field(default=False, kw_only=True)
     """Whether `bind` fails where Triton does not work. Otherwise the reference implementation is used there."""
@@ -113,11 +101,8 @@ class PackedAttention:
 
     def bind_rows(self, cache: KVCache, rows: int, columns: StepColumns[Tensor]) -> AttentionFn:
         """The attention function of every step that fits and has `rows` rows, with its padding: q [R, H, E], k and v
-        [R, K, E] → [R, H, E], in the model's dtype.
-
-        `columns` have the same addresses and shapes in all of these steps. Raises RuntimeError if the backend cannot
-        run here.
-        """
+        [R, K, E] → [R, H, E], in the model's dtype. All of these steps have `columns` at the same addresses. Raises
+        RuntimeError if the backend cannot run here."""
         if self.needs_triton and (reason := triton_failure()) is not None:
             raise RuntimeError(f"Triton does not work here ({reason})")
 

@@ -33,17 +33,14 @@ BACKENDS: dict[str, tuple[AttentionBackend, ...]] = {
     "npu": (LaneAttention(npu.attention),),
     "reference": (PackedAttention(),),
 }
-"""Value of `model.attention` → its backends. Of several backends the first that works is used."""
+"""Value of `model.attention` → backends, of which the first that works is used."""
 
 
 def select_backend(
     name: str, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
 ) -> AttentionBackend:
-    """The backend that `model.attention` names, after a trial on the device; for auto see `resolve_attention`.
-
-    `capacity` is the number of positions of a slot. Raises SettingsError if the backend does not run on the device, or
-    if its results are wrong.
-    """
+    """The backend that `model.attention` names, after a trial on the device with slots of `capacity` positions. Raises
+    SettingsError if it does not run there, or if its results are wrong; for auto see `resolve_attention`."""
     if isinstance(config, CanvasConfig):
         if name not in ("auto", "sdpa"):
             raise config.refusal("model.attention", repr(name), "auto or sdpa; use auto")
@@ -61,10 +58,7 @@ def select_backend(
 
 def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int) -> str:
     """The backend that auto selects: the fastest of `Device.timed_attention`, or, if that is empty, the first that
-    works.
-
-    Raises SettingsError if none works, and where the device computes with Triton's kernels and Triton does not work.
-    """
+    works. Raises SettingsError if none does, and where the device needs Triton's kernels and Triton does not work."""
     slower = [name for name in device.attention_backends if name not in device.timed_attention]
     if device.compiles_kernels and (failure := triton_failure()) is not None:
         raise SettingsError(
@@ -78,22 +72,19 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
         backend = _first_that_works(name, device, config, dtype, capacity)
         if isinstance(backend, str):
             reasons.append(backend)
-        elif device.timed_attention:
-            try:
-                seconds[name] = _seconds(backend, device, config, dtype, capacity)
-            # A backend that works for a small step may fail for a step of usual size, for example for lack of memory.
-            except Exception as error:
-                reasons.append(_failure(name, error))
-            else:
-                reasons.append(f"{name} takes {1e6 * seconds[name]:.0f} µs per layer")
-        else:
+            continue
+        if not device.timed_attention:
             seconds[name] = 0.0
             break
+        try:
+            seconds[name] = _seconds(backend, device, config, dtype, capacity)
+            reasons.append(f"{name} takes {1e6 * seconds[name]:.0f} µs per layer")
+        # A backend that works for a small step may fail for a step of usual size, for example for lack of memory.
+        except Exception as error:
+            reasons.append(_failure(name, error))
     if not seconds:
-        accepting = (
-            f"; name one of {', '.join(slower)} to accept slower steps" if device.timed_attention else ""
-        )
-        raise SettingsError(f"model.attention: got 'auto', but {'; '.join(reasons)}{accepting}")
+        slow = f"; name one of {', '.join(slower)} to accept slower steps" if device.timed_attention else ""
+        raise SettingsError(f"model.attention: got 'auto', but {'; '.join(reasons)}{slow}")
     chosen = min(seconds, key=lambda name: seconds[name])
     _log.info("attention on %s: %s (%s)", device.name, chosen, "; ".join(reasons) or "first choice")
     return chosen

@@ -30,8 +30,6 @@ def branches_of_a_step(capacity: int) -> tuple[Lane, ...]:
 
 
 class AttentionTrial:
-    """Attention of one layer over normally distributed queries, keys and values."""
-
     def __init__(
         self,
         backend: AttentionBackend,
@@ -44,8 +42,7 @@ class AttentionTrial:
         """Slots have `capacity` positions, or more if the lanes see more."""
         draw = torch.Generator().manual_seed(0)
         seen = max(seen for lane in lanes for _, seen in lane.segments)
-        capacity = max(capacity, seen)
-        slots = max(lane.slot for lane in lanes) + 1
+        slots, capacity = max(lane.slot for lane in lanes) + 1, max(capacity, seen)
         self._cache = KVCache(replace(config, num_layers=2), slots, capacity, dtype, device)
         in_use = self._cache.data[:, 1, :, :, :seen]
         in_use.copy_(torch.randn(in_use.shape, generator=draw))
@@ -65,7 +62,7 @@ class AttentionTrial:
 
     @torch.inference_mode()
     def run(self) -> Tensor:
-        """The result of the backend: [rows, H, E] in the dtype of the K/V."""
+        """[rows, H, E] in the dtype of the K/V."""
         return self._attend(1, *self._qkv)[: self._packing.num_rows]
 
     @torch.inference_mode()

@@ -25,12 +25,10 @@ from lopa_ray.model.transformers_models.model_config import CanvasConfig, LayerS
 
 @dataclass(frozen=True, slots=True)
 class CanvasAttention:
-    """torch's scaled_dot_product_attention, unscaled, run by run of each lane.
-
-    A row of the encoder sees itself and what is before it, in a layer with a window no more than that many positions.
-    All rows of a canvas see the whole canvas, and before it all cached positions, or the last window - 1. The result of
-    a row depends on its own run alone, so on CPU in fp32 it has the same bits in every batch.
-    """
+    """torch's scaled_dot_product_attention, unscaled, run by run of each lane. A row of the encoder sees itself and
+    what is before it, in a layer with a window no more than that many positions. All rows of a canvas see the whole
+    canvas, and before it all cached positions, or the last window - 1. The result of a row depends on its own run
+    alone, so on CPU in fp32 it has the same bits in every batch."""
 
     layers: tuple[LayerShape, ...]
     bucket: Callable[[int], int] = padded_rows
@@ -79,7 +77,7 @@ def default_attention(config: ModelConfig) -> AttentionBackend:
 
 
 def _causal_mask(queries: range, keys: range, window: int | None, device: torch.device) -> Tensor:
-    """Which of the positions `keys` each of the positions `queries` sees, bool [T, L]."""
+    """bool [T, L]"""
     rows = torch.arange(queries.start, queries.stop, device=device)[:, None]
     columns = torch.arange(keys.start, keys.stop, device=device)
     sees = columns <= rows

@@ -23,14 +23,9 @@ if TYPE_CHECKING:
 
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt."""
-
-KEPT_BYTES = 2**30
-"""Maximum bytes of freed memory that the process keeps."""
-
-MAPPED_BYTES = 2**25
-"""Blocks from this size on are mapped separately and unmapped when freed. It is glibc's documented maximum."""
+MALLOPT = {-1: 2**30, -3: 2**25}
+"""Parameters of glibc's mallopt. M_TRIM_THRESHOLD: bytes of freed memory that the process keeps; M_MMAP_THRESHOLD:
+larger blocks are unmapped when freed, at glibc's documented maximum."""
 
 _log = logging.getLogger("lopa.device")
 
@@ -48,7 +43,6 @@ def _cuda_unavailable_reason() -> str | None:
 
 
 def _nvidia_driver() -> str:
-    """The version of the loaded NVIDIA driver, for error messages."""
     if not _DRIVER_VERSION.exists():
         return "not loaded"
     version = re.search(r"Module.*?\s(\d+\.[\d.]+)", _DRIVER_VERSION.read_text())
@@ -67,8 +61,8 @@ def _keep_freed_memory() -> None:
     clear all pages again. Without glibc nothing changes."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+        for parameter, value in MALLOPT.items():
+            mallopt(parameter, value)
 
 
 @cache
@@ -78,31 +72,25 @@ def _warn_untested(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One kind of device."""
-
     name: str
     torch_name: str
-    """The name of the torch device in a worker. Ray shows a worker its own devices only, so its device is the first."""
+    """Ray shows a worker its own devices only, so its device is the first."""
     auto_dtype: str
-    """The dtype of `model.dtype` auto."""
     collective_backend: str
-    """The torch.distributed backend that moves tensors between such devices."""
+    """Of torch.distributed."""
     ray_resource: str
-    """The name of the Ray resource that a worker requests."""
     attention_backends: tuple[str, ...]
-    """Attention backends for the device, in the order in which `auto` tries them."""
+    """In the order in which `auto` tries them."""
     timed_attention: tuple[str, ...] = ()
     """Attention backends of which `auto` selects the fastest. It selects no other one: the others compute branch by
     branch, which takes many launches per layer. If there are none, it selects the first of all that works."""
     compiles_kernels: bool = False
-    """Whether its attention or operators are kernels that must be compiled."""
     captures_graphs: bool = False
-    """Whether steps can be captured as CUDA graphs."""
     multiplies_fp8: bool = False
     """Whether there are such devices that multiply fp8. On others the weights of an fp8 checkpoint are unfolded when
     they are read, unless `model.quantization` is fp8."""
     unavailable_reason: Callable[[], str | None] = lambda: None
-    """Returns why the device cannot be used in this process, or None if it can."""
+    """Why the device cannot be used in this process, or None if it can."""
     prepare: Callable[[], None] = lambda: None
     """Sets process-wide options for the device."""
     tested: bool = False
@@ -117,10 +105,7 @@ class Device:
         return torch.accelerator.device_count()
 
     def torch_device(self) -> torch.device:
-        """The torch device, prepared for use. Raises SettingsError with the reason if it cannot be used.
-
-        Logs a warning, once per process, if the kind of device is not `tested`.
-        """
+        """The torch device, prepared for use. Raises SettingsError with the reason if it cannot be used."""
         import torch
 
         reason = self.unavailable_reason()

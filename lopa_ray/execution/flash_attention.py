@@ -1,7 +1,7 @@
 """Attention of packed lanes by the package flash-attn: over the slots, then over the fresh rows; both are merged.
 
-Steps with rows that do not see their whole lane, or see positions after it, use `slot_attention`. The code is written
-for the published packages of versions 2, 3 and 4, whose signatures a test checks (`tests/data/flash_attn.json`).
+Steps with rows that do not see their whole lane, or see positions after it, use `slot_attention`. A test checks the
+signatures of the published packages of versions 2, 3 and 4 (`tests/data/flash_attn.json`).
 
 Shape suffixes: R packed rows, N lanes, H query heads, K KV heads, E head dim, S slots, C rows of a slot.
 """
@@ -22,24 +22,18 @@ from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.transformer import AttentionFn
 
-OutputAndLSE = tuple[Tensor, Tensor]
-"""Attention [R, H, E], and fp32 [H, R]."""
+OutputAndLSE = tuple[Tensor, Tensor]  # attention [R, H, E], and fp32 [H, R]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneTable:
     """The lanes of a step in the form that flash-attn takes; tensors are int32."""
 
-    slots: Tensor
-    """[N]: the slot of each lane."""
-    starts: Tensor
-    """[N]: number of cached positions before each lane."""
-    first_rows: Tensor
-    """[N + 1]: the first row of each lane, then the end of the last one."""
-    cached_positions: Tensor
-    """[N + 1]: cumulative sums of `starts`, from 0 on."""
-    longest: int
-    """Maximum number of rows of a lane."""
+    slots: Tensor  # [N]: the slot of each lane
+    starts: Tensor  # [N]: number of cached positions before each lane
+    first_rows: Tensor  # [N + 1]: the first row of each lane, then the end of the last one
+    cached_positions: Tensor  # [N + 1]: cumulative sums of `starts`, from 0 on
+    longest: int  # maximum number of rows of a lane
 
 
 def _attend_2(q: Tensor, keys: Tensor, values: Tensor, lanes: LaneTable, *, in_slots: bool) -> OutputAndLSE:

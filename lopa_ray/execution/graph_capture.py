@@ -1,8 +1,5 @@
-"""CudaCapture: captures functions as CUDA graphs.
-
-As https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs asks: warm-ups and capture on one side stream, and one
-pool of memory for graphs that are never replayed at the same time.
-"""
+"""CudaCapture: captures functions as CUDA graphs, as https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs asks:
+on one side stream, with one pool of memory for graphs that are never replayed at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ class CudaCapture:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def free_bytes(self) -> int:
-        """Bytes of the device's memory that nothing has taken."""
         return torch.cuda.mem_get_info(self._device)[0]
 
     def warm_up(self, function: Callable[[], None]) -> int:

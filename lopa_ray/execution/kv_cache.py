@@ -49,7 +49,7 @@ _SIGNS_OF_LACK = (
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """The state of a slot, from which another worker can continue."""
+    """From which another worker can continue."""
 
     slot: int
     request_id: int
@@ -65,7 +65,7 @@ class KVCache:
     def __init__(
         self, config: ModelConfig, num_slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """Allocate all slots. Raises CapacityError if they do not fit in memory; other errors of torch are its own."""
+        """Raises CapacityError if the slots do not fit in memory."""
         layers, two, heads, dim = config.kv_shape
         self.capacity = capacity
         rows = -(-capacity // ALIGN_ROWS) * ALIGN_ROWS
@@ -73,7 +73,8 @@ class KVCache:
         try:
             self.data = torch.zeros(shape, dtype=dtype, device=device)
         except (RuntimeError, TypeError) as error:
-            if not _is_lack_of_memory(error):
+            said = any(sign in str(error) for sign in _SIGNS_OF_LACK)  # on CPU only the message tells
+            if not said and not isinstance(error, torch.OutOfMemoryError):
                 raise
             gib = math.prod(shape) * dtype.itemsize / 2**30
             raise CapacityError(
@@ -109,8 +110,7 @@ class KVCache:
 
     def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
         """Writable views of a slot's keys and values in one layer, [K, C, E] each in the cache's dtype."""
-        keys_values = self.data[slot, layer]
-        return keys_values[0], keys_values[1]
+        return self.data[slot, layer, 0], self.data[slot, layer, 1]
 
     def clear_behind(self, slot: int, position: int) -> None:
         """Zero what is read beyond `position` and all that is committed: the rest of the `ALIGN_ROWS` there."""
@@ -118,8 +118,7 @@ class KVCache:
         self.data[slot, :, :, :, begin : -(-begin // ALIGN_ROWS) * ALIGN_ROWS] = 0
 
     def empty_payload(self, positions: int, commits: int = 1) -> Tensor:
-        """An uninitialised flat payload in the cache's dtype: K/V [L, 2, P, K, E] of so many positions, then a boundary
-        row for each of Q commits, [Q, D]."""
+        """An uninitialised flat payload in the cache's dtype: K/V [L, 2, P, K, E], then boundary rows [Q, D]."""
         per_position = self.data[0, :, :, :, 0].numel()
         size = per_position * positions + self.boundary.shape[1] * commits
         return torch.empty(size, dtype=self.data.dtype, device=self.data.device)
@@ -133,7 +132,7 @@ class KVCache:
         return StagedStep(kv.view(layers, two, positions, heads, dim), boundaries.view(commits, width))
 
     def write_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
-        """Commit a payload, flat [values] in the cache's dtype: `copy_payload`, and mark the spans as committed."""
+        """See `copy_payload`; the spans are then committed."""
         self.copy_payload(slot, spans, payload)
         self.mark_committed(slot, spans)
 
@@ -147,11 +146,8 @@ class KVCache:
         self.boundary[slot] = step.boundaries[0]
 
     def write_staged(self, commits: Sequence[StagedCommit], rows: Tensor, boundaries: Tensor) -> None:
-        """Commit staged K/V, with one copy for all K/V that the same step has staged.
-
-        Of all commits in order: `rows` int64 [N, 3] is the table of `commit_rows`, `boundaries` int64 [Q, 2] staged
-        boundary row and slot.
-        """
+        """Commit staged K/V, with one copy for all that the same step has staged. In order of the commits: `rows` int64
+        [N, 3] is the table of `commit_rows`, `boundaries` int64 [Q, 2] has staged boundary rows and slots."""
         row, boundary = 0, 0
         for step, of_step in groupby(commits, lambda commit: commit.staged.step):
             together = list(of_step)
@@ -173,14 +169,10 @@ class KVCache:
         return self.gather_payload([(slot, spans, None)])
 
     def gather_payload(self, commits: Sequence[tuple[int, Spans, StagedLane | None]]) -> Tensor:
-        """The K/V and boundary rows of commits, as one contiguous payload [values] in the cache's dtype.
-
-        Each commit has a slot, spans, and the lane that staged its K/V. Positions before the lane are read from the
-        slot, and without a lane everything is.
-        """
-        payload = self.empty_payload(
-            sum(len(span) for _, spans, _ in commits for span in spans), len(commits)
-        )
+        """The K/V and boundary rows of commits, as one contiguous payload [values] in the cache's dtype. Each has a
+        slot, spans, and the lane that staged its K/V; positions before the lane, or all, are read from the slot."""
+        positions = sum(len(span) for _, spans, _ in commits for span in spans)
+        payload = self.empty_payload(positions, len(commits))
         step = self.split_payload(payload, len(commits))
         rows = [part for commit in commits for part in self._rows(*commit)]
         if rows:
@@ -210,9 +202,8 @@ class KVCache:
         request_id, spans = self.request_ids[slot], self.committed[slot]
         if request_id is None:
             raise ProtocolError(f"slot {slot} has no request; only slots of requests in flight are exported")
-        return SlotState(
-            slot, request_id, spans, self.last_commit[slot], payload_to_bytes(self.read_payload(slot, spans))
-        )
+        payload = payload_to_bytes(self.read_payload(slot, spans))
+        return SlotState(slot, request_id, spans, self.last_commit[slot], payload)
 
     def import_slot(self, state: SlotState) -> None:
         self.reset(state.slot, state.request_id)
@@ -235,13 +226,8 @@ def _by_position(kv: Tensor) -> Tensor:
     return kv.reshape(layers * two, positions, heads * dim)
 
 
-def _is_lack_of_memory(error: Exception) -> bool:
-    """Whether torch found no memory for a tensor, or its size is beyond 64 bits. On CPU only the message tells."""
-    return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _SIGNS_OF_LACK)
-
-
 def payload_to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:
-    """A payload as raw bytes, uint8 [bytes]."""
+    """uint8 [bytes]"""
     raw: npt.NDArray[np.uint8] = payload.view(torch.uint8).cpu().numpy()
     return raw
 

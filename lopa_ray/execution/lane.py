@@ -24,13 +24,11 @@ class Lane:
     to_stage: Spans = ()
     """Positions whose K/V are staged. The K/V of positions before `start` are in the slot already."""
     request: ScheduledRequest | None = None
-    """The request of the branch. None: the lane has no request, and no positions are scored."""
+    """None: no positions are scored."""
     index: int = -1
     """The index of the branch. -1: the lane only stages K/V."""
     causal_stop: int = 0
-    """See `Branch.causal_stop`."""
     draft_adapter: bool = False
-    """See `Plan.draft_adapter`."""
 
     @property
     def stop(self) -> int:
@@ -50,7 +48,6 @@ class Lane:
 
     @property
     def encodes(self) -> bool:
-        """Lanes without a request encode."""
         return self.request is None or isinstance(self.request.plan.inputs, EncoderInputs)
 
     def input_weights(self) -> npt.NDArray[np.float64] | None:
@@ -75,36 +72,31 @@ class Lane:
 
     @property
     def causal_rows(self) -> int:
-        """How many of the rows, the first ones, are causal."""
+        """How many of the first rows are causal."""
         return max(0, min(self.causal_stop, self.stop) - self.start)
 
     @property
     def draft_rows(self) -> int:
-        """How many of the rows, the last ones, go through the draft adapter."""
+        """How many of the last rows go through the draft adapter."""
         return self.stop - max(self.start, self.causal_stop) if self.draft_adapter else 0
 
 
 def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
-    """The lanes of the branches of a request that this worker evaluates.
-
-    If all branches stage the same K/V, only the first lane stages them. If this worker evaluates no branch, a separate
-    lane of the staged spans does.
-    """
+    """The lanes of a request's branches on this worker. If all branches stage the same K/V, only the first lane does,
+    and where there is none, a lane of the staged spans."""
     plan = scheduled.plan
+    branches = [(index, plan.branches[index]) for index in scheduled.branch_indices]
+    if plan.stage_shared:
+        branches[1:] = [(index, replace(branch, to_stage=())) for index, branch in branches[1:]]
+        first = plan.branches[0]
+        if first.to_stage and not branches:
+            staged = tuple(segment for segment in first.segments if segment[0] <= first.to_stage[-1].stop)
+            branches.append((-1, replace(first, segments=staged, fills=())))
     canvas = np.array(plan.canvas, np.int64)[scheduled.start - plan.start :]
-    lanes: list[Lane] = []
-
-    def add(index: int, branch: Branch) -> None:
+    lanes = []
+    for index, branch in branches:
         segments = tuple(segment for segment in branch.segments if segment[0] > scheduled.start)
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
         where, how = (scheduled.slot, scheduled.start), (branch.causal_stop, plan.draft_adapter)
         lanes.append(Lane(*where, ids, segments, branch.fills, branch.to_stage, scheduled, index, *how))
-
-    for index in scheduled.branch_indices:
-        branch = plan.branches[index]
-        add(index, replace(branch, to_stage=()) if plan.stage_shared and lanes else branch)
-    first = plan.branches[0]
-    if first.to_stage and plan.stage_shared and not lanes:
-        staged = tuple(segment for segment in first.segments if segment[0] <= first.to_stage[-1].stop)
-        add(-1, replace(first, segments=staged, fills=()))
     return lanes

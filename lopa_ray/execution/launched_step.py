@@ -29,14 +29,11 @@ def has_events(device: torch.device) -> bool:
 
 class StepTimes:
     """The times of one step, between boundaries: by the host's clock, or on an accelerator, whose work the host only
-    enqueues, by events.
-
-    An accelerator reaches the first boundary when it has finished the step before, which may still be under way when
-    the host begins this one. Events are read after the one wait of a step, and cost no wait of their own.
-    """
+    enqueues, by events. An accelerator reaches the first boundary when it has finished the step before, which may still
+    be under way when the host begins this one. Events are read after the one wait of a step, and cost no wait of their
+    own."""
 
     def __init__(self, device: torch.device) -> None:
-        """Begin the step, with its first boundary."""
         self.has_events = has_events(device)
         # Several steps may be in flight, so each has events of its own.
         self._events = [torch.Event(device, enable_timing=True) for _ in range(BOUNDARIES * self.has_events)]
@@ -57,11 +54,8 @@ class StepTimes:
             self._events[-1].synchronize()
 
     def seconds(self) -> tuple[float, float]:
-        """Seconds of the step's commits, and of the rest of it until now. All boundaries are marked.
-
-        If an accelerator has not reached the last boundary, these are times of enqueueing: a step without a branch does
-        not wait.
-        """
+        """Seconds of the step's commits, and of the rest of it until now. All boundaries are marked. Where an
+        accelerator has not reached the last one, as in a step without a branch, they are times of enqueueing."""
         if self._events and self._events[-1].query():
             spans = [1e-3 * begin.elapsed_time(end) for begin, end in pairwise(self._events)]
         else:
@@ -86,11 +80,9 @@ class LaunchedStep:
 
     @torch.inference_mode()
     def report(self) -> StepReport:
-        """Wait for the scores and return the worker's answer. To be called once.
-
-        Steps of a runner are to be reported in the order in which they were launched. Raises TransferError if another
-        shard of the model is lost, and what torch raises if the device fails.
-        """
+        """Wait for the scores and return the worker's answer. To be called once, in the order in which a runner's steps
+        were launched. Raises TransferError if another shard of the model is lost, and what torch raises if the device
+        fails."""
         epoch, step = self.plan.epoch, self.plan.step
         if self.rows_to_score is None or self.scores is None:
             commit_s, _ = self.times.seconds()

@@ -24,8 +24,7 @@ from lopa_ray.model.config_json.special_tokens import NO_MASK
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import shard_range
 
-MAX_HEAD_ROWS = 512
-"""Maximum number of rows per LM head call."""
+MAX_HEAD_ROWS = 512  # maximum number of rows per LM head call
 
 MAX_LOGITS_BYTES = 160 * 2**20
 """Maximum bytes of the fp32 logits of an LM head call: 256 rows of 152k to 157k tokens (Dream, SDAR, LLaDA2.0). Nucleus
@@ -43,29 +42,24 @@ def head_rows(vocab_size: int) -> int:
 
 
 class LMHead:
-    """The LM head and the scoring of one model."""
-
     def __init__(self, model: MaskPredictor) -> None:
-        """The mask token, if there is one, and the padding of the vocabulary are banned: they are never chosen."""
+        """The mask token, if there is one, and the padding of the vocabulary are never chosen."""
         config = model.config
         self._lm_head = model.lm_head
         self.max_rows = head_rows(config.vocab_size)
-        """Maximum number of rows per call."""
+        device = model.lm_head.weight.device
         # torch's reductions on GPUs choose their order by the number of rows, so it is the same in all calls.
-        is_invariant = isinstance(config, NativeConfig) and config.batch_invariant
-        has_fixed_rows = is_invariant and model.lm_head.weight.device.type != "cpu"
+        has_fixed_rows = isinstance(config, NativeConfig) and config.batch_invariant and device.type != "cpu"
         self._rows_of_kernels = ROW_MULTIPLE if has_fixed_rows else self.max_rows
         """Rows per call where torch's operations score them."""
         self._tp_group = model.tp_group
         shards = range(self._tp_group.size)
         self._columns = [len(shard_range(config.vocab_size, shard, len(shards))) for shard in shards]
         """The number of logits of each shard."""
-        banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
+        self._banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
         if config.mask_token_id != NO_MASK:
-            banned_tokens[config.mask_token_id] = True
-        if config.unpadded_vocab_size is not None:
-            banned_tokens[config.unpadded_vocab_size :] = True
-        self._banned_tokens = banned_tokens
+            self._banned_tokens[config.mask_token_id] = True
+        self._banned_tokens[config.unpadded_vocab_size or config.vocab_size :] = True
 
     def full_logits(self, hidden: Tensor) -> Tensor:
         """Any number of hidden rows [N, D] → fp32 logits [N, V]."""
@@ -90,11 +84,9 @@ class LMHead:
         on_logits: Callable[[Tensor, Tensor], None] | None = None,
     ) -> Tensor:
         """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
-
         `on_logits` is called with the logits of all N rows, part by part in order, and their numbers. Returns one flat
         fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their log-probabilities,
-        [2, rows, M].
-        """
+        [2, rows, M]."""
         scores, tops = [], []
         allowed_tokens = self._unpack(columns.bitmasks)
         for group in groups:
@@ -102,11 +94,11 @@ class LMHead:
             most = self.max_rows if group.kind.is_fused else self._rows_of_kernels
             for first in range(group.rows.start, group.rows.stop, most):
                 chunk = slice(first, min(first + most, group.rows.stop))
+                numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
                 logits = self._logits(rows.index_select(0, columns.score_rows[chunk]))
                 if on_logits is not None:
-                    on_logits(logits, columns.score_numbers[chunk])
+                    on_logits(logits, numbers)
                 if group.kind.is_fused:
-                    numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
                     continue
                 scored = self._score_rows(logits, group, columns, chunk, allowed_tokens)
@@ -127,28 +119,19 @@ class LMHead:
         allowed_tokens: Tensor,
     ) -> SamplerOutput:
         """`chunk`: the rows of these logits among the N."""
-        numbers = columns.score_numbers[chunk]
+        numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers)
         if group.kind.has_candidates:
             candidates = columns.candidates[chunk, : group.kind.top_logprobs]
             return score_candidates(logits, candidates, self._banned_tokens)
-        allowed = None
+        allowed = change = None
         if group.kind.is_constrained:
             allowed = allowed_tokens.index_select(0, numbers[:, COLUMN.bitmask].to(torch.int64))
-        change = None
         if group.kind.has_logit_changes:
             tables = (columns.canvas_changes, columns.fill_changes)
             change = partial(change_logits, rows=columns.change_rows[chunk], tables=tables)
-        return score_rows(
-            logits,
-            numbers,
-            columns.ending_ids[chunk],
-            group,
-            self._banned_tokens,
-            allowed,
-            change,
-        )
+        return score_rows(logits, numbers, ending_ids, group, self._banned_tokens, allowed, change)
 
     def _unpack(self, bitmasks: Tensor) -> Tensor:
         """Bitmasks of sets of tokens, uint8 [sets, bytes] → bool [sets, V]."""

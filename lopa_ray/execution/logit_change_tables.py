@@ -42,7 +42,6 @@ NO_CHANGES: dict[str, npt.NDArray[Any]] = {
 
 
 def logit_changes_of_lane(lane: Lane) -> LogitChanges | None:
-    """The logit changes of the lane's canvas; None if no logits of the lane change."""
     return lane.request.plan.logit_changes if lane.request is not None and lane.scored else None
 
 
@@ -54,28 +53,21 @@ class LogitChangeTables:
         self._plans: list[LogitChanges] = []
         self.canvas_of_lane = np.full(len(lanes), -1)
         """int64 [L]: the index of each lane's canvas; -1 if the lane's logits do not change."""
-        self._index_plans(lanes)
+        index_of: dict[int, int] = {}
+        for at, lane in enumerate(lanes):
+            if (changes := logit_changes_of_lane(lane)) is not None:
+                self.canvas_of_lane[at] = index_of.setdefault(id(changes), len(self._plans))
+                if len(index_of) > len(self._plans):
+                    self._plans.append(changes)
         penalties = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in self._plans]
         self._penalties = np.array(penalties, np.float64)
-        self.of_canvases = self._canvas_changes()
-        """fp64 [C, E, 4]"""
-        self.of_fills = self._fill_changes(lanes)
-        """fp64 [L, F, 4]"""
+        self.of_canvases = self._canvas_changes()  # fp64 [C, E, 4]
+        self.of_fills = self._fill_changes(lanes)  # fp64 [L, F, 4]
 
     def rows(self, lane_of_row: Ints) -> Ints:
         """The canvas (0 if its logits do not change) and the lane of each row, int64 [rows, 2], of `lane_of_row` int64
         [rows]."""
         return np.stack((self.canvas_of_lane[lane_of_row].clip(0), lane_of_row), axis=1)
-
-    def _index_plans(self, lanes: Sequence[Lane]) -> None:
-        index_of: dict[int, int] = {}
-        for at, lane in enumerate(lanes):
-            changes = logit_changes_of_lane(lane)
-            if changes is None:
-                continue
-            index = self.canvas_of_lane[at] = index_of.setdefault(id(changes), len(self._plans))
-            if index == len(self._plans):
-                self._plans.append(changes)
 
     def _canvas_changes(self) -> Floats:
         biased = _keys([plan.biased_ids for plan in self._plans])
@@ -144,10 +136,7 @@ def _ids(keys: Ints) -> Ints:
 
 def change_logits(logits: Tensor, rows: Tensor, tables: Sequence[Tensor]) -> Tensor:
     """Apply tables of changes, fp64 [groups, tokens, 4], to logits [N, V] of a floating dtype. For a token in several
-    tables the last one counts.
-
-    `rows` int64 [N, tables]: the group of each row in each table.
-    """
+    tables the last one counts. `rows` int64 [N, tables]: the group of each row in each table."""
     padded = F.pad(logits, (0, 1))  # the extra column takes the changes of padding
     changed = []
     for table, groups in zip(tables, rows.unbind(1), strict=True):

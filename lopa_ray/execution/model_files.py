@@ -23,25 +23,25 @@ ConfigT = TypeVar("ConfigT", bound=ExecutionConfig)
 
 
 def pin_model(config: ConfigT) -> ConfigT:
-    """Pin names on the Hub to their current commits, so that all workers load the same weights, also later ones.
-
-    A path that is not pinned is a local folder from then on. Raises CheckpointError if a name cannot be resolved.
-    """
+    """Pin names on the Hub to their current commits, so that all workers load the same weights, also later ones. A path
+    that is not pinned is a local folder from then on. Raises CheckpointError if a name cannot be resolved."""
     model = config.model
-    pinned = model.replace(
-        path=model.path if model.path == DEMO else pin(model.path),
-        lora=None if model.lora is None else pin(model.lora),
-        draft_adapter=None if model.draft_adapter is None else pin(model.draft_adapter),
-    )
+    names = ("path", "lora", "draft_adapter")
+    sources = {name: source for name in names if (source := getattr(model, name)) not in (None, DEMO)}
+    pinned = model.replace(**{name: pin(source) for name, source in sources.items()})
     return config if pinned == model else config.replace(model=pinned)
 
 
 def checkpoint_folder(model: ModelSettings, *, weights: bool = False) -> Path:
-    """The checkpoint's folder on this machine. `model` has pinned names.
+    """The checkpoint's folder on this machine; weights on the Hub are downloaded with `weights` only. Here and below
+    `model` has pinned names. Raises CheckpointError if a download fails."""
+    return _folder(_sources(model)[0], weights=weights)
 
-    Weights on the Hub are downloaded only with `weights`. Raises CheckpointError if a download fails.
-    """
-    return DEMO_MODEL if model.path == DEMO else _folder(model.path, weights=weights)
+
+def _sources(model: ModelSettings) -> list[str]:
+    """The checkpoint, and the adapters if there are any."""
+    path = str(DEMO_MODEL) if model.path == DEMO else model.path
+    return [source for source in (path, model.lora, model.draft_adapter) if source is not None]
 
 
 def adapter_folder(model: ModelSettings) -> Path | None:
@@ -56,28 +56,18 @@ def draft_adapter_folder(model: ModelSettings, *, weights: bool = False) -> Path
 
 
 def is_on_hub(model: ModelSettings) -> bool:
-    """Whether the checkpoint or an adapter comes from the Hub. `model` has pinned names."""
-    sources = (model.path, model.lora, model.draft_adapter)
-    return any(source is not None and _is_pinned(source) for source in sources)
+    return any(map(_is_pinned, _sources(model)))
 
 
 def local_fingerprint(model: ModelSettings) -> str | None:
     """`fingerprint` of weights, configuration and tokenizer in the folders of checkpoint and adapters; None if all are
-    on the Hub, where commits pin them. `model` has pinned names. Raises CheckpointError for a file that cannot be read.
-    """
-    sources = (str(DEMO_MODEL) if model.path == DEMO else model.path, model.lora, model.draft_adapter)
-    folders = [
-        Path(source).expanduser() for source in sources if source is not None and not _is_pinned(source)
-    ]
+    on the Hub, where commits pin them. Raises CheckpointError for a file that cannot be read."""
+    folders = [Path(source).expanduser() for source in _sources(model) if not _is_pinned(source)]
     patterns = ("*.safetensors", *SETTINGS_FILES)
     try:
-        files = [
-            file
-            for folder in folders
-            for file in sorted(folder.iterdir())
-            if file.is_file() and any(map(file.match, patterns))
-        ]
-        return fingerprint(files) if folders else None
+        files = [file for folder in folders for file in sorted(folder.iterdir()) if file.is_file()]
+        kept = [file for file in files if any(map(file.match, patterns))]
+        return fingerprint(kept) if folders else None
     except OSError as error:
         raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror})") from None
 
@@ -96,14 +86,12 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def download_weights(model: ModelSettings) -> None:
-    """Download all files of a model with pinned names to this machine. Raises CheckpointError."""
     checkpoint_folder(model, weights=model.load_format != "dummy")
     adapter_folder(model)
     draft_adapter_folder(model, weights=True)
 
 
 def _folder(source: str, *, weights: bool, subfolder: str = "") -> Path:
-    """The folder of a path, or of a pinned name on the Hub: there `subfolder` of the repository."""
     if _is_pinned(source):
         return download(source, weights=weights, subfolder=subfolder)
     return Path(source).expanduser()

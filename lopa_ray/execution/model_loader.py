@@ -52,11 +52,9 @@ def load_weights(
 
 
 def resolve_auto(spec: ModelSpec) -> ModelSpec:
-    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine, and the
-    fp8 of a checkpoint by floating weights if its device does not multiply fp8.
-
-    On devices whose backends are not timed auto stays. Raises SettingsError.
-    """
+    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine, where backends
+    are timed, and the fp8 of a checkpoint by floating weights if the device does not multiply it. Raises
+    SettingsError."""
     if not spec.has_auto:
         return spec
     model = spec.config.model
@@ -75,10 +73,8 @@ def resolve_auto(spec: ModelSpec) -> ModelSpec:
 def build_runner(
     spec: ModelSpec, weights: Weights | None = None, tp_group: TensorParallelGroup = SINGLE_SHARD
 ) -> BranchRunner:
-    """The runner of a model, or of the shard of it that `tp_group` names, whose size is `group.tensor_parallel_size`.
-
-    `weights`, of the whole model, are loaded if they are not given. Raises CheckpointError or SettingsError.
-    """
+    """The runner of a model, or of the shard that `tp_group` names. `weights`, of the whole model, are loaded if they
+    are not given. Raises CheckpointError or SettingsError."""
     spec = resolve_auto(spec)
     model = spec.config.model
     device = DEVICES[model.device]
@@ -127,31 +123,27 @@ def capture_graphs(spec: ModelSpec, runner: BranchRunner) -> None:
 
 
 def warm_up(runner: BranchRunner) -> None:
-    """Compile kernels now. A first step that takes minutes could be taken for a worker that does not answer.
+    """Compile kernels now. A first step that takes minutes could be taken for a worker that does not answer. On an
+    accelerator it ends with the largest step that is expected, so that a lack of memory shows now. All shards of a
+    model have to call this at the same time. Raises torch.OutOfMemoryError."""
 
-    On an accelerator it ends with the largest step that is expected, so that a lack of memory shows now. All shards of
-    a model have to call this at the same time. Raises torch.OutOfMemoryError.
-    """
+    def execute(*plans: StepPlan) -> None:
+        for plan in plans:
+            runner.execute(plan)
+        runner.reconcile({}, ())
+
     for most in WARM_UP_ROWS:
         rows, cached = min(most, runner.cache.capacity), (range(1),)
         whole = Branch(((rows, rows),), range(rows), to_stage=cached)
         in_two = Branch(((rows - 1, rows - 1), (rows, rows)), range(rows))
         first = _scheduled(runner, 0, range(rows), (whole,))
-        second = replace(
-            _scheduled(runner, 0, range(1, rows), (in_two,), cached).plan,
-            step=2,
-            commit=Commit(1, 0, cached, shared=False),
-            inputs=None,
-        )
-        runner.execute(StepPlan(0, 1, (first,)))
-        runner.execute(StepPlan(0, 2, (replace(first, plan=second),)))
-        runner.reconcile({}, ())
+        plan = _scheduled(runner, 0, range(1, rows), (in_two,), cached).plan
+        plan = replace(plan, step=2, commit=Commit(1, 0, cached, shared=False), inputs=None)
+        execute(StepPlan(0, 1, (first,)), StepPlan(0, 2, (replace(first, plan=plan),)))
     if runner.cache.capacity > PART_KEYS:
-        runner.execute(far_step(runner))
-        runner.reconcile({}, ())
+        execute(far_step(runner))
     if runner.device.type != "cpu":
-        runner.execute(largest_step(runner))
-        runner.reconcile({}, ())
+        execute(largest_step(runner))
 
 
 def far_step(runner: BranchRunner) -> StepPlan:
@@ -165,7 +157,6 @@ def far_step(runner: BranchRunner) -> StepPlan:
 
 
 def largest_step(runner: BranchRunner) -> StepPlan:
-    """A prompt that fills the first slot, and branches in every other slot."""
     capacity, requests = runner.cache.capacity, []
     for slot in range(len(runner.cache.request_ids)):
         rows = capacity if slot == 0 else min(EXPECTED_BRANCH_ROWS, capacity)

@@ -32,8 +32,7 @@ def resolve_dtype(settings: ModelSettings) -> str:
 class ModelSpec:
     """All that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
-    config: ExecutionConfig
-    """With pinned names (see `pin_model`) and the dtype that auto stands for."""
+    config: ExecutionConfig  # with pinned names (see `pin_model`) and the dtype that auto stands for
     model: ModelConfig
 
     @classmethod
@@ -66,7 +65,7 @@ class ModelSpec:
         return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
-        """The same spec, in which ids that the tokenizer does not have are padding. Padding is never chosen."""
+        """Ids that the tokenizer does not have are padding, which is never chosen."""
         if tokenizer is None:
             return self
         unpadded = min(tokenizer.vocab_size, self.model.vocab_size)
@@ -74,8 +73,7 @@ class ModelSpec:
 
     @property
     def has_auto(self) -> bool:
-        """Whether something depends on the worker's device: attention that has to be measured, or weights of an fp8
-        checkpoint that stay so where it multiplies them; see `resolve_auto`."""
+        """Whether something depends on the worker's device; see `resolve_auto`."""
         stored = self.model.quantization == "fp8" and self.config.model.quantization == "none"
         return self.has_auto_attention or stored
 

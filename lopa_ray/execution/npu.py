@@ -23,11 +23,9 @@ def unavailable_reason() -> str | None:
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """torch-npu's fused attention for inference, as a `LaneKernel`.
-
-    q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one dtype (bf16 or fp16). E is a multiple of 16. The
-    operator takes dense tensors and the number of keys, so it gets the whole slot of which these are the first rows.
-    """
+    """torch-npu's fused attention for inference, as a `LaneKernel`: q [T, H, E] over keys and values [K, L, E] → [T, H,
+    E], all bf16 or fp16 dtype. E is a multiple of 16. The operator takes the whole slot, dense, and the number of
+    keys."""
     import torch_npu
 
     heads, dim = q.shape[1:]

@@ -42,8 +42,7 @@ NO_RUN = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class PackingOptions:
-    capacity: int
-    """Positions of a slot."""
+    capacity: int  # positions of a slot
     heads_per_kv_head: int
     vocabulary: Vocabulary
     bucket: Callable[[int], int]
@@ -56,8 +55,6 @@ of the positions to score, whether these are scored where they are decided too, 
 
 
 class Packing:
-    """The packed lanes of a step."""
-
     def __init__(
         self, lanes: Sequence[Lane], commits: Sequence[StagedCommit], options: PackingOptions
     ) -> None:
@@ -65,14 +62,11 @@ class Packing:
         self.lanes, self.commits = lanes, commits
         self._options = options
         # The padding of a bucket is the last lane. Its rows see no positions.
-        table = [
-            (
-                *(lane.slot, lane.start, 0, len(lane.canvas)),
-                *((scored := lane.scored).start, scored.stop, lane.scores_decided),
-                lane.causal_stop,
-            )
-            for lane in lanes
-        ]
+        table = []
+        for lane in lanes:
+            scored = lane.scored
+            row = lane.slot, lane.start, 0, len(lane.canvas), scored.start, scored.stop
+            table.append((*row, lane.scores_decided, lane.causal_stop))
         self._table = np.array([*table, (0,) * len(LANE_COLUMNS)], np.int64)
         self._table[:, FIRST] = np.cumsum(self._table[:, ROWS]) - self._table[:, ROWS]
         self.first_rows: list[int] = self._table[:, FIRST].tolist()
@@ -92,29 +86,24 @@ class Packing:
         self._check_capacity(positions, stops)
         tiles, parts = self._tiles(lane_of_row, stops)
 
-        open_rows = np.flatnonzero(
-            (ids == options.vocabulary.mask_token_id) | (scores_decided[lane_of_row] > 0)
-        )
-        lanes_of_open, open_positions = lane_of_row[open_rows], positions[open_rows]
-        scored = open_rows[
-            (scored_from[lanes_of_open] <= open_positions) & (open_positions < scored_to[lanes_of_open])
-        ]
-        scoring_lanes = lane_of_row[scored]
-        self.rows_to_score = RowsToScore(lanes, scoring_lanes, positions[scored], options)
+        is_masked = ids == options.vocabulary.mask_token_id
+        open_rows = np.flatnonzero(is_masked | (scores_decided[lane_of_row] > 0))
+        of_open, at = lane_of_row[open_rows], positions[open_rows]
+        scored_rows = open_rows[(scored_from[of_open] <= at) & (at < scored_to[of_open])]
+        scoring_lanes = lane_of_row[scored_rows]
+        self.rows_to_score = RowsToScore(lanes, scoring_lanes, positions[scored_rows], options)
         # Where the row before a position decides it, a lane's first position is decided by the slot's boundary row.
-        is_causal = positions[scored] <= causal_stop[scoring_lanes]
-        deciding = scored - np.where(is_causal, 1, options.vocabulary.shifted)
-        deciding = np.where(
-            deciding >= first[scoring_lanes], deciding, self.rows_bucket + slot[scoring_lanes]
-        )
+        is_causal = positions[scored_rows] <= causal_stop[scoring_lanes]
+        deciding = scored_rows - np.where(is_causal, 1, options.vocabulary.shifted)
+        boundary = self.rows_bucket + slot[scoring_lanes]
+        deciding = np.where(deciding >= first[scoring_lanes], deciding, boundary)
+        canvas_length = options.vocabulary.canvas_length
         stage_rows, stage_boundaries = self._staged_rows()
         commit_rows, commit_boundaries = self._committed_rows()
         self.columns: StepColumns[npt.NDArray[np.generic]] = StepColumns(
             ids=self._pad(ids),
             input_weights=self._input_weights(),
-            signal_rows=signal_rows(
-                lanes, self.first_rows, self.rows_bucket, options.vocabulary.canvas_length
-            ),
+            signal_rows=signal_rows(lanes, self.first_rows, self.rows_bucket, canvas_length),
             draft_rows=self._draft_rows(),
             positions=self._pad(positions),
             stops=self._pad(stops),
@@ -125,7 +114,7 @@ class Packing:
             commit_boundaries=commit_boundaries,
             stage_rows=stage_rows,
             stage_boundaries=stage_boundaries,
-            stage_signals=stage_signals(lanes, self.rows_to_score, options.vocabulary.canvas_length),
+            stage_signals=stage_signals(lanes, self.rows_to_score, canvas_length),
             score_rows=self.rows_to_score.padded(deciding),
             **self.rows_to_score.columns,
         )
@@ -181,10 +170,8 @@ class Packing:
     def _tiles(
         self, lane_of_row: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The tiles of the step, and the parts of those that are split (see `slot_attention`).
-
-        `lane_of_row` and `stops` are of the rows without padding. This also sets `rows_bucket`.
-        """
+        """The tiles of the step, and the parts of those that are split (see `slot_attention`). `lane_of_row` and
+        `stops` are of the rows without padding. This also sets `rows_bucket`."""
         group = self._options.heads_per_kv_head
         rows = self.rows_bucket = self._options.bucket(max(1, self.num_rows))
         self._table[-1, ROWS] = rows - self.num_rows

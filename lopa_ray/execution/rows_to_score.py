@@ -24,17 +24,14 @@ from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
 if TYPE_CHECKING:
     from lopa_ray.execution.packing import PackingOptions
 
-NOT_SCORED = SamplingParams()
-"""The parameters of lanes without a request."""
+NOT_SCORED = SamplingParams()  # the parameters of lanes without a request
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringGroup:
     kind: ScoringKind
-    rows: range
-    """The rows of the group among the N, including padding."""
-    max_top_k: int
-    """The largest `top_k` of the rows; 0 if the kind has none."""
+    rows: range  # the rows of the group among the N, including padding
+    max_top_k: int  # the largest `top_k` of the rows; 0 if the kind has none
 
 
 class RowsToScore:
@@ -47,7 +44,7 @@ class RowsToScore:
         positions: npt.NDArray[np.int64],
         options: PackingOptions,
     ) -> None:
-        """`lane_of_row` and `positions`, int64 [rows], are of the rows."""
+        """`lane_of_row` and `positions`: int64 [rows]."""
         self._lanes, self._options = lanes, options
         self._lane_of_row, self.positions = lane_of_row, positions
         self._branches = [
@@ -62,14 +59,10 @@ class RowsToScore:
         """How many candidates each row of a lane has; 0: a token is chosen instead."""
         for lane, _, branch in self._branches:
             self._num_candidates[lane] = len(branch.candidates)
-        self._logit_changes: LogitChangeTables | None = None
-        if any(logit_changes_of_lane(lane) is not None for lane in lanes):
-            self._logit_changes = LogitChangeTables(lanes, options.bucket)
         kinds, kind_of_lane = self._kinds_of_lanes()
         kind_of_row = kind_of_lane[lane_of_row]
         self.groups: list[ScoringGroup] = []
-        self._index = np.arange(len(positions))
-        """The index of each row among the N."""
+        self._index = np.arange(len(positions))  # the index of each row among the N
         at = 0
         for index, kind in enumerate(kinds):
             of_group = np.flatnonzero(kind_of_row == index) if len(kinds) > 1 else self._index.copy()
@@ -83,16 +76,20 @@ class RowsToScore:
             padded = options.bucket(len(of_group))
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
-        self.size = at
-        """The number N of rows, including padding."""
-        self.columns: dict[str, npt.NDArray[Any]] = {
+        self.size = at  # the number N of rows, including padding
+        self.columns: dict[str, npt.NDArray[Any]] = NO_CHANGES | {
             "score_numbers": self._numbers(),
             "ending_ids": self._ending_ids(),
             "candidates": self._candidates(),
             "bitmasks": self._bitmasks,
-            **(NO_CHANGES if self._logit_changes is None else self._change_columns(self._logit_changes)),
         }
         """The columns of `StepColumns` that are about these rows."""
+        if any(logit_changes_of_lane(lane) is not None for lane in lanes):
+            changes = LogitChangeTables(lanes, options.bucket)
+            rows = np.zeros((self.size, 2), np.int64)
+            rows[self._index] = changes.rows(lane_of_row)
+            tables = {"canvas_changes": changes.of_canvases, "fill_changes": changes.of_fills}
+            self.columns |= {"change_rows": rows} | tables
 
     def rows_of_lane(self, lane: int) -> npt.NDArray[np.int64]:
         """The rows of a lane among the N, in order of their positions, int64 [rows of the lane]."""
@@ -108,7 +105,6 @@ class RowsToScore:
         return padded
 
     def _distinguish_params(self) -> None:
-        """Give every distinct set of parameters an index, and set the index of each lane."""
         index_of: dict[SamplingParams, int] = {}
         index_of_object: dict[int, int] = {}  # lanes of a request share one object, and hashing is slow
         indices = []
@@ -139,7 +135,6 @@ class RowsToScore:
         return set_of_row
 
     def _kinds_of_lanes(self) -> tuple[list[ScoringKind], npt.NDArray[np.int64]]:
-        """The distinct kinds, and the index of each lane's among them, int64 [lanes]."""
         index_of: dict[ScoringKind, int] = {}
         index_of_key: dict[tuple[object, ...], int] = {}  # hashing kinds is slow
         kind_of_lane = np.zeros(len(self._lanes), np.int64)
@@ -193,11 +188,6 @@ class RowsToScore:
             rows = self._rows_of(lane)
             numbers[self._index[rows], column] = of_scored[self.positions[rows] - branch.scored.start]
         return numbers
-
-    def _change_columns(self, changes: LogitChangeTables) -> dict[str, npt.NDArray[Any]]:
-        rows = np.zeros((self.size, 2), np.int64)
-        rows[self._index] = changes.rows(self._lane_of_row)
-        return {"change_rows": rows, "canvas_changes": changes.of_canvases, "fill_changes": changes.of_fills}
 
     def _ending_ids(self) -> npt.NDArray[np.int64]:
         none = np.zeros((self.size, 0), np.int64)

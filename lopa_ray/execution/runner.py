@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -51,30 +52,20 @@ class BranchRunner:
         max_model_len: int,
         attention: AttentionBackend | None = None,
     ) -> None:
-        """The cache has `max_num_seqs` slots of `max_model_len` positions.
-
-        `attention`: see `default_attention`. A model that denoises canvases computes the last one of an answer whole,
-        which needs positions for it. Raises CapacityError if the cache does not fit in memory.
-        """
+        """The cache has `max_num_seqs` slots of `max_model_len` positions. A model that denoises canvases computes the
+        last one of an answer whole, which needs positions for it. Raises CapacityError if the cache does not fit in
+        memory."""
         config = model.config
         self.attention = attention or default_attention(config)
         self.model = model
-        self.device = model.embed.weight.device
-        self.cache = KVCache(
-            model.shard_config, max_num_seqs, max_model_len, model.embed.weight.dtype, self.device
-        )
-        self.vocabulary = Vocabulary(
-            config.vocab_size,
-            config.mask_token_id,
-            config.eos_token_id,
-            config.stop_token_ids,
-            config.shifted,
-            config.canvas_length,
-        )
+        self.device, dtype = model.embed.weight.device, model.embed.weight.dtype
+        self.cache = KVCache(model.shard_config, max_num_seqs, max_model_len, dtype, self.device)
+        ids = config.mask_token_id, config.eos_token_id, config.stop_token_ids
+        self.vocabulary = Vocabulary(config.vocab_size, *ids, config.shifted, config.canvas_length)
         self._lm_head = LMHead(model)
-        self._inputs = (
-            SelfConditioning(model, self.cache) if isinstance(model, CanvasModel) else TokenInputs(model)
-        )
+        self._inputs = TokenInputs(model)
+        if isinstance(model, CanvasModel):
+            self._inputs = SelfConditioning(model, self.cache)
         self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
@@ -88,28 +79,24 @@ class BranchRunner:
 
     @torch.inference_mode()
     def capture_graphs(self, capture: CudaCapture) -> None:
-        """Capture steps as CUDA graphs, which later steps replay. Slots keep what they have.
-
-        `graph_refusal` must have no reason against it. Raises what torch raises if a capture fails.
-        """
+        """Capture steps as CUDA graphs, which later steps replay, unless `graph_refusal` has a reason against it. Slots
+        keep what they have. Raises what torch raises if a capture fails."""
         assert isinstance(self.attention, PackedAttention)
         parts = self.model, self.cache, self.attention, self._lm_head
         self._graphs = StepGraphs(*parts, self.packing_options)
         self._graphs.capture(capture)
 
     def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
-        """`launch`, and the report of what it returns."""
+        """See `launch`; the report of what it returns."""
         return self.launch(plan, transfer).report()
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> LaunchedStep:
-        """Carry out all commits, and begin to evaluate this worker's branches.
-
-        An accelerator computes after this returns, and further steps without a request of this one may be launched
-        before its report. Commits with K/V from other workers are carried out together, after all have arrived. A
-        commit is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError
-        if cache or staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
-        """
+        """Carry out all commits, and begin to evaluate this worker's branches. An accelerator computes after this
+        returns, and further steps without a request of this one may be launched before its report. Commits with K/V
+        from other workers are carried out together, after all have arrived. A commit is applied once per request and
+        step, so a step can be repeated in a newer epoch. Raises ProtocolError if cache or staged K/V do not match the
+        plans, CapacityError for positions beyond a slot, and TransferError."""
         times = StepTimes(self.device)
         self.slots.assign(plan)
         payloads = self.slots.payloads(plan, transfer)
@@ -136,9 +123,7 @@ class BranchRunner:
                 raise
             scores = None
         if scores is None:  # the error is gone by now, and with it the tensors of the first attempt
-            logger.warning(
-                "a step lacks memory on its device; torch's cache is emptied, and the step is tried once more"
-            )
+            logger.warning("a step lacks memory; torch's cache is emptied, and the step is tried once more")
             if self.device.type != "cpu":  # what torch keeps can be in larger pieces again
                 torch.accelerator.empty_cache()
             scores = self._evaluate(packing, columns, graph)
@@ -179,11 +164,9 @@ class BranchRunner:
             self.cache.import_slot(state)
 
     def forward(self, packing: Packing, columns: StepColumns[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Run the packed forward. Both results have the model's dtype.
-
-        Returns the hidden rows of all lanes followed by the boundary rows of slots, [R + S, D], and the keys and values
-        of all rows, [L, 2, R, K, E], or None if no lane stages K/V.
-        """
+        """Run the packed forward. Both results have the model's dtype. Returns the hidden rows of all lanes followed by
+        the boundary rows of slots, [R + S, D], and the keys and values of all rows, [L, 2, R, K, E], or None if no lane
+        stages K/V."""
         kv = None
         if packing.has_staged_rows:
             _, layers, two, heads, _, dim = self.cache.data.shape
@@ -211,26 +194,16 @@ class BranchRunner:
         causal: bool = False,
         draft_adapter: bool = False,
     ) -> Tensor:
-        """Full logits of the span [start, start + len(ids)): fp32 [len(ids), V], one row per input, not shifted.
-
-        The rows see the cached positions of the slot before the span, and the positions that `segments` allow (default:
-        all positions up to the end of the span), or if `causal` is set those up to their own. With `draft_adapter` they
-        go through the model's draft adapter. The K/V of `to_stage` are committed afterwards. If `start` is 0, the slot
-        is emptied first.
-        """
+        """Full logits of the span [start, start + len(ids)): fp32 [len(ids), V], one row per input, not shifted. The
+        rows see the cached positions of the slot before the span, and the positions that `segments` allow (default: all
+        positions up to the end of the span), or if `causal` is set those up to their own. With `draft_adapter` they go
+        through the model's draft adapter. The K/V of `to_stage` are committed afterwards. If `start` is 0, the slot is
+        emptied first."""
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)
-        canvas = np.array(ids, np.int64)
-        lane = Lane(
-            slot,
-            start,
-            canvas,
-            segments or ((stop, stop),),
-            to_stage=to_stage,
-            causal_stop=stop if causal else 0,
-            draft_adapter=draft_adapter,
-        )
+        lane = Lane(slot, start, np.array(ids, np.int64), segments or ((stop, stop),), to_stage=to_stage)
+        lane = replace(lane, causal_stop=stop if causal else 0, draft_adapter=draft_adapter)
         packing = Packing([lane], [], self.packing_options)
         columns = packing.to_device(self.device)
         rows, kv = self.forward(packing, columns)
@@ -238,9 +211,7 @@ class BranchRunner:
         if kv is not None:
             staged = StagedLane(self.staged(columns, rows, kv), packing.stage_ranges[0], 0, start)
             self.cache.write_payload(slot, to_stage, self.cache.gather_payload([(slot, to_stage, staged)]))
-        most = self._lm_head.max_rows
-        parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]
-        logits = torch.cat([self._lm_head.full_logits(part) for part in parts])
+        logits = torch.cat([self._lm_head.full_logits(part) for part in hidden.split(self._lm_head.max_rows)])
         self.model.tp_group.wait()
         return logits
 

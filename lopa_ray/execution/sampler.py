@@ -1,8 +1,8 @@
 """Sampling: computes token, probability and ranking score per row of logits on the device, for any sampling parameters.
 
-The softmax is over the full vocabulary. Forbidden tokens (the mask token, padding of the vocabulary, EOS before
-`min_tokens`, and tokens that a constraint excludes) are excluded only from the choice of the token, so all
-probabilities are the model's. The published decoders can choose the mask token, and then hang.
+The softmax is over the full vocabulary. Forbidden tokens (the mask token, padding, EOS before `min_tokens`, what a
+constraint excludes) are excluded only from the choice of the token, so all probabilities are the model's. The published
+decoders can choose the mask token, and then hang.
 
 Shape suffixes: N rows to score, V vocabulary, W ids that end an answer, K best tokens, M top tokens.
 """
@@ -46,29 +46,22 @@ def filter_logits(
     top_k_first: bool = False,
 ) -> Tensor:
     """Logits [N, V] of fp32 or fp64, in which tokens outside the nucleus and the top k have the lowest finite value.
-
     The nucleus includes the token whose probability crosses `top_p` [N, 1], of the logits' dtype. `top_k` int64 [N, 1]
-    is at most `max_top_k`. LoPA takes the nucleus first, SDAR (`top_k_first`) the top k.
-    """
-    lowest = torch.finfo(logits.dtype).min
-
-    def nucleus(x: Tensor) -> Tensor:
-        return x if top_p is None else x.masked_fill(outside_nucleus(x, top_p), lowest)
-
-    def best(x: Tensor) -> Tensor:
-        if top_k is None:
-            return x
-        kth_value = x.topk(max_top_k, dim=-1).values.gather(1, top_k - 1)
-        return x.masked_fill(x < kth_value, lowest)
-
-    return nucleus(best(logits)) if top_k_first else best(nucleus(logits))
+    is at most `max_top_k`. LoPA takes the nucleus first, SDAR (`top_k_first`) the top k."""
+    for takes_top_k in (top_k_first, not top_k_first):
+        if takes_top_k and top_k is not None:
+            outside = logits < logits.topk(max_top_k, dim=-1).values.gather(1, top_k - 1)
+        elif not takes_top_k and top_p is not None:
+            outside = outside_nucleus(logits, top_p)
+        else:
+            continue
+        logits = logits.masked_fill(outside, torch.finfo(logits.dtype).min)
+    return logits
 
 
 def outside_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
-    """Whether each token is outside the nucleus: logits [N, V] → bool [N, V].
-
-    The nucleus has the most likely tokens, up to the one with which their total probability exceeds `top_p` [N, 1].
-    """
+    """Which tokens are outside the nucleus, the most likely tokens up to the one with which their total probability
+    exceeds `top_p` [N, 1]: logits [N, V] → bool [N, V]."""
     ordered, index = logits.sort(dim=-1, descending=True, stable=True)
     before = ordered.softmax(-1).cumsum(-1)
     outside = torch.zeros_like(before, dtype=torch.bool)
@@ -77,11 +70,9 @@ def outside_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
 
 
 def sample(weights: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF sampling: `weights` [N, V] ≥ 0 (not all 0), `uniform` [N, 1] in [0, 1) → ids int64 [N].
-
-    Rounding can move a draw beyond the last token or, with a parallel cumulative sum, to a token of weight 0. Then
-    the token with the largest weight is taken.
-    """
+    """Inverse-CDF sampling: `weights` [N, V] ≥ 0 (not all 0), `uniform` [N, 1] in [0, 1) → ids int64 [N]. Rounding can
+    move a draw beyond the last token or, with a parallel cumulative sum, to a token of weight 0. Then the token with
+    the largest weight is taken."""
     cumulative = weights.cumsum(-1)
     target = uniform * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, target, right=True).clamp_max(weights.shape[-1] - 1)
@@ -91,10 +82,7 @@ def sample(weights: Tensor, uniform: Tensor) -> Tensor:
 
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest values of each row of x [N, V] in descending order, [N, K] in the dtype of x, and their ids, int64
-    [N, K]. Equal values are in order of ids.
-
-    torch.topk does not define which of equal values it returns, nor their order.
-    """
+    [N, K]. Equal values are in order of ids, which torch.topk does not promise."""
     values = x.topk(k, dim=-1).values
     if k == 0:
         return values, torch.empty_like(values, dtype=torch.int64)
@@ -120,13 +108,11 @@ def score_rows(
     allowed_tokens: Tensor | None,
     change: Callable[[Tensor], Tensor] | None = None,
 ) -> SamplerOutput:
-    """Score rows of logits [N, V] of any float type, in fp32 unless the group's kind has another precision.
-
-    `numbers` fp64 [N, columns] are `RowNumbers`. `ending_ids` int64 [N, W] are ids that a row must not choose (-1:
-    none). `banned_tokens` bool [V] marks ids that are never chosen. `allowed_tokens` bool [N, V], if given, marks the
-    ids that each row may choose. `change`, if given, changes the logits for tokens, probabilities and scores, but not
-    for log-probabilities.
-    """
+    """Score rows of logits [N, V] of any float type, in fp32 unless the group's kind has another precision. `numbers`
+    fp64 [N, columns] are `RowNumbers`. `ending_ids` int64 [N, W] are ids that a row must not choose (-1: none).
+    `banned_tokens` bool [V] marks ids that are never chosen. `allowed_tokens` bool [N, V], if given, marks the ids that
+    each row may choose. `change`, if given, changes the logits for tokens, probabilities and scores, but not for
+    log-probabilities."""
     kind = group.kind
     plain = logits.to(torch.float64 if kind.precision == "float64" else torch.float32)
     logits = plain if change is None else change(plain)
@@ -137,13 +123,10 @@ def score_rows(
 
     def filtered(x: Tensor) -> Tensor:
         top_p = number(COLUMN.top_p) if kind.has_top_p else None
-        # Padding rows may have a top k of another group.
-        top_k = (
-            numbers[:, COLUMN.top_k, None].to(torch.int64).clamp(1, group.max_top_k)
-            if kind.has_top_k
-            else None
-        )
-        return filter_logits(x, top_p, top_k, max_top_k=group.max_top_k, top_k_first=kind.top_k_first)
+        most, top_k = group.max_top_k, None
+        if kind.has_top_k:  # padding rows may have a top k of another group
+            top_k = numbers[:, COLUMN.top_k, None].to(torch.int64).clamp(1, most)
+        return filter_logits(x, top_p, top_k, max_top_k=most, top_k_first=kind.top_k_first)
 
     shaped = logits / number(COLUMN.shape_temperature) if kind.has_temperature else logits
     # The most likely token is the same at any temperature. Without a temperature for draws, `shaped` is used for both.
@@ -169,10 +152,8 @@ def score_rows(
 
 
 def score_targets(logits: Tensor, numbers: Tensor) -> SamplerOutput:
-    """The softmax probabilities, in fp32, of given tokens in rows of logits [N, V] of any float type.
-
-    `numbers` fp64 [N, columns] are `RowNumbers`. Scores are equal to the probabilities. M is 0.
-    """
+    """The softmax probabilities, in fp32, of given tokens in rows of logits [N, V] of any float type. `numbers` fp64
+    [N, columns] are `RowNumbers`. Scores are equal to the probabilities. M is 0."""
     logits, tokens = logits.float(), numbers[:, COLUMN.target].to(torch.int64)
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
     probabilities = logprobs.exp()
@@ -181,11 +162,9 @@ def score_targets(logits: Tensor, numbers: Tensor) -> SamplerOutput:
 
 
 def score_candidates(logits: Tensor, candidates: Tensor, banned_tokens: Tensor) -> SamplerOutput:
-    """The log-probabilities, in fp32, of several tokens in rows of logits [N, V] of any float type.
-
-    `candidates` int64 [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. All but
-    the top tokens is about each row's first candidate; scores are probabilities.
-    """
+    """The log-probabilities, in fp32, of several tokens in rows of logits [N, V] of any float type. `candidates` int64
+    [N, M] are the tokens. The softmax is over all tokens but the `banned_tokens` [V], bool. All but the top tokens is
+    about each row's first candidate; scores are probabilities."""
     logits = logits.float().masked_fill(banned_tokens, -torch.inf)
     logprobs = logits.gather(1, candidates) - logits.logsumexp(-1, keepdim=True)
     probabilities = logprobs[:, 0].exp()
@@ -195,7 +174,6 @@ def score_candidates(logits: Tensor, candidates: Tensor, banned_tokens: Tensor) 
 def _forbidden_tokens(
     rows: int, ending_ids: Tensor, banned_tokens: Tensor, allowed_tokens: Tensor | None
 ) -> Tensor:
-    """The tokens that each row must not choose, bool [N, V]."""
     forbidden = banned_tokens.expand(rows, -1)
     ids = torch.arange(len(banned_tokens), device=banned_tokens.device)
     for column in ending_ids.unbind(1):
@@ -204,13 +182,8 @@ def _forbidden_tokens(
 
 
 def _ranking_scores(
-    ranking: str,
-    probabilities: Tensor,
-    chosen: Tensor,
-    forbidden: Tensor,
-    allowed_tokens: Tensor | None,
+    ranking: str, probabilities: Tensor, chosen: Tensor, forbidden: Tensor, allowed_tokens: Tensor | None
 ) -> Tensor:
-    """The ranking score of each row, [N]. `chosen` [N] are the probabilities of the chosen tokens."""
     if ranking == "margin":
         best = probabilities.masked_fill(forbidden, 0.0).topk(2, dim=-1).values
         return best[:, 0] - best[:, 1]

@@ -18,25 +18,18 @@ class RowNumbers(NamedTuple, Generic[Number]):
     """The numbers of a row, fp64. The fields are the columns of a table of rows, in this order; see `COLUMN`."""
 
     # The first three are what `row_scores` reads.
-    shape_temperature: Number
-    """Temperature of probabilities and scores."""
-    ranking: Number
-    """Index of the ranking in `RANKINGS`."""
-    is_half: Number
-    """Whether logits are rounded to fp16."""
+    shape_temperature: Number  # temperature of probabilities and scores
+    ranking: Number  # index of the ranking in `RANKINGS`
+    is_half: Number  # whether logits are rounded to fp16
     draw_temperature: Number
     top_p: Number
     top_k: Number
-    uniform: Number
-    """Uniform random number of the draw."""
-    bitmask: Number
-    """Index of the row's set of allowed tokens."""
-    target: Number
-    """The token whose probability is requested."""
+    uniform: Number  # uniform random number of the draw
+    bitmask: Number  # index of the row's set of allowed tokens
+    target: Number  # the token whose probability is requested
 
 
-COLUMN = RowNumbers(*range(len(RowNumbers._fields)))
-"""The index of each column."""
+COLUMN = RowNumbers(*range(len(RowNumbers._fields)))  # the index of each column
 
 
 def row_numbers(params: SamplingParams) -> RowNumbers[float]:
@@ -122,8 +115,7 @@ class ScoringKind:
 GREEDY = ScoringKind(is_fused=True)
 """The kind of all greedy rows. One call scores them together."""
 
-TARGETS = ScoringKind(has_targets=True)
-"""The kind of all rows whose tokens are given."""
+TARGETS = ScoringKind(has_targets=True)  # the kind of all rows whose tokens are given
 
 
 def candidates_kind(most: int) -> ScoringKind:

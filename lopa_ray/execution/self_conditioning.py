@@ -1,8 +1,8 @@
 """Self-conditioning: a step's canvas takes in what the step before found likely at each position (DiffusionGemma).
 
-The logits of a step become one row per position of its canvas, a signal, which the step stages with its K/V. The commit
-in the next step brings it to the slots of all workers, and `ConditionedInputs` names its step, so a slot with another
-state is noticed. Losses of workers, copies of slots and replays treat a signal as K/V.
+The logits of a step become a signal, one row per position of its canvas, which the step stages with its K/V, and which
+is committed, copied and replayed as K/V are. `ConditionedInputs` names its step, so a slot with another one is
+noticed.
 
 Shape suffixes: R packed rows, N scored rows, D hidden size, V vocabulary, S slots, A positions of a canvas, Q lanes
 that stage.

@@ -25,22 +25,16 @@ class PayloadTransfer(Protocol):
     @property
     def rank(self) -> int:
         """The number of this worker, from 0 on."""
-        ...
 
     def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
         """Fill the payload of each source rank, flat [values] in the cache's dtype, with what that worker has in it.
-
-        All workers call it with the same ranks in the same order. On return all payloads are filled, on the device.
-        Raises TransferError if one does not arrive; then none may be used.
-        """
-        ...
+        All workers call it with the same ranks in the same order. Raises TransferError if one does not arrive; then
+        none may be used."""
 
 
 class Slots:
-    """The slots of one worker. The cache has their K/V; this decides what of it stays, and finds the K/V of commits.
-
-    A commit that a slot has from an attempt at the same step is not carried out again.
-    """
+    """The slots of one worker. The cache has their K/V; this decides what of it stays, and finds the K/V of commits. A
+    commit that a slot has from an attempt at the same step is not carried out again."""
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
@@ -57,11 +51,9 @@ class Slots:
             self._assign(scheduled.slot, scheduled.request_id)
 
     def payloads(self, plan: StepPlan, transfer: PayloadTransfer | None) -> dict[int, Tensor]:
-        """Rank of a source → one payload of all commits that bring K/V from it, flat [values] in the cache's dtype.
-
-        This worker's own is filled, the others are uninitialised. Raises ProtocolError without a transfer, or if K/V
-        that this worker is to send are not here.
-        """
+        """Rank of a source → one payload of all commits that bring K/V from it, flat [values] in the cache's dtype:
+        this worker's own is filled, the others are uninitialised. Raises ProtocolError without a transfer, or if K/V to
+        send are not here."""
         by_source = plan.commits_by_source
         if not by_source:
             return {}
@@ -75,28 +67,19 @@ class Slots:
         }
 
     def payload(self, requests: Sequence[ScheduledRequest]) -> Tensor:
-        """One payload of the requests' commits, flat [values] in the cache's dtype (see `KVCache.empty_payload`).
-
-        The K/V are as this worker has them, staged or in the slot. Raises ProtocolError if it does not have them.
-        """
-        return self._cache.gather_payload(
-            [
-                (
-                    scheduled.slot,
-                    scheduled.plan.commit.spans,
-                    None if self._is_carried_out(scheduled) else self._staged(scheduled),
-                )
-                for scheduled in requests
-                if scheduled.plan.commit is not None
-            ]
-        )
+        """One payload of the requests' commits, flat [values] in the cache's dtype (see `KVCache.empty_payload`),
+        staged or in the slot. Raises ProtocolError if this worker does not have their K/V."""
+        commits = []
+        for scheduled in requests:
+            if (commit := scheduled.plan.commit) is not None:
+                lane = None if self._is_carried_out(scheduled) else self._staged(scheduled)
+                commits.append((scheduled.slot, commit.spans, lane))
+        return self._cache.gather_payload(commits)
 
     def commits(self, plan: StepPlan, payloads: Mapping[int, Tensor]) -> list[StagedCommit]:
-        """The commits to carry out: of K/V staged here, then of those in payloads, which may still be on their way.
-
-        `payloads`: see `payloads`, [values] in the cache's dtype each. A source commits what it sends as the other
-        workers do. Raises ProtocolError if K/V are not staged.
-        """
+        """The commits to carry out: of K/V staged here, then of those in payloads (see `payloads`), which may still be
+        on their way. A source commits what it sends as the other workers do. Raises ProtocolError if K/V are not
+        staged."""
         commits = [
             StagedCommit(self._staged(scheduled), scheduled.slot, scheduled.plan.commit.spans)
             for scheduled in plan.requests
@@ -115,9 +98,7 @@ class Slots:
 
     def retain(self, plan: StepPlan) -> None:
         """After the commits: drop what was staged, save prefixes of what is committed, and keep what the plans read.
-
-        Raises ProtocolError if a slot lacks what a plan reads, or if a stored prefix is not here.
-        """
+        Raises ProtocolError if a slot lacks what a plan reads, or if a stored prefix is not here."""
         for scheduled in plan.requests:
             slot, commit = scheduled.slot, scheduled.plan.commit
             if commit is not None:
@@ -133,12 +114,10 @@ class Slots:
                 self._cache.last_commit[slot] = 0
             self._cache.retain(slot, scheduled.plan.cached)
             for part in scheduled.stored_prefix:  # not marked as committed
-                payload = self.prefixes.get(part.prefix_id)
-                if payload is None:
-                    raise ProtocolError(
-                        f"prefix {part.prefix_id} is not stored; stored: {sorted(self.prefixes)}"
-                    )
-                self._cache.copy_payload(slot, (part.span,), payload)
+                if part.prefix_id not in self.prefixes:
+                    stored = sorted(self.prefixes)
+                    raise ProtocolError(f"prefix {part.prefix_id} is not stored; stored: {stored}")
+                self._cache.copy_payload(slot, (part.span,), self.prefixes[part.prefix_id])
             last, inputs = self._cache.last_commit[slot], scheduled.plan.inputs
             if isinstance(inputs, ConditionedInputs) and inputs.step != last:
                 raise ProtocolError(
@@ -149,11 +128,9 @@ class Slots:
     def reconcile(
         self, request_by_slot: Mapping[int, int], staged: Sequence[ScheduledRequest]
     ) -> tuple[bool, ...]:
-        """Drop everything except the requests in flight (slot → request) and the staged K/V of their next commits.
-
-        New workers have no stored prefixes, so every worker drops its own. `staged` has, for each next commit, the
-        scheduled request that staged its K/V. Returns for each whether its K/V are here, staged or committed.
-        """
+        """Drop everything but the requests in flight (slot → request) and the staged K/V of their next commits, also
+        stored prefixes, which new workers do not have. Returns for each of `staged`, the requests that staged a next
+        commit, whether its K/V are here, staged or committed."""
         self.prefixes.clear()
         steps = {scheduled.slot: scheduled.plan.step for scheduled in staged}
         for slot in range(len(self._cache.request_ids)):
@@ -182,7 +159,6 @@ class Slots:
         return is_staged or self._cache.last_commit[slot] == plan.step
 
     def _is_carried_out(self, scheduled: ScheduledRequest) -> bool:
-        """Whether the slot has the request's commit already, from a step that is now repeated."""
         commit, slot = scheduled.plan.commit, scheduled.slot
         is_here = self._cache.request_ids[slot] == scheduled.request_id
         return commit is not None and is_here and self._cache.last_commit[slot] == commit.step

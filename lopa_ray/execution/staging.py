@@ -17,10 +17,8 @@ from lopa_ray.protocol.plan import Spans
 class StagedStep:
     """The K/V and boundary rows that all branches of a step have staged, in the model's dtype."""
 
-    kv: Tensor
-    """[L, 2, P, K, E]: keys and values of the P staged rows."""
-    boundaries: Tensor
-    """[Q, D]: the boundary row of each staging lane; see `KVCache`."""
+    kv: Tensor  # [L, 2, P, K, E]: keys and values of the P staged rows
+    boundaries: Tensor  # [Q, D]: the boundary row of each staging lane; see `KVCache`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,10 +53,8 @@ class StagingBuffer:
     """Staged lanes by slot and branch. The lanes of a slot are of one step."""
 
     def __init__(self) -> None:
-        self._steps: dict[int, int] = {}
-        """Slot → the step that staged its K/V."""
-        self._lanes: dict[int, dict[int, StagedLane]] = {}
-        """Slot → branch → staged lane."""
+        self._steps: dict[int, int] = {}  # slot → the step that staged its K/V
+        self._lanes: dict[int, dict[int, StagedLane]] = {}  # slot → branch → staged lane
 
     def add_step(self, lanes: Sequence[Lane], rows: Sequence[range], step: StagedStep) -> None:
         """Keep the K/V that the lanes of a step stage, in place of earlier ones of the same slots. `rows` has the

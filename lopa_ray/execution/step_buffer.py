@@ -1,8 +1,5 @@
-"""StepBuffer: memory for the inputs of captured steps, which lie at the same addresses in every step of a bucket.
-
-A CUDA graph reads the addresses that its capture has read. So the inputs of all steps of a bucket of rows have the same
-shapes, and each step refills them, by one copy to the device.
-"""
+"""StepBuffer: memory for the inputs of captured steps. A CUDA graph reads the addresses that its capture has read, so
+the inputs of all steps of a bucket of rows have the same shapes there, and each step refills them by one copy."""
 
 from __future__ import annotations
 
@@ -24,21 +21,17 @@ from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.kernels.slot_attention import TILE_COLUMNS
 from lopa_ray.protocol.sampling_params import SamplingParams
 
-MAX_ENDING_IDS = 4
-"""Ids that end an answer, per row of a captured step: EOS and three more."""
+MAX_ENDING_IDS = 4  # ids that end an answer, per row of a captured step: EOS and three more
 
 OUTSIDE_WORDS = 2**16
 """Words for the columns that the graph does not read, and whose lengths differ from step to step: rows to commit and
 rows to stage."""
 
-OUTSIDE = ("commit_rows", "commit_boundaries", "stage_rows", "stage_boundaries")
-"""These columns."""
+OUTSIDE = ("commit_rows", "commit_boundaries", "stage_rows", "stage_boundaries")  # these columns
 
-RARE = ("parts", "input_weights", "signal_rows")
-"""Columns of which captured steps have nothing."""
+RARE = ("parts", "input_weights", "signal_rows")  # columns of which captured steps have nothing
 
-PLAIN = np.array(row_numbers(SamplingParams()))
-"""The numbers of rows whose scores are not used."""
+PLAIN = np.array(row_numbers(SamplingParams()))  # the numbers of rows whose scores are not used
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,15 +78,12 @@ class StepColumns(Generic[Column]):
 def copy_to_device(
     columns: StepColumns[npt.NDArray[np.generic]], device: torch.device
 ) -> StepColumns[Tensor]:
-    """The columns on a device, by one asynchronous copy. For a CPU nothing is copied.
-
-    Every column keeps its shape, such as [R], and its dtype. The size of every array must be a multiple of 8 bytes.
-    """
+    """The columns on a device, with their shapes, such as int64 [R], and dtypes, by one asynchronous copy; for a CPU
+    nothing is copied. The size of every array is a multiple of 8 bytes."""
     arrays = [getattr(columns, field) for field in StepColumns.__slots__]
     if device.type == "cpu":
         return StepColumns(*map(torch.from_numpy, arrays))
-    sizes: list[int] = []
-    """The words of each array, followed by the words of padding that align the next array."""
+    sizes: list[int] = []  # of each array, then of the padding that aligns the next one, in words
     for array in arrays:
         sizes += array.nbytes // WORD_BYTES, -array.nbytes % ALIGN_BYTES // WORD_BYTES
     host = host_buffer(sum(sizes), device)
@@ -104,9 +101,6 @@ def copy_to_device(
 
 
 def host_buffer(words: int, device: torch.device) -> torch.Tensor:
-    """An uninitialised int64 [words] on the host, for asynchronous copies to the device.
-
-    It is in pinned memory if the device is an accelerator. torch does not reuse freed pinned memory before pending
-    copies from it are done.
-    """
+    """An uninitialised int64 [words] on the host, pinned for accelerators: torch does not reuse freed pinned memory
+    before pending copies from it are done."""
     return torch.empty(words, dtype=torch.int64, pin_memory=device.type not in ("cpu", "meta"))

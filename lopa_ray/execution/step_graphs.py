@@ -63,10 +63,8 @@ class StepGraph:
     """fp64 [R x 4]: see `LMHead.score`."""
 
     def replay(self, packing: Packing) -> Tensor:
-        """Compute the step that `inputs` have; returns its scores as `LMHead.score` does, fp64 [N x 4].
-
-        They, `rows` and `kv` are valid until the next replay of any bucket.
-        """
+        """Compute the step that `inputs` have; returns its scores as `LMHead.score` does, fp64 [N x 4]. They, `rows`
+        and `kv` are valid until the next replay of any bucket."""
         self.graph.replay()
         return self.scores[: packing.rows_to_score.size * SCORE_COLUMNS]
 
@@ -101,28 +99,22 @@ class StepGraphs:
 
     def graph_of(self, packing: Packing) -> StepGraph | None:
         graph = self._graphs.get(packing.rows_bucket)
-        if graph is None or not graph.inputs.takes(packing) or not self._attention.fits(packing):
-            return None
-        return graph
+        fits = graph is not None and graph.inputs.takes(packing) and self._attention.fits(packing)
+        return graph if fits else None
 
     def capture(self, capture: CudaCapture) -> None:
         """Capture the steps of all buckets, the largest first: the smaller ones share its memory. One that takes more
-        than `MEMORY_SHARE` of the free memory gets no graph. Raises what torch raises for a step that no graph can
-        have."""
+        than `MEMORY_SHARE` of it gets no graph. Raises what torch raises for a step that no graph can have."""
         began, budget = time.perf_counter(), int(MEMORY_SHARE * capture.free_bytes())
         for at, rows in enumerate(self._buckets):
             if at % 8 == 0:
                 _log.info("capturing CUDA graphs: %d of %d", at, len(self._buckets))
             self._capture_bucket(rows, capture, budget)
-        _log.info(
-            "captured %d CUDA graphs of steps of up to %d rows in %.1f s",
-            len(self._graphs),
-            max(self._graphs, default=0),
-            time.perf_counter() - began,
-        )
+        count, most = len(self._graphs), max(self._graphs, default=0)
+        took = time.perf_counter() - began
+        _log.info("captured %d CUDA graphs of steps of up to %d rows in %.1f s", count, most, took)
 
     def _capture_bucket(self, rows: int, capture: CudaCapture, budget: int) -> None:
-        """Capture the step of one bucket, if what it computes on the way takes no more than `budget` bytes."""
         slots = len(self._cache.request_ids)
         layers, two, heads, dim = self._kv_shape
         hidden = self._model.config.hidden_size
@@ -147,11 +139,7 @@ class StepGraphs:
             _log.warning("no CUDA graph of %d rows: the device lacks memory for it", rows)
             return
         if needed > budget:
-            _log.warning(
-                "no CUDA graph of %d rows: it takes %.0f MiB, and graphs may take %.0f MiB",
-                rows,
-                needed / 2**20,
-                budget / 2**20,
-            )
+            message = "no CUDA graph of %d rows: it takes %.0f MiB, and graphs may take %.0f MiB"
+            _log.warning(message, rows, needed / 2**20, budget / 2**20)
             return
         self._graphs[rows] = StepGraph(inputs, capture.capture(step), packed, kv, scores)

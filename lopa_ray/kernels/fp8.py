@@ -1,7 +1,7 @@
-"""Products of fp8 weights (float8_e4m3fn), whose rows have a scale for each group of inputs.
+"""Products of fp8 weights (float8_e4m3fn), whose rows have a scale for each group of inputs, the last one maybe
+shorter.
 
-Shape suffixes: R rows, I inputs, O outputs, G groups of inputs. A group has the same number of inputs in all rows; only
-the last one may be shorter.
+Shape suffixes: R rows, I inputs, O outputs, G groups of inputs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from lopa_ray.kernels.padding import padded_rows
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
 
-CUDA_CAPABILITY = (8, 9)
-"""The first compute capability with products of fp8."""
+CUDA_CAPABILITY = (8, 9)  # the first compute capability with products of fp8
 
 KERNEL_GROUP = 128
 """Inputs of a group, where a row has several, in torch's product (its recipe BlockWise1x128)."""
@@ -38,13 +37,16 @@ def unfold(weight: Tensor, group_scale: Tensor, width: int) -> Tensor:
 
 
 def quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Floating x [R, I] → fp8 [R, I] and scales fp32 [R, G]: the largest magnitude of each `width` inputs ÷ 448.
-
-    I is a multiple of `width`. NaN makes its group NaN. Scales of several groups are laid out group by group, which is
-    what torch's product takes.
-    """
+    """Floating x [R, I] → fp8 [R, I] and scales fp32 [R, G]: the largest magnitude of each `width` inputs ÷ 448. I is a
+    multiple of `width`. NaN makes its group NaN. Scales of several groups are laid out group by group, which is what
+    torch's product takes."""
     quantized, scale = _quantize_groups(x, width)
     return quantized, _of_rows(scale)
+
+
+def _of_rows(scale: Tensor) -> Tensor:
+    """Contiguous scales [G, R] as [R, G], by a view. A dimension of one has the stride that torch's product demands."""
+    return scale.view(-1, 1) if scale.shape[0] == 1 else scale.t()
 
 
 @operator(
@@ -64,11 +66,6 @@ def _quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return quantized.flatten(-2), scale.t().contiguous()
 
 
-def _of_rows(scale: Tensor) -> Tensor:
-    """Contiguous scales [G, R] as [R, G], by a view. A dimension of one has the stride that torch's product demands."""
-    return scale.view(-1, 1) if scale.shape[0] == 1 else scale.t()
-
-
 def by_group(scale: Tensor) -> Tensor:
     """The same scales, fp32 [..., R, G], group by group in memory."""
     return scale.mT.contiguous().mT
@@ -76,11 +73,8 @@ def by_group(scale: Tensor) -> Tensor:
 
 def fp8_linear(x: Tensor, weight: Tensor, group_scale: Tensor, width: int, bias: Tensor | None) -> Tensor:
     """x [R, I] times the transpose of fp8 weights [O, I] with scales fp32 [R, G], plus a bias [O] → [R, O], in the
-    dtype of x.
-
-    bf16 is multiplied in fp8 by torch's product, if it has one for the device and these sizes: each group of a row of
-    x is scaled by itself. Else weights are unfolded in each call.
-    """
+    dtype of x. bf16 is multiplied in fp8 by torch's product, if it has one for the device and these sizes: each group
+    of a row of x is scaled by itself. Else weights are unfolded in each call."""
     if x.dtype != torch.bfloat16 or not has_fp8_kernel(x.device.type, *weight.shape, width):
         return F.linear(x, unfold(weight, group_scale, width).to(x.dtype), bias)
     rows = x.shape[0]
@@ -105,14 +99,11 @@ def has_fp8_kernel(device: str, out_features: int, in_features: int, width: int)
     sizes and recipes depend on the device and on the version of CUDA."""
     if width != in_features and (width != KERNEL_GROUP or in_features % width):
         return False
-    shape = [out_features, in_features]
-    reason = failure(
-        lambda: _try_kernel(torch.device(device), out_features, in_features, width), "it is wrong"
-    )
+    shape = out_features, in_features
+    reason = failure(lambda: _try_kernel(torch.device(device), *shape, width), "it is wrong")
     if reason is not None:
-        _log.warning(
-            "no fp8 product on %s for weights %s with scales of %d inputs: %s", device, shape, width, reason
-        )
+        message = "no fp8 product on %s for weights %s with scales of %d inputs: %s"
+        _log.warning(message, device, list(shape), width, reason)
     return reason is None
 
 

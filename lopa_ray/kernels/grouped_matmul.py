@@ -15,8 +15,7 @@ from lopa_ray.kernels.invariant_linear import invariant_linear
 from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.padding import padded_rows
 
-GROUPED_MM_BYTES = 16
-"""torch's grouped product takes rows that are a multiple of so many bytes long."""
+GROUPED_MM_BYTES = 16  # torch's grouped product takes rows that are a multiple of so many bytes long
 
 GROUPED_MM_MAJORS = (9, 10)
 """Compute capabilities where torch's grouped product is one kernel. On others it is one per expert, after `ends` is
@@ -65,24 +64,14 @@ def _grouped_matmul(
 
 
 def _by_expert(
-    x: Tensor,
-    weight: Tensor,
-    ends: Tensor,
-    group_scale: Tensor | None,
-    width: int,
-    batch_invariant: bool,
+    x: Tensor, weight: Tensor, ends: Tensor, group_scale: Tensor | None, width: int, batch_invariant: bool
 ) -> Tensor:
-    stops = ends.tolist()
-
-    def of_expert(expert: int) -> Tensor:
-        own = weight[expert]
-        return own if group_scale is None else unfold(own, group_scale[expert], width)
-
-    pieces = [
-        _matmul(x[start:stop], of_expert(expert), batch_invariant)
-        for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
-        if stop > start
-    ]
+    stops, pieces = ends.tolist(), []
+    for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False)):
+        if stop > start:
+            own = weight[expert]
+            own = own if group_scale is None else unfold(own, group_scale[expert], width)
+            pieces.append(_matmul(x[start:stop], own, batch_invariant))
     if stops[-1] < len(x):
         pieces.append(x.new_zeros(len(x) - stops[-1], weight.shape[1], dtype=_dtype_of_sums(x)))
     return torch.cat(pieces)

@@ -29,10 +29,8 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 def dequantize(
     product: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """Product int32 [R, O] times the scales of rows [R] and of outputs [O], plus a bias [O] → [R, O] of `dtype`.
-
-    The scales are fp32, and so is the computation.
-    """
+    """Product int32 [R, O] times the scales of rows [R] and of outputs [O], plus a bias [O] → [R, O] of `dtype`. The
+    scales are fp32, and so is the computation."""
     out = product.float().mul_(scale[:, None]).mul_(weight_scale)
     return (out if bias is None else out.add_(bias)).to(dtype)
 
@@ -45,10 +43,8 @@ def scale_rows(wide: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def exact_matmul(a: Tensor, weight: Tensor) -> Tensor:
-    """int8 [R, I] times the transpose of int8 [O, I] → exact int32 [R, O], on any device that multiplies fp32.
-
-    It goes in pieces whose sums are exact.
-    """
+    """int8 [R, I] times the transpose of int8 [O, I] → exact int32 [R, O], on any device that multiplies fp32. It goes
+    in pieces whose sums are exact."""
     out = torch.zeros(a.shape[0], weight.shape[0], dtype=torch.int32, device=a.device)
     pieces = (torch.split(matrix, EXACT_FP32_INPUTS, dim=1) for matrix in (a, weight))
     for left, right in zip(*pieces, strict=True):

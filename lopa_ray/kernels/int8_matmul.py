@@ -15,8 +15,7 @@ from torch import Tensor
 from lopa_ray.kernels.int8 import INT8_MAX, exact_matmul
 from lopa_ray.kernels.operators import failure
 
-MIN_KERNEL_ROWS = 32
-"""CUDA's kernel takes more than 16 rows."""
+MIN_KERNEL_ROWS = 32  # CUDA's kernel takes more than 16 rows
 
 _log = logging.getLogger("lopa.quantized")
 

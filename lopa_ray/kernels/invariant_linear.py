@@ -23,10 +23,8 @@ and with 64 or 128 rows it does not (torch 2.13, AMX)."""
 
 @operator(lambda x, weight, *_: x.new_empty(len(x), len(weight)), launches=1)
 def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [R, I] times the transpose of weight [O, I], plus a bias [O] → [R, O], all of one floating dtype.
-
-    On CUDA sums are in fp32, and the bias is added before they are rounded.
-    """
+    """x [R, I] times the transpose of weight [O, I], plus a bias [O] → [R, O], all of one floating dtype. On CUDA sums
+    are in fp32, and the bias is added before they are rounded."""
     rows = x.shape[0]
     x = F.pad(x, (0, 0, 0, -rows % CHUNK_ROWS)).contiguous()
     chunks = [F.linear(chunk, weight, bias) for chunk in x.split(CHUNK_ROWS)]
@@ -39,10 +37,8 @@ TRIAL_OUTPUTS = 1024
 
 @cache
 def place_matters(device: str, dtype: torch.dtype, out_features: int, in_features: int, threads: int) -> bool:
-    """Whether a row of a product with weights [O, I] has other bits at another place of its chunk.
-
-    Tried once per shape and number of torch's threads: oneDNN without bfloat16 instructions cuts chunks by threads.
-    """
+    """Whether a row of a product with weights [O, I] has other bits at another place of its chunk. Tried once per shape
+    and number of torch's threads: oneDNN without bfloat16 instructions cuts chunks by threads."""
     draw = torch.Generator().manual_seed(threads)
     weight, x = (
         torch.randn(size, in_features, generator=draw).to(device, dtype)

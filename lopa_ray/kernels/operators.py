@@ -19,11 +19,9 @@ NAMESPACE = "lopa_ray"
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LAUNCHES: dict[str, int] = {}
-"""Operator → number of kernels that one call launches on CUDA."""
+LAUNCHES: dict[str, int] = {}  # operator → number of kernels that one call launches on CUDA
 
-CALLS: dict[str, Callable[..., Any]] = {}
-"""Operator → the function that each call of it goes to."""
+CALLS: dict[str, Callable[..., Any]] = {}  # operator → the function that each call of it goes to
 
 _library = Library(NAMESPACE, "DEF")
 _log = logging.getLogger("lopa.kernels")
@@ -32,13 +30,11 @@ _log = logging.getLogger("lopa.kernels")
 def operator(
     fake: Callable[..., Any], *, launches: int, mutates: tuple[str, ...] = ()
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a reference implementation an operator of that name.
-
-    `fake` computes only shapes and dtypes, for tracing. `launches` is the number of kernels per call on CUDA, where
-    `lopa_ray.kernels.triton.<name>.launch` is called with the operator's arguments. `mutates` names the arguments that
-    it writes to. The reference is called directly on CPU, because torch's dispatcher takes 20 µs to return to Python,
-    and where autograd records, because it sees through torch's own operations only.
-    """
+    """Make a reference implementation an operator of that name. `fake` computes only shapes and dtypes, for tracing.
+    `launches` is the number of kernels per call on CUDA, where `lopa_ray.kernels.triton.<name>.launch` is called with
+    the operator's arguments. `mutates` names the arguments that it writes to. The reference is called directly on CPU,
+    because torch's dispatcher takes 20 µs to return to Python, and where autograd records, because it sees through
+    torch's own operations only."""
 
     def define(reference: Callable[P, R]) -> Callable[P, R]:
         name = reference.__name__.removeprefix("_")
@@ -77,9 +73,8 @@ def failure(trial: Callable[[], bool], wrong: str) -> str | None:
     """Why a kernel cannot be used: the error of its trial, or `wrong` if that returns false. None: it can."""
     try:
         return None if trial() else wrong
-    except (
-        Exception
-    ) as error:  # of Triton, its compiler, the driver, or a kernel of torch without these sizes
+    # Of Triton, its compiler, the driver, or a kernel of torch without these sizes.
+    except Exception as error:
         return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 

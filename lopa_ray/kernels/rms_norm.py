@@ -10,10 +10,8 @@ from lopa_ray.kernels.operators import operator
 
 @operator(lambda x, *_: (torch.empty_like(x), torch.empty_like(x)), launches=1)
 def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The sum of x and delta [R, D], and the sum's RMS norm along D times weight [D], both in the dtype of x.
-
-    The norm is computed in fp32 and rounded to the dtype of x before it is multiplied by the weight.
-    """
+    """The sum of x and delta [R, D], and the sum's RMS norm along D times weight [D], both in the dtype of x. The norm
+    is computed in fp32 and rounded to the dtype of x before it is multiplied by the weight."""
     total = x + delta
     return total, reference_rms_norm(total, weight, eps)
 

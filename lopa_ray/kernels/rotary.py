@@ -19,34 +19,13 @@ def rotate_qkv(
     eps: float,
     kv: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], both rotated, and v [R, K, E].
-
-    `cos` and `sin` [R, 1, T] are those of each row's position, in the half-split layout of Llama and Qwen2, for the
-    first T dims of each head. The other dims are not rotated. If the weights [E] are given, queries and keys are
-    RMS-normed before the rotation. If `kv` [2, R, K, E] is given, k and v are written to it. All tensors have one
-    floating dtype.
-    """
-    if kv is None and torch.is_grad_enabled():
-        return _split(qkv, num_heads, cos, sin, q_weight, k_weight, eps)
+    """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], both rotated, and v [R, K, E]. `cos` and `sin` [R, 1, T] are
+    those of each row's position, in the half-split layout of Llama and Qwen2, for the first T dims of each head. The
+    other dims are not rotated. If the weights [E] are given, queries and keys are RMS-normed before the rotation. If
+    `kv` [2, R, K, E] is given, k and v are written to it. All tensors have one floating dtype."""
     if kv is None:
         kv = qkv.new_empty(2, qkv.shape[0], (qkv.shape[1] - num_heads) // 2, qkv.shape[2])
     return _rotate_qkv(qkv, num_heads, cos, sin, q_weight, k_weight, eps, kv), kv[0], kv[1]
-
-
-def _split(
-    qkv: Tensor,
-    num_heads: int,
-    cos: Tensor,
-    sin: Tensor,
-    q_weight: Tensor | None,
-    k_weight: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    kv_heads = (qkv.shape[1] - num_heads) // 2
-    q, k, v = qkv.split((num_heads, kv_heads, kv_heads), dim=1)
-    if q_weight is not None and k_weight is not None:
-        q, k = reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)
-    return _rotate(q, cos, sin), _rotate(k, cos, sin), v
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -70,7 +49,9 @@ def _rotate_qkv(
     eps: float,
     kv: Tensor,
 ) -> Tensor:
-    q, k, v = _split(qkv, num_heads, cos, sin, q_weight, k_weight, eps)
-    kv[0].copy_(k)
+    q, k, v = qkv.split((num_heads, kv.shape[2], kv.shape[2]), dim=1)
+    if q_weight is not None and k_weight is not None:
+        q, k = reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)
+    kv[0].copy_(_rotate(k, cos, sin))
     kv[1].copy_(v)
-    return q
+    return _rotate(q, cos, sin)

@@ -16,8 +16,7 @@ EPSILON = 1e-10
 RANKINGS = ("probability", "margin", "neg_entropy")
 """Names of the rankings. A row's ranking is given as an index into this tuple."""
 
-SCORE_COLUMNS = 4
-"""Number of columns of a scored row: token, probability, log-probability, score."""
+SCORE_COLUMNS = 4  # number of columns of a scored row: token, probability, log-probability, score
 
 CPU_LOGITS = 2**18
 """Logits that the reference processes at a time (at least one row): intermediate results stay in a CPU's caches."""
@@ -25,14 +24,11 @@ CPU_LOGITS = 2**18
 
 @operator(lambda logits, numbers, *_: numbers.new_empty(len(logits), SCORE_COLUMNS), launches=2)
 def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
-    """Logits [N, V] of any float type → fp64 [N, 4] (see `SCORE_COLUMNS`).
-
-    `numbers` fp64 [N, 3 or more]: the temperature of probabilities and scores, the ranking, and whether logits are
-    rounded to fp16 for them. `ending_ids` int64 [N, W]: ids that the row must not choose (-1: none). `banned` bool [V]:
-    ids that no row may choose. Of equally likely tokens the lowest id is chosen. The log-probability is that of the
-    softmax without temperature and rounding. On CUDA neg_entropy is computed without the published `EPSILON`, which
-    changes the sum by at most V · `EPSILON`.
-    """
+    """Logits [N, V] of any float type → fp64 [N, 4] (see `SCORE_COLUMNS`). `numbers` fp64 [N, 3 or more]: the
+    temperature of probabilities and scores, the ranking, and whether logits are rounded to fp16 for them. `ending_ids`
+    int64 [N, W]: ids that the row must not choose (-1: none). `banned` bool [V]: ids that no row may choose. Of equally
+    likely tokens the lowest id is chosen. The log-probability is that of the softmax without temperature and rounding.
+    On CUDA neg_entropy is computed without the published `EPSILON`, which changes the sum by at most V · `EPSILON`."""
     # A power of two, so that no part is smaller than the others: torch splits the sum of a single row over threads.
     rows = 1 << max(0, (CPU_LOGITS // logits.shape[1]).bit_length() - 1)
     parts = zip(logits.split(rows), numbers.split(rows), ending_ids.split(rows), strict=True)

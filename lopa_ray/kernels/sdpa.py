@@ -6,20 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-KEYS = 32
-"""Causal rows read a multiple of so many keys, some of which are masked."""
+KEYS = 32  # causal rows read a multiple of so many keys, some of which are masked
 
-ALIGN_BYTES = 64
-"""The queries of a causal row begin at a multiple of this."""
+ALIGN_BYTES = 64  # the queries of a causal row begin at a multiple of this
 
 
 def sdpa(
     q: Tensor, keys: Tensor, values: Tensor, *, scale: float | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """Attention of q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype.
-
-    `scale` is E ** -0.5 if it is None. `mask` bool [T, L] says which keys each row sees; None: all.
-    """
+    """Attention of q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype. `scale` is E **
+    -0.5 if it is None. `mask` bool [T, L] says which keys each row sees; None: all."""
     rows, heads, dim = q.shape
     groups = keys.shape[0]
     # The query heads of a KV head are further rows of that head, so no keys are repeated. Queries get memory of their
@@ -42,9 +38,8 @@ def causal_sdpa(q: Tensor, keys: Tensor, values: Tensor, seen: int) -> Tensor:
     groups = keys.shape[0]
     queries = q.reshape(rows, heads * dim)
     padding = -queries.shape[1] % (ALIGN_BYTES // q.element_size())
-    queries = (
-        F.pad(queries, (0, padding)) if padding else queries.clone(memory_format=torch.contiguous_format)
-    )
+    whole = torch.contiguous_format
+    queries = F.pad(queries, (0, padding)) if padding else queries.clone(memory_format=whole)
     queries = queries[:, : heads * dim].unflatten(1, (groups, heads // groups, dim))
     counts = torch.arange(seen, seen + rows, device=q.device)[:, None, None, None]
     mixed, begin = [], 0

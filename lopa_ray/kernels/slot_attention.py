@@ -25,15 +25,13 @@ from torch import Tensor
 from lopa_ray.kernels.operators import operator
 from lopa_ray.kernels.sdpa import sdpa
 
-TILE_ROWS = 64
-"""Pairs of row and query head, of one KV head, in a tile."""
+TILE_ROWS = 64  # pairs of row and query head, of one KV head, in a tile
 
 TILE_COLUMNS = 5
 """Columns of a tile: slot, position and index of the lane's first row, the number of the lane's rows (0: no tile), and
 the index of the tile's first pair among the pairs of the lane."""
 
-PART_KEYS = 1024
-"""Positions of a part."""
+PART_KEYS = 1024  # positions of a part
 
 PART_COLUMNS = TILE_COLUMNS + 2
 """Columns of a part: those of its tile, its index among the parts of the tile, and their number."""
@@ -45,12 +43,10 @@ MAX_SPLIT_ROWS = 256
 def slot_attention(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor, parts: Tensor
 ) -> Tensor:
-    """Attention of q [R, H, E] over fresh k and v [R, K, E] and over slots [S, L, 2, K, C, E] → [R, H, E].
-
-    `tiles` int64 [T, 5] describes the tiles that are not split (see `TILE_COLUMNS`), and `parts` int64 [P, 7] the parts
-    of the others (see `PART_COLUMNS`), those of a tile one after another. Together they cover all rows. `stops` int64
-    [R] is the end (exclusive) of the positions that each row sees. The result of a row that sees no position is 0.
-    """
+    """Attention of q [R, H, E] over fresh k and v [R, K, E] and over slots [S, L, 2, K, C, E] → [R, H, E]. `tiles`
+    int64 [T, 5] describes the tiles that are not split (see `TILE_COLUMNS`), and `parts` int64 [P, 7] the parts of the
+    others (see `PART_COLUMNS`), those of a tile one after another. Together they cover all rows. `stops` int64 [R] is
+    the end (exclusive) of the positions that each row sees. The result of a row that sees no position is 0."""
     if parts.shape[0]:
         return _split_attention(q, k, v, slots, layer, tiles, stops, parts)
     return _slot_attention(q, k, v, slots, layer, tiles, stops)

@@ -25,11 +25,8 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Scales:
     """Which weights of an fp8 checkpoint share a scale: those of a tensor, of a row (channel), or of a `block` of rows
-    and columns.
-
-    `all_layers`: layers that the checkpoint has floating are converted when they are loaded, on every device, as
-    `model.quantization` demands. `shards`: into how many the model is cut of which this is one.
-    """
+    and columns. `all_layers`: layers that the checkpoint has floating are converted when they are loaded, on every
+    device, as `model.quantization` demands. `shards`: into how many the model is cut of which this is one."""
 
     kind: Literal["tensor", "channel", "block"]
     block: tuple[int, int] | None = None
@@ -48,13 +45,10 @@ class Fp8Scales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What runner, cache and vocabulary need to know of a model, whatever runs it.
-
-    `shifted`: row p - 1 of the logits decides position p, as in the autoregressive model that Dream was trained from;
-    else row p does. Ids from `unpadded_vocab_size` on, if given, are padding and are never chosen. `canvas_length`:
-    positions that a model without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills
-    masks.
-    """
+    """What runner, cache and vocabulary need to know of a model, whatever runs it. `shifted`: row p - 1 of the logits
+    decides position p, as in the autoregressive model that Dream was trained from; else row p does. Ids from
+    `unpadded_vocab_size` on, if given, are padding and are never chosen. `canvas_length`: positions that a model
+    without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills masks."""
 
     family: str
     vocab_size: int
@@ -109,12 +103,12 @@ class NativeConfig(ModelShape):
     batch_invariant: bool = False
 
     def with_batch_invariant(self, value: bool) -> Self:
-        """The same model, whose products are invariant if `value` is true. Those of fp8 are not, so it is unfolded."""
+        """Products of fp8 are not invariant, so it is unfolded."""
         return replace(self.unfolded(), batch_invariant=True) if value else self
 
     def with_quantization(self, quantization: Quantization) -> Self:
-        """The same model in that format; with none in the format that it has. In fp8 it has a scale per output channel,
-        or those that its checkpoint has. Raises SettingsError for fp8 and a model in int8."""
+        """The same model in that format; with none in the format that it has. fp8 has a scale per output channel, or
+        those of the checkpoint. Raises SettingsError for fp8 and a model in int8."""
         if quantization == "fp8":
             if self.quantization in QUANTIZATION_CONFIGS:
                 raise SettingsError(
@@ -140,8 +134,7 @@ class NativeConfig(ModelShape):
         return replace(self, draft_rank=rank)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
-        """The same model, whose shards have whole experts or parts of them as `parallel` says. Raises SettingsError for
-        true and a model without experts."""
+        """See `ExpertsConfig.parallel`. Raises SettingsError for true and a model without experts."""
         if self.experts is not None:
             return replace(self, experts=replace(self.experts, parallel=parallel))
         if parallel is True:
@@ -152,21 +145,20 @@ class NativeConfig(ModelShape):
         return self
 
     def shard(self, size: int) -> Self:
-        """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width. Raises
-        SettingsError if these cannot be spread evenly."""
+        """The configuration of one of `size` tensor parallel shards. Raises SettingsError if heads, KV heads and MLP
+        width cannot be spread evenly."""
         if size not in self.shard_sizes:
             sizes = ", ".join(f"{count} {what}" for what, count in self._cut_sizes(size).items())
             raise SettingsError(
                 f"group.tensor_parallel_size: got {size} for a model with {sizes}; allowed: divisors of all of these "
                 f"({', '.join(map(str, self.shard_sizes))}); choose one of them"
             )
-        experts = self.experts and replace(self.experts, shards=size)
         return replace(
             self,
             num_heads=self.num_heads // size,
             num_kv_heads=self.num_kv_heads // size,
             intermediate_size=self.intermediate_size // size,
-            experts=experts,
+            experts=self.experts and replace(self.experts, shards=size),
             fp8=self.fp8 and replace(self.fp8, shards=size),
         )
 

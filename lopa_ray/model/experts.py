@@ -66,9 +66,8 @@ class MixtureOfExperts(nn.Module):
             within, self._tp_group = tp_group, SINGLE_SHARD
         self.router = Router(config.hidden_size, config.experts, product(config))
         self.experts = Experts(config, tp_group)
-        self.shared = (
-            GatedMLP(config, config.experts.shared_columns, within) if config.experts.shared else None
-        )
+        columns = config.experts.shared_columns
+        self.shared = GatedMLP(config, columns, within) if config.experts.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x [R, D] → [R, D], in the dtype of x."""

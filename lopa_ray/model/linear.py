@@ -34,10 +34,9 @@ class Linear(HeldWeights):
         quantization: Quantization | None = None,
     ) -> None:
         """`quantization`: the format; None: the model's."""
-        weight_format = FORMATS[quantization or config.quantization]
-        super().__init__(
-            weight_format(config, shape[1], is_cut=tp_group is not None), shape, tp_group, bias=bias
-        )
+        kind = FORMATS[quantization or config.quantization]
+        weight_format = kind(config, shape[1], is_cut=tp_group is not None)
+        super().__init__(weight_format, shape, tp_group, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [R, I] → [R, O], in the dtype of x."""
@@ -69,16 +68,17 @@ def prepare(model: nn.Module) -> None:
 
 def check_places(model: nn.Module) -> None:
     """Raise SettingsError if this CPU's products depend on the place of a row, with torch's present threads."""
+    threads = torch.get_num_threads()
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if not isinstance(weight, Tensor) or weight.dim() < 2 or not weight.is_floating_point():
+        if isinstance(module, nn.Embedding) or not isinstance(weight, Tensor) or weight.dim() < 2:
             continue
-        if isinstance(module, nn.Embedding) or not weight.is_cpu:
+        if not weight.is_floating_point() or not weight.is_cpu:
             continue
         outputs, inputs = weight.shape[-2:]
-        if place_matters("cpu", weight.dtype, outputs, inputs, torch.get_num_threads()):
+        if place_matters("cpu", weight.dtype, outputs, inputs, threads):
             raise SettingsError(
-                f"model.batch_invariant: got true, but with {torch.get_num_threads()} torch threads products of "
-                f"{weight.dtype} on this CPU depend on a row's place for weights [{outputs}, {inputs}]; set "
-                "group.num_cpus to 1 or 2, or model.dtype to float32"
+                f"model.batch_invariant: got true, but with {threads} torch threads products of {weight.dtype} on this "
+                f"CPU depend on a row's place for weights [{outputs}, {inputs}]; set group.num_cpus to 1 or 2, or "
+                "model.dtype to float32"
             )

@@ -21,7 +21,6 @@ class MaskPredictor(Protocol):
     @property
     def shard_config(self) -> ModelConfig:
         """The shape of what this shard has; its own but for the vocabulary."""
-        ...
 
     @property
     def tp_group(self) -> TensorParallelGroup: ...
@@ -29,17 +28,14 @@ class MaskPredictor(Protocol):
     @property
     def embed(self) -> nn.Embedding:
         """Device and dtype of its weight are those of the rows."""
-        ...
 
     @property
     def lm_head(self) -> nn.Linear | Linear:
         """Hidden rows [N, D] → logits [N, V], of this shard."""
-        ...
 
     @property
     def learned_positions(self) -> int | None:
         """How many positions the model has embeddings for; None: positions are rotations."""
-        ...
 
     def __call__(
         self,
@@ -51,10 +47,6 @@ class MaskPredictor(Protocol):
         draft_rows: Tensor | None = None,
     ) -> Tensor:
         """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
-        model's dtype.
-
-        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With `input_weights`,
-        floating [R], inputs are soft: see `embed_softly`. Rows with a 1 in `draft_rows`, floating [R], go through the
-        draft adapter, if the model has one.
-        """
-        ...
+        model's dtype. `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers. With
+        `input_weights`, floating [R], inputs are soft: see `embed_softly`. Rows with a 1 in `draft_rows`, floating [R],
+        go through the draft adapter, if the model has one."""

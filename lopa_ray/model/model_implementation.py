@@ -36,12 +36,10 @@ class ModelImplementation(ABC, Generic[ConfigT]):
     def read_weights(
         self, path: str | Path, *, lora: str | Path | None = None, draft_adapter: Path | None = None
     ) -> Weights:
-        """The parameters from the checkpoint folder `path`, one by one, in the names of the model.
-
-        `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors; `draft_adapter` is the
-        folder of one that is not (see `DraftAdapter`). Raises `CheckpointError`, naming file and tensor, for anything
-        missing, extra, misshapen or unreadable.
-        """
+        """The parameters from the checkpoint folder `path`, one by one, in the names of the model. `lora` names a PEFT
+        adapter folder that is merged (in fp32) into the published tensors; `draft_adapter` is the folder of one that is
+        not (see `DraftAdapter`). Raises `CheckpointError`, naming file and tensor, for anything missing, extra,
+        misshapen or unreadable."""
 
     @abstractmethod
     def random_weights(self, seed: int) -> Weights:
@@ -57,9 +55,6 @@ class ModelImplementation(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def build_model(self, weights: Weights) -> MaskPredictor:
-        """The model in eval mode, without gradients, that holds `weights`, which are the shard's.
-
-        Tensors that are there already are used as they are, and never written to.
-        Raises CheckpointError if one is missing or transformers computes something else there than this project does,
-        and SettingsError if the model cannot be cut like that.
-        """
+        """The model in eval mode, without gradients, that holds `weights`, which are the shard's, as they are, and
+        never writes to them. Raises CheckpointError if one is missing or transformers computes something else there
+        than this project does, and SettingsError if the model cannot be cut like that."""

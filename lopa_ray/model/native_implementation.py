@@ -80,10 +80,8 @@ class NativeImplementation(ModelImplementation[NativeConfig]):
 
     def weight_bytes(self) -> int:
         """Layers that an fp8 checkpoint has not converted count as if they were."""
-        model = meta_model(self.config, self.dtype, self.tp_group)
-        return sum(
-            p.numel() * storage_dtype(name, p, self.dtype).itemsize for name, p in model.named_parameters()
-        )
+        parameters = meta_model(self.config, self.dtype, self.tp_group).named_parameters()
+        return sum(p.numel() * storage_dtype(name, p, self.dtype).itemsize for name, p in parameters)
 
     def build_model(self, weights: Weights) -> Transformer:
         """Raises SettingsError also for experts in fp8 that the device cannot unfold, and for a model that is to be
@@ -127,11 +125,9 @@ def load_model(
 
 
 def _check_experts(model: Transformer, device: torch.device) -> None:
-    """Raise SettingsError for experts in fp8 on a CUDA device whose kernels have no numbers of fp8."""
-    has_experts = any(
-        isinstance(layer, ExpertLinear) and layer.format.stored_dtype == FP8 for layer in model.modules()
-    )
-    if has_experts and device.type == "cuda" and not computes_fp8(device):
+    experts = (layer for layer in model.modules() if isinstance(layer, ExpertLinear))
+    has_fp8_experts = any(layer.format.stored_dtype == FP8 for layer in experts)
+    if has_fp8_experts and device.type == "cuda" and not computes_fp8(device):
         major, minor = CUDA_CAPABILITY
         raise SettingsError(
             f"model.quantization: got 'fp8' for a {model.config.family} model, whose experts are unfolded by a kernel "

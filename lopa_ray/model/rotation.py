@@ -11,12 +11,9 @@ from lopa_ray.model.config import NativeConfig
 
 
 class Rotation(NamedTuple):
-    cos: Tensor
-    """[R, 1, T]."""
-    sin: Tensor
-    """[R, 1, T]."""
-    query_scale: Tensor | None
-    """[R, 1, 1]: what rotated queries are multiplied by; None: 1."""
+    cos: Tensor  # [R, 1, T]
+    sin: Tensor  # [R, 1, T]
+    query_scale: Tensor | None  # [R, 1, 1]: what rotated queries are multiplied by; None: 1
 
     @classmethod
     def of(cls, config: NativeConfig, positions: Tensor, dtype: torch.dtype) -> Rotation:

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-EPSILON = 1e-6
-"""Added to the length that a mixture is divided by."""
+EPSILON = 1e-6  # added to the length that a mixture is divided by
 
 
 def embed_softly(embed: nn.Embedding, ids: Tensor, weights: Tensor | None, mask_token_id: int) -> Tensor:

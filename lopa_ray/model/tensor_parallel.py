@@ -32,21 +32,17 @@ class TensorParallelGroup(Protocol):
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all shards' x, [...] in the same dtype: the same bits on each. x itself may be overwritten. Raises
         TransferError."""
-        ...
 
     def all_gather(self, x: Tensor) -> Tensor:
         """All shards' x, in order of rank: [size, *x.shape] in the same dtype. Raises TransferError."""
-        ...
 
     def wait(self) -> None:
         """Return when the sums and gathers so far are computed. To be called before the host reads what depends on
         them: it would wait for ever for a shard that is lost. Raises TransferError."""
-        ...
 
     def barrier(self, device: torch.device) -> None:
         """Return when all shards have called this, and their devices have done what was enqueued before. Raises
         TransferError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +99,10 @@ def is_of_experts(name: str) -> bool:
 
 
 def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: int, size: int) -> Tensor:
-    """A shard's part of the parameter `name` of the model `config`, in its dtype: a copy, but for what all shards have
-    whole.
-
-    The parameter is [outputs, inputs], or [outputs] for a bias. Rows of `qkv`, `gate_up` (each fused part by itself)
-    and LM head are cut, and columns of `o` and `down`; of whole experts the shard gets its own. Scales are cut as
-    weights are; scales of groups of inputs are repeated where a shard begins within a group.
-    """
+    """A shard's part of the parameter `name` of the model `config`, [outputs, inputs], or [outputs] for a bias, in its
+    dtype: a copy, but for what all shards have whole. Rows of `qkv`, `gate_up` (each fused part by itself) and LM head
+    are cut, and columns of `o` and `down`; of whole experts the shard gets its own. Scales are cut as weights are, and
+    those of groups of inputs repeated where a shard begins within a group."""
     if size == 1:
         return parameter
     if config.experts is not None and config.experts.are_whole(size) and is_of_experts(name):

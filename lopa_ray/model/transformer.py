@@ -2,9 +2,8 @@
 
 It knows neither batches nor caches: an `AttentionFn` owns both.
 
-Shape suffixes: R rows (positions of all sequences, one after the other), D hidden size, H query heads, K key/value
-heads, E head dim, V vocabulary. With tensor parallelism H, K and V are what this shard has of them (see
-`tensor_parallel.py`).
+Shape suffixes: R rows (positions of all sequences), D hidden size, H query heads, K key/value heads, E head dim, V
+vocabulary. With tensor parallelism H, K and V are what this shard has of them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ class AttentionFn(Protocol):
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend with q [R, H, E] over k, v [R, K, E] (rotated) and what is cached; returns [R, H, E]."""
-        ...
 
 
 class RMSNorm(nn.Module):
@@ -77,12 +75,10 @@ class Layer(nn.Module):
         kv: Tensor | None,
         draft_rows: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D].
-
-        Residual sums are left to the norm that follows, which is one kernel with them. `rotation` is that of the rows'
-        positions. `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype. `draft_rows`: see
-        `MaskPredictor.__call__`.
-        """
+        """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D]. Residual sums
+        are left to the norm that follows, which is one kernel with them. `rotation` is that of the rows' positions.
+        `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype. `draft_rows`: see
+        `MaskPredictor.__call__`."""
         x, normed = self.attn_norm(x, delta)
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
@@ -101,6 +97,8 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits."""
 
+    learned_positions: int | None = None
+
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup = SINGLE_SHARD) -> None:
         """The shard of the model `config` that `tp_group` says. Raises SettingsError if it cannot be cut like that."""
         super().__init__()
@@ -109,7 +107,6 @@ class Transformer(nn.Module):
         self.config = config
         self.tp_group: TensorParallelGroup = tp_group
         self.shard_config = config.shard(tp_group.size)
-        """The shape of what this shard has; its own but for the vocabulary, which `config` and `tp_group` give."""
         # Without its usual random weights: on the meta device they have torch import its compiler, for two seconds.
         embedding = torch.empty(config.vocab_size, config.hidden_size)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size, _weight=embedding)
@@ -121,17 +118,13 @@ class Transformer(nn.Module):
         self.lm_head = Linear(config, (len(self._vocabulary), config.hidden_size), quantization="none")
         self.tie_weights()
 
-    @property
-    def learned_positions(self) -> None: ...
-
     def tie_weights(self) -> None:
         """Let the LM head share the embedding's memory, or its shard's rows, where the configuration says so."""
         if self.config.tie_word_embeddings:
-            rows = self.embed.weight
+            self.lm_head.weight = self.embed.weight
             if self.tp_group.size > 1:
-                own = self._vocabulary
-                rows = nn.Parameter(rows[own.start : own.stop], requires_grad=False)
-            self.lm_head.weight = rows
+                rows = self.embed.weight[self._vocabulary.start : self._vocabulary.stop]
+                self.lm_head.weight = nn.Parameter(rows, requires_grad=False)
 
     def forward(
         self,
@@ -147,8 +140,7 @@ class Transformer(nn.Module):
         delta = torch.zeros_like(x)
         rotation = Rotation.of(self.config, positions, x.dtype)
         for index, layer in enumerate(self.layers):
-            x, delta = layer(
-                index, x, delta, rotation, attention, None if kv is None else kv[index], draft_rows
-            )
+            own_kv = None if kv is None else kv[index]
+            x, delta = layer(index, x, delta, rotation, attention, own_kv, draft_rows)
         hidden: Tensor = self.norm(x, delta)[1]
         return hidden

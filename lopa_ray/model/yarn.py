@@ -9,12 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """Frequencies of rotary embeddings that reach beyond the positions of an earlier training.
-
-    Dims that turn less than `beta_slow` times within `original_max_position_embeddings` have `factor` times the
-    wavelength, dims that turn more than `beta_fast` times keep theirs, and others lie between. At position p queries
-    are multiplied by 1 + `llama_4_scaling_beta` · ln(1 + floor(p / `original_max_position_embeddings`)).
-    """
+    """Frequencies of rotary embeddings that reach beyond the positions of an earlier training. Dims that turn less than
+    `beta_slow` times within `original_max_position_embeddings` have `factor` times the wavelength, dims that turn more
+    than `beta_fast` times keep theirs, and others lie between. At position p queries are multiplied by 1 +
+    `llama_4_scaling_beta` · ln(1 + floor(p / `original_max_position_embeddings`))."""
 
     factor: float
     original_max_position_embeddings: float

@@ -17,14 +17,11 @@ from lopa_ray.text.tolerant_object import TolerantObject
 
 def _as_arguments(value: Any) -> Any:
     """Templates write arguments as JSON, so they get an object; text that is no JSON object they get as it is."""
-    if isinstance(value, dict) and not is_too_deep(value):
-        return value
-    if not isinstance(value, str):
-        raise ValueError(
-            f"got {short_repr(value)}; allowed: JSON text, or an object of at most {MAX_DEPTH} levels"
-        )
+    if not isinstance(value, str | dict) or (isinstance(value, dict) and is_too_deep(value)):
+        got = short_repr(value)
+        raise ValueError(f"got {got}; allowed: JSON text, or an object of at most {MAX_DEPTH} levels")
     try:
-        arguments = json.loads(value)
+        arguments = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return value
     return arguments if isinstance(arguments, dict) and not is_too_deep(arguments) else value
@@ -111,20 +108,14 @@ def check_content(role: str, parts: Sequence[Any] | None) -> None:
     if parts is None and role not in TEXTLESS_ROLES:
         raise PydanticCustomError("missing", "missing", {"field": "content"})
     if role != "assistant" and any(isinstance(part, RefusalPart) for part in parts or ()):
-        raise PydanticCustomError(
-            "unsupported",
-            "has a refusal, which is only for the role assistant; send text",
-            {"field": "content"},
-        )
+        problem = "has a refusal, which is only for the role assistant; send text"
+        raise PydanticCustomError("unsupported", problem, {"field": "content"})
 
 
 class ChatMessage(TolerantObject):
     """A message of a chat. Clients hand answers back with all their empty fields."""
 
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "audio": (),
-        "function_call": (),
-    }
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {"audio": (), "function_call": ()}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     """developer is another word for system; tool: what a function returned."""
@@ -164,15 +155,11 @@ class ChatMessage(TolerantObject):
             raise PydanticCustomError("value_error", message, {"field": "content"})
         for name, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
             if getattr(self, name) and self.role != role:
-                raise PydanticCustomError(
-                    "unsupported",
-                    "is only for the role {role}; leave it out",
-                    {"field": name, "role": role},
-                )
+                problem = "is only for the role {role}; leave it out"
+                raise PydanticCustomError("unsupported", problem, {"field": name, "role": role})
         return self
 
     def template_message(self) -> dict[str, Any]:
-        """What the template gets: role and content as text, and what else the message has."""
         text = "".join(part.text for part in self.content or ())
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,

@@ -38,8 +38,7 @@ class ChatTemplate:
 
     pretrained: PreTrainedTokenizerFast
     source: str
-    file: Path
-    """The file of the template, for error messages."""
+    file: Path  # the file of the template, for error messages
 
     @property
     def knows_tools(self) -> bool:
@@ -72,14 +71,10 @@ class ChatTemplate:
 
     def _own_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """`variables` without the names of chat variables, of special tokens and of transformers' own parameters."""
-        names = {
-            *signature(type(self.pretrained).apply_chat_template).parameters,
-            "conversations",
-            "messages",
-        }
-        names |= {*self.pretrained.SPECIAL_TOKENS_ATTRIBUTES, *self.pretrained.special_tokens_map}
-        names -= {GENERATION_PROMPT}
-        return {name: value for name, value in variables.items() if name not in names}
+        pretrained, names = self.pretrained, {"conversations", "messages"}
+        names |= {*signature(type(pretrained).apply_chat_template).parameters}
+        names |= {*pretrained.SPECIAL_TOKENS_ATTRIBUTES, *pretrained.special_tokens_map}
+        return {name: value for name, value in variables.items() if name not in names - {GENERATION_PROMPT}}
 
     def _render(self, escaper: SpecialTokenEscaper, values: Sequence[Any]) -> str:
         messages, tools, variables = values

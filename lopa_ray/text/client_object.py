@@ -28,11 +28,9 @@ TAG_MARK = "|"
 """The tags of unions begin with it, which distinguishes them from the fields of a value."""
 
 
-MAX_DEPTH = 64
-"""Objects and lists within each other: what walks through them calls itself."""
+MAX_DEPTH = 64  # objects and lists within each other: what walks through them calls itself
 
-MAX_ERRORS = 1000
-"""To list more takes seconds, in which no other request is served."""
+MAX_ERRORS = 1000  # to list more takes seconds, in which no other request is served
 
 
 def is_too_deep(value: Any) -> bool:
@@ -63,15 +61,11 @@ class ClientObject(BaseModel):
     def _drop_unsupported_fields(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        for name, given in value.items():
-            if given is None or name not in cls.unsupported_fields:
-                continue
-            if not any(_is_same(given, neutral) for neutral in cls.unsupported_fields[name]):
-                raise PydanticCustomError(
-                    "unsupported",
-                    "is not supported: got {got}; leave it out",
-                    {"field": name, "got": short_repr(given)},
-                )
+        for name, neutral in cls.unsupported_fields.items():
+            given = value.get(name)
+            if given is not None and not any(_is_same(given, one) for one in neutral):
+                details = {"field": name, "got": short_repr(given)}
+                raise PydanticCustomError("unsupported", "is not supported: got {got}; leave it out", details)
         return {name: given for name, given in value.items() if name not in cls.unsupported_fields}
 
     @classmethod
@@ -115,25 +109,16 @@ class ByType:
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """What is wrong with an object."""
-
-    code: str
-    """invalid_value, or missing_, unknown_ or unsupported_parameter."""
-    message: str
-    """It names the field."""
-    param: str | None = None
-    """The path of the field: `messages[0].content`."""
-    location: Sequence[str | int] = ()
-    """The same as names and indices."""
+    code: str  # invalid_value, or missing_, unknown_ or unsupported_parameter
+    message: str  # it names the field
+    param: str | None = None  # the path of the field: `messages[0].content`
+    location: Sequence[str | int] = ()  # the same as names and indices
 
 
 def unknown_field_message(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
-    return (
-        f"is no known field; did you mean {close[0]}?"
-        if close
-        else f"is no known field; known: {', '.join(known)}"
-    )
+    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+    return f"is no known field; {hint}"
 
 
 def _is_same(value: Any, neutral: Any) -> bool:
@@ -172,7 +157,6 @@ def first_error(error: ValidationError, model: type[ClientObject]) -> FieldError
 
 
 def _allowed(message: str) -> str:
-    """Pydantic's sentence, without what it repeats."""
     message = re.sub(r"^\w+ should (be|have) ", "", message)
     message = re.sub(r" after validation, not .*$", "", message)
     return re.sub(r"a valid dictionary( or instance of \w+)?$", "an object", message)

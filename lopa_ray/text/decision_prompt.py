@@ -1,8 +1,7 @@
 """The wording of decisions: typed questions about an input, each answered by a label in masked positions.
 
-A question is one more message of the user's, so the input can be read once for all of its questions. Labels (`yes` or
-`no`, a letter, a number) of one question have as many characters as each other, so that they fill slots of one length.
-The model in the package is trained on these wordings (`examples/training`).
+A question is one more message of the user's, so the input is read once for all of its questions. The labels of one
+question are equally long, so that they fill as many slots. The model in the package is trained on these wordings.
 """
 
 from __future__ import annotations
@@ -12,21 +11,16 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-YES, NO = "yes", "no"
-"""The labels of a predicate."""
-LETTERS = string.ascii_uppercase
-"""The labels of up to 26 choices."""
+YES, NO = "yes", "no"  # the labels of a predicate
+LETTERS = string.ascii_uppercase  # the labels of up to 26 choices
 PREDICATE, CHOICE, LEVEL = "Is this so?", "Which choice fits?", "Which level fits?"
 """What is asked by a question without instructions."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionQuestion:
-    """What a user's message asks, and the labels that may answer it."""
-
     message: str
-    labels: tuple[str, ...]
-    """In the order of the choices or levels; yes, then no, for a predicate."""
+    labels: tuple[str, ...]  # in the order of the choices or levels; yes, then no, for a predicate
 
 
 def predicate_question(instructions: str, yes: str | None = None, no: str | None = None) -> DecisionQuestion:
@@ -63,7 +57,6 @@ def described(text: str, description: str | None) -> str:
 
 
 def _numbers(start: int, stop: int) -> Sequence[str]:
-    """All with as many digits."""
     return [str(number).zfill(len(str(stop - 1))) for number in range(start, stop)]
 
 

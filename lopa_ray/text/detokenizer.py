@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Decode = Callable[[Sequence[int]], str]
-"""Token ids → text; special tokens are left out."""
+Decode = Callable[[Sequence[int]], str]  # token ids → text; special tokens are left out
 
 REPLACEMENT_CHARACTER = "\ufffd"
 """What bytes that are no text decode to; at the end of a text it may only mean that some are missing."""
@@ -32,15 +31,13 @@ class IncrementalDetokenizer:
         self._mask_token_id = mask_token_id
         self._end_token_ids = frozenset(end_token_ids)
         self._stop_strings = tuple(stop_strings)
-        self.num_emitted_tokens = 0
-        """Tokens of the decided prefix whose text was returned."""
+        self.num_emitted_tokens = 0  # tokens of the decided prefix whose text was returned
         self.text = ""
         self.stopped = False
         """A stop string came; the text ends before it, and nothing more will be added."""
 
     def update(self, canvas: Sequence[int], *, final: bool = False) -> DetokenizedText:
-        """What is new in the canvas. With `final` nothing is held back any more. After a stop string, and for a canvas
-        that says nothing new, the text is empty."""
+        """What is new in the canvas: nothing after a stop string. With `final` nothing is held back any more."""
         if self.stopped:
             return DetokenizedText("", 0)
         prefix = self._decided_prefix(canvas)

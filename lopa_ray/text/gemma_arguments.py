@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-QUOTE = '<|"|>'
-"""The token at both ends of a string."""
+QUOTE = '<|"|>'  # the token at both ends of a string
 
 _WORDS = {"true": "true", "false": "false", "null": "null", "None": "null"}
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")

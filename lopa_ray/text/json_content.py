@@ -6,14 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-MAX_LEVELS = 32
-"""Objects and lists within each other."""
+MAX_LEVELS = 32  # objects and lists within each other
 
-MAX_JSON_VALUES = 10_000
-"""Values of all levels."""
+MAX_JSON_VALUES = 10_000  # values of all levels
 
-MAX_JSON_BYTES = 256 * 1024
-"""Bytes of the compact JSON in UTF-8."""
+MAX_JSON_BYTES = 256 * 1024  # bytes of the compact JSON in UTF-8
 
 
 def json_text(value: Any) -> str:
@@ -25,12 +22,10 @@ def levels(value: Any) -> Iterator[list[Any]]:
     level = [value]
     while level:
         yield level
-        level = [
-            member
-            for container in level
-            if isinstance(container, dict | list)
-            for member in (container.values() if isinstance(container, dict) else container)
+        containers = [
+            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)
         ]
+        level = [member for container in containers for member in container]
 
 
 def check_json(value: Any) -> None:

@@ -7,8 +7,5 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RawText:
-    """A text, and how it is read."""
-
     text: str
-    parse_special: bool
-    """Special tokens are recognised in it."""
+    parse_special: bool  # special tokens are recognised in it

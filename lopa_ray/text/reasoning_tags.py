@@ -13,8 +13,7 @@ class ReasoningTags:
 
     begin: str
     end: str
-    tokens: tuple[str, ...]
-    """The special tokens that the tags may consist of."""
+    tokens: tuple[str, ...]  # the special tokens that the tags may consist of
 
 
 THINK = ReasoningTags("<think>", "</think>", ("<think>", "</think>"))

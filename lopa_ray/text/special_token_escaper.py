@@ -12,13 +12,10 @@ _PLACEHOLDERS = range(0xF0000, 0xFFFFE)
 
 
 class SpecialTokenEscaper:
-    """Keeps special tokens from appearing in user text while a template renders it.
-
-    One character of each special token is replaced by a private-use character that occurs nowhere else, so the template
-    can still test, strip and split the text. Parts of special tokens at the ends of a text, and values that are as a
-    whole a part of a token, are escaped too, because the template's own text may complete them. Tokens that a template
-    forms by changing letters, or by removing the middle of a text, are not prevented.
-    """
+    """One character of each special token is replaced by a private-use character that occurs nowhere else, so the
+    template can still test, strip and split the text. Parts of special tokens at the ends of a text, and values that
+    are as a whole a part of a token, are escaped too, because the template's own text may complete them. Tokens that a
+    template forms by changing letters, or by removing the middle of a text, are not prevented."""
 
     def __init__(self, special: SpecialTokens, values: Any) -> None:
         """`values` is a JSON value with all texts that may appear when rendered."""
@@ -41,7 +38,6 @@ class SpecialTokenEscaper:
         return text.translate({ord(placeholder): char for char, placeholder in self._placeholders.items()})
 
     def _escape_item(self, key: str, value: Any) -> Any:
-        """The escaped value of a key in a message, in a tool, or in a part of these."""
         escaped = self.escape(value)
         # Templates compare the values of role and type. Both are checked elsewhere.
         if not isinstance(value, str) or key in ("role", "type"):

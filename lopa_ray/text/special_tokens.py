@@ -16,7 +16,6 @@ class SpecialTokens:
     """The special tokens of one tokenizer. It is never changed, so any thread may use it."""
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
-        """None of `tokens` may be empty."""
         self._by_text = {token.content: token for token in tokens}
         texts = self._by_text.keys()
         longest_first = sorted(texts, key=len, reverse=True)

@@ -24,8 +24,8 @@ _THEIRS = "transformers.utils.chat_template_utils"
 
 class _Renderer:
     def render(self, call: str) -> str:
-        """Render a chat; `call`: arguments of `render_jinja_template` of transformers for one chat, in JSON. Raises
-        CheckpointError with what the template is or does wrong, and PromptError with what it says against the chat."""
+        """`call`: arguments of `render_jinja_template` of transformers for one chat, in JSON. Raises CheckpointError
+        with what the template is or does wrong, and PromptError with what it says against the chat."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         try:
@@ -73,7 +73,6 @@ class TemplateProcess:
                 raise CheckpointError(f"exceeds its limits ({error})") from None
 
 
-TEMPLATE_PROCESS = TemplateProcess()
-"""The one of this process."""
+TEMPLATE_PROCESS = TemplateProcess()  # the one of this process
 
 os.register_at_fork(after_in_child=TEMPLATE_PROCESS.forget)

@@ -1,8 +1,7 @@
 """Tokenizer: converts text to token ids and back, with the tokenizer files of a checkpoint.
 
-Only the chat template can write special tokens: `<|im_end|>` inside a message is encoded as its characters. Text
-without a template has them if the caller asks for that (`parse_special`). Added tokens that a checkpoint does not mark
-as special, such as `<think>`, are ordinary vocabulary.
+Only the chat template can write special tokens: `<|im_end|>` inside a message is encoded as its characters, unless the
+caller asks for it (`parse_special`). Added tokens that are not special, such as `<think>`, are ordinary vocabulary.
 """
 
 from __future__ import annotations
@@ -96,12 +95,10 @@ class Tokenizer:
         source = self._template_source(tools)
         if source is None:
             raise PromptError("got chat messages, but the checkpoint has no chat template; send plain text")
-        named = self._pretrained.chat_template
+        named, folder = self._pretrained.chat_template, Path(self._pretrained.name_or_path)
         names = named if isinstance(named, dict) else {"default": named}
         name = next(name for name, text in names.items() if text == source)
-        return ChatTemplate(
-            self._pretrained, source, template_file(Path(self._pretrained.name_or_path), name)
-        )
+        return ChatTemplate(self._pretrained, source, template_file(folder, name))
 
     def _template_source(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
         try:
@@ -116,7 +113,6 @@ class Tokenizer:
 
     @property
     def bos_token_id(self) -> int | None:
-        """The id of the token that begins a text; None if the tokenizer has no such token."""
         token: int | None = self._pretrained.bos_token_id
         return token
 
@@ -127,18 +123,15 @@ class Tokenizer:
         return {token: (entry.content, entry.special) for token, entry in added.items()}
 
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
-        """Encode user text to ids. The text of special tokens is encoded as plain characters, or with `parse_special`
-        as these tokens, the mask token among them.
-
-        With `add_special_tokens`, the result includes the special tokens that the tokenizer adds to every text. Raises
-        `PromptError` for text that cannot be encoded, and `CheckpointError` for a tokenizer that fails.
-        """
+        """Encode user text to ids, with `add_special_tokens` together with the special tokens that the tokenizer adds
+        to every text. The text of special tokens is encoded as plain characters, or with `parse_special` as these
+        tokens, the mask token among them. Raises `PromptError` for text that cannot be encoded, and `CheckpointError`
+        for a tokenizer that fails."""
         backend = self._backend if parse_special else self._text_backend
         return self._encode_text(text, backend, add_special_tokens=add_special_tokens)
 
     def encode_later_part(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """Encode text that continues another one to ids, without the special tokens that the tokenizer adds to every
-        text. See `encode`."""
+        """See `encode`, of text that continues another one, without the special tokens that begin or end every text."""
         return self._encode_text(text, self._backend if parse_special else self._later_backend)
 
     def encode_markup(self, text: str) -> list[int]:
@@ -193,9 +186,8 @@ class Tokenizer:
 
     def regular_token_bytes(self, token: int) -> bytes:
         """As `token_bytes` for the ordinary tokens of a byte-level vocabulary; empty for any other id."""
-        written = (
-            self._backend.id_to_token(token) if self.byte_level and token not in self._added_ids else None
-        )
+        is_regular = self.byte_level and token not in self._added_ids
+        written = self._backend.id_to_token(token) if is_regular else None
         return self.token_bytes(token) if written is not None and _BYTE_OF.keys() >= set(written) else b""
 
     def apply_chat_template(
@@ -216,11 +208,9 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
         """Render `messages` to text with the checkpoint's chat template, up to where the assistant's answer begins.
-
         `tools` have the form of OpenAI's API; if the template does not support them, they are described in messages.
         `variables` are further variables of the template. Raises `PromptError` for messages that cannot be rendered,
-        and `CheckpointError` for a template that is not valid Jinja.
-        """
+        and `CheckpointError` for a template that is not valid Jinja."""
         template = self.chat_template(tools)
         messages = read_messages(messages)
         if not template.knows_tools:
@@ -273,7 +263,7 @@ def _as_text(backend: Backend) -> Backend:
 
 
 def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
-    """Returns `tokenizer`. Raises `PromptError` if it is None, because text cannot be encoded without one."""
+    """Raises `PromptError` if it is None, because text cannot be encoded without one."""
     if tokenizer is None:
         raise PromptError(
             "got text, but the checkpoint has no tokenizer (tokenizer.json, or vocab.json and "

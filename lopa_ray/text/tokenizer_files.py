@@ -40,12 +40,9 @@ _SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
-    """The tokenizer in a checkpoint folder, or None if the folder has none.
-
-    tokenizer.json is read whatever class the folder names, Qwen2's vocab.json and merges.txt with Qwen2's class, and
-    any other layout with the class that `AutoTokenizer` selects. Raises `CheckpointError` for files that cannot be
-    used.
-    """
+    """The tokenizer in a checkpoint folder, or None if the folder has none. tokenizer.json is read whatever class the
+    folder names, Qwen2's vocab.json and merges.txt with Qwen2's class, and any other layout with the class that
+    `AutoTokenizer` selects. Raises `CheckpointError` for files that cannot be used."""
     for file in _files(folder):
         check_file(file)
     if (folder / _WHOLE).exists():
@@ -88,7 +85,6 @@ def _read_optional(file: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """What transformers may read for a tokenizer."""
     files = (*folder.glob("*"), *(folder / _NAMED_TEMPLATES).glob("*"))
     return [file for file in files if file.suffix in _SUFFIXES]
 
@@ -178,7 +174,6 @@ def _check_class(pretrained: Any, folder: Path, files: list[Path]) -> None:
 
 
 def _listed_tokens(where: Path, config: Mapping[str, Any]) -> dict[int, str]:
-    """Ids and texts of the added tokens that files other than tokenizer.json list."""
     ids = {} if _LISTED in config else _read_optional(where)
     try:
         if _LISTED in config:

@@ -31,8 +31,7 @@ LARGEST_TOKEN, LARGEST_ADDED, LARGEST_SEARCH = 2**12, 2**15, 2**26
 """Characters of an added token, added tokens, and the cubes of the numbers of characters of all special ones together:
 a chat is searched for every piece of each."""
 
-_tried: set[bytes] = set()
-"""Digests of tokenizers that passed in this process."""
+_tried: set[bytes] = set()  # digests of tokenizers that passed in this process
 
 
 class _Trial:

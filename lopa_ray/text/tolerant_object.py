@@ -10,13 +10,11 @@ from pydantic import ConfigDict, model_validator
 from lopa_ray.errors import short_repr
 from lopa_ray.text.client_object import ClientObject
 
-MAX_LOGGED = 100
-"""Clients choose the names, so the log has no more of them."""
+MAX_LOGGED = 100  # clients choose the names, so the log has no more of them
 
 logger = logging.getLogger("lopa.http")
 
-_logged: set[str] = set()
-"""Fields that a line of this process' log names."""
+_logged: set[str] = set()  # fields that a line of this process' log names
 
 
 class TolerantObject(ClientObject):

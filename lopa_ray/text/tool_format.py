@@ -16,8 +16,7 @@ from lopa_ray.text.json_content import json_text
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     name: str
-    arguments: str
-    """The arguments as the JSON text of an object."""
+    arguments: str  # the arguments as the JSON text of an object
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,8 @@ class ToolFormat:
         _, brace, rest = text.partition("{")
         try:
             json.loads(brace + rest)
-        except json.JSONDecodeError as error:
-            return error.msg.startswith("Unterminated string")
-        except (ValueError, RecursionError):
-            return False
+        except (ValueError, RecursionError) as error:
+            return isinstance(error, json.JSONDecodeError) and error.msg.startswith("Unterminated string")
         return False
 
     def parse(self, body: str) -> ToolCall | None:
@@ -132,7 +129,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
 
 
 def tool_format(template: ChatTemplate) -> ToolFormat:
-    """The tool format of a chat template. It is the Hermes format if the template contains no known trigger."""
+    """The Hermes format if the template contains no known trigger."""
     return next((known for known in TOOL_FORMATS.values() if known.trigger in template.source), HERMES)
 
 

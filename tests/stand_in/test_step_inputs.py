@@ -13,6 +13,7 @@ from torch import Tensor
 from lopa_lab.bench.step_plans import step_of
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.plan import Plan, StepPlan, StoredPrefix
+from lopa_ray.protocol.plan_inputs import SoftInputs
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import ChooseTokens, ScoreTargets
 from support.device_log import DeviceLog
@@ -76,7 +77,7 @@ def sampled(plan: Plan) -> Plan:
 
 def with_soft_inputs(plan: Plan) -> Plan:
     """Each input is half its token and half the mask token."""
-    return replace(plan, input_weights=(0.5,) * len(plan.canvas))
+    return replace(plan, inputs=SoftInputs((0.5,) * len(plan.canvas)))
 
 
 def shared(plan: Plan) -> Plan:

@@ -83,9 +83,8 @@ def launch(
     weights = logits.new_empty(rows, per_token)
     chosen = weights.new_empty(rows, per_token, dtype=torch.int64)
     given = constants(experts, per_token, groups, kept_groups, has_bias=bias is not None)
-    _choose_experts[(rows,)](
-        logits, logits if bias is None else bias, chosen, weights, scale, **given, num_warps=NUM_WARPS
-    )
+    tensors = logits, logits if bias is None else bias, chosen, weights
+    _choose_experts[(rows,)](*tensors, scale, **given, num_warps=NUM_WARPS)
     return chosen, weights
 
 

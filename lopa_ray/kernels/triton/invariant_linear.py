@@ -1,8 +1,5 @@
 """Triton kernel of `invariant_linear`: a program has some rows and some outputs, and sums all of their inputs in order.
-
-The tile of a program depends on the weights alone, and inputs are never split over programs. So the sums of a row do
-not depend on the number of rows, nor on its place among them.
-"""
+Its tile depends on the weights alone, so the sums of a row depend neither on the number of rows nor on its place."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from lopa_ray.kernels.row_scores import RANKINGS, SCORE_COLUMNS
 
 BLOCK = tl.constexpr(2048)
 
-PART = tl.constexpr(8 * 2048)
-"""Logits per program."""
+PART = tl.constexpr(8 * 2048)  # logits per program
 
 PARTIALS = tl.constexpr(8)
 """Values of a part: largest logit and sum of weights, without and with temperature; sum of the weighted differences to

@@ -1,9 +1,5 @@
 """Triton kernel of `sort_rows`: a program finds the rows of one expert, and places them after the rows of experts
-before.
-
-Each program reads all choices twice. They are a few hundred KiB at most, which caches hold, and the order is the same
-in every run.
-"""
+before. Each reads all choices twice: a few hundred KiB, which caches hold, in the same order in every run."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """Triton kernels of `split_attention`: the kernel of `slot_attention` for tiles and for parts, and one that merges
-parts.
-
-Tiles and parts have a launch each, with a variant of the kernel each: a variant for both would spill registers, and a
-tile could be rounded differently in steps with and without parts.
-"""
+parts. Tiles and parts have a variant each: one for both would spill registers, and could round a tile differently."""
 
 from __future__ import annotations
 

@@ -48,12 +48,10 @@ def load_config(
 def load_config(
     path: str | Path, implementation: Implementation = "native", mask_token_id: int | None = None
 ) -> ModelConfig:
-    """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
-
-    With `implementation` auto this project's own transformer runs the model where it can, and else transformers.
-    `mask_token_id` is taken where the folder's configuration names none. Raises `CheckpointError` for a missing or
-    broken file, an unknown architecture, or a feature that is not computed.
-    """
+    """Read the `ModelConfig` of the checkpoint folder `path`, without its weights. With `implementation` auto this
+    project's own transformer runs the model where it can, and else transformers. `mask_token_id` is taken where the
+    folder's configuration names none. Raises `CheckpointError` for a missing or broken file, an unknown architecture,
+    or a feature that is not computed."""
     folder = Path(path)
     require_folder(path, f"a checkpoint: a folder with {CONFIG}")
     if not (folder / CONFIG).exists():
@@ -64,9 +62,7 @@ def load_config(
     if mask_token_id is not None and generation.get("mask_token_id") is None:
         generation = {**generation, "mask_token_id": mask_token_id}
     where = str(folder / CONFIG)
-    is_native = implementation == "native"
-    if implementation == "auto":
-        is_native = any(family.claims(raw) for family in FAMILIES)
-    if is_native:
+    is_claimed = implementation == "auto" and any(family.claims(raw) for family in FAMILIES)
+    if is_claimed or implementation == "native":
         return find_family(raw, where).parse_config(raw, generation, where)
     return parse_transformers_config(raw, generation, where)

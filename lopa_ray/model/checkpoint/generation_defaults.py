@@ -11,16 +11,9 @@ GENERATION = "generation_config.json"
 
 _FLOATS = ("temperature", "top_p", "repetition_penalty")
 
-_SAMPLING = (*_FLOATS, "top_k")
-"""Sampling settings of any model, under their names in transformers."""
+_SAMPLING = (*_FLOATS, "top_k")  # sampling settings of any model, under their names in transformers
 
-_OF_CANVASES = (
-    "max_denoising_steps",
-    "t_min",
-    "t_max",
-    "stability_threshold",
-    "confidence_threshold",
-)
+_OF_CANVASES = ("max_denoising_steps", "t_min", "t_max", "stability_threshold", "confidence_threshold")
 """Settings of DiffusionGemma's decoder, under their names in transformers' `DiffusionGemmaGenerationConfig`."""
 
 

@@ -26,27 +26,11 @@ MATCH_S = 10.0
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 # Settings with no bearing on the merged weights, or that this file reads below.
-_HANDLED_SETTINGS = frozenset(
-    (
-        "r",
-        "lora_alpha",
-        "use_rslora",
-        "rank_pattern",
-        "alpha_pattern",
-        "target_modules",
-        "exclude_modules",
-        "lora_dropout",
-        "task_type",
-        "auto_mapping",
-        "base_model_name_or_path",
-        "revision",
-        "peft_version",
-        "inference_mode",
-        "megatron_core",
-        "qalora_group_size",
-        "eva_config",
-    )
-)
+_HANDLED_SETTINGS = {
+    "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules", "exclude_modules",
+    "lora_dropout", "task_type", "auto_mapping", "base_model_name_or_path", "revision", "peft_version",
+    "inference_mode", "megatron_core", "qalora_group_size", "eva_config",
+}  # fmt: skip
 # Settings that may have a value other than null, false or empty. Initialisations that are
 # not listed (PiSSA, OLoRA, LoftQ, CorDA, LoRA-GA) rewrite the base weights as well.
 _SUPPORTED_VALUES: dict[str, tuple[object, ...]] = {
@@ -62,8 +46,7 @@ class LoraAdapter:
 
     path: Path
     tensor_files: TensorFiles
-    scales: Mapping[str, float]
-    """Published module -> scale."""
+    scales: Mapping[str, float]  # published module -> scale
     target_modules: tuple[str, ...]
 
     @staticmethod
@@ -144,7 +127,6 @@ def _lora_tensor(module: str, half: str) -> str:
 
 
 def _refuse_unsupported(raw: Mapping[str, Any], where: Path) -> None:
-    """Settings that this module does not handle must be off. Raises CheckpointError otherwise."""
     if "peft_type" not in raw:
         raise CheckpointError(f"{where}: got no peft_type; it must be 'LORA'; need the file that PEFT saved")
     for key, value in raw.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -141,11 +141,8 @@ def read_draft_adapter(
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:
     """Write `model` to the folder `path` as a published checkpoint with weights in `dtype`: config.json,
     generation_config.json and one model.safetensors, which is moved into place, so an interrupted save leaves the old
-    one whole.
-
-    Weights in fp8 have the layout of compressed-tensors, with a scale per channel. Raises CheckpointError for a model
-    whose fp8 has other scales, and for a dtype that is not supported.
-    """
+    one whole. Weights in fp8 have the layout of compressed-tensors, with a scale per channel. Raises CheckpointError
+    for a model whose fp8 has other scales, and for a dtype that is not supported."""
     check_dtype(dtype)
     if model.config.fp8 is not None and model.config.fp8.block is not None:
         raise CheckpointError(
@@ -185,13 +182,12 @@ def as_rows(name: str, parameter: Tensor) -> Tensor:
 
 
 def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int, ...]]:
-    def shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name, parameter in model.named_parameters():
-            rows = as_rows(name, parameter)
-            for part, count in published_rows(family, model.config, name, rows.shape[0]).items():
-                yield part, (count, *rows.shape[1:])
-
-    return dict(shapes())
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, parameter in model.named_parameters():
+        rows = as_rows(name, parameter)
+        parts = published_rows(family, model.config, name, rows.shape[0])
+        shapes |= {part: (count, *rows.shape[1:]) for part, count in parts.items()}
+    return shapes
 
 
 def check_published(
@@ -204,12 +200,9 @@ def check_published(
     if config.tie_word_embeddings:
         (head,), (embed,) = family.published_names("lm_head.weight"), family.published_names("embed.weight")
         tied[head] = embed
-    check_tensors(
-        folder,
-        tensor_files,
-        expected,
-        config,
-        tied=tied,
-        is_ignored=lambda name: name in scales or family.ignores(name),
-    )
+
+    def is_ignored(name: str) -> bool:
+        return name in scales or family.ignores(name)
+
+    check_tensors(folder, tensor_files, expected, config, tied=tied, is_ignored=is_ignored)
     return expected

@@ -16,15 +16,12 @@ from lopa_ray.kernels.fp8 import FP8, unfold
 from lopa_ray.model.checkpoint.tensor_files import FLOAT_DTYPES, TensorFiles
 from lopa_ray.model.config import Fp8Scales
 
-STORED_FP8 = "F8_E4M3"
-"""What safetensors calls the type of fp8 weights."""
-
+STORED_FP8 = "F8_E4M3"  # what safetensors calls the type of fp8 weights
 WEIGHT_DTYPES: tuple[torch.dtype, ...] = (*FLOAT_DTYPES, FP8)
 
 _SCALE_DTYPES = (*FLOAT_DTYPES, torch.float8_e8m0fnu)
 
-SAVED_SCALE_NAME = "weight_scale"
-"""The name under which scales are saved here."""
+SAVED_SCALE_NAME = "weight_scale"  # the name under which scales are saved here
 
 _SCALE_NAMES = ("weight_scale_inv", SAVED_SCALE_NAME)
 """transformers' FineGrainedFP8 has the first name, compressed-tensors the second. Both are what weights are multiplied
@@ -40,8 +37,7 @@ class StoredFp8:
 
     scales: Fp8Scales
     tensor_files: TensorFiles
-    scale_names: Mapping[str, str]
-    """Weight in fp8 → the tensor with its scales."""
+    scale_names: Mapping[str, str]  # weight in fp8 → the tensor with its scales
 
     @staticmethod
     def find(

@@ -13,8 +13,6 @@ from lopa_ray.model.config import Fp8Scales
 
 READABLE = "fp8 (quant_method fp8, or compressed-tensors with float weights of 8 bits)"
 
-_FORMATS = ("float-quantized", "naive-quantized")
-
 _FINE_GRAINED_VALUES: Mapping[str, tuple[object, ...]] = {
     "activation_scheme": ("dynamic", "static", None),
     "fmt": ("e4m3", None),
@@ -26,7 +24,7 @@ _FINE_GRAINED_VALUES: Mapping[str, tuple[object, ...]] = {
 """Keys that affect the computation, with the values that `Fp8Scales` describes completely."""
 
 _COMPRESSED_VALUES: Mapping[str, tuple[object, ...]] = {
-    "format": (*_FORMATS, None),
+    "format": ("float-quantized", "naive-quantized", None),
     "kv_cache_scheme": (None,),
     "quantization_status": ("compressed", "frozen", None),
     "sparsity_config": (None, {}),

@@ -9,8 +9,7 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.text_input import read_text
 
-LARGEST_BYTES = 2**28
-"""Of a JSON file or a template."""
+LARGEST_BYTES = 2**28  # of a JSON file or a template
 
 
 def check_file(path: Path) -> None:

@@ -1,12 +1,8 @@
-"""The largest sizes that a checkpoint's configuration may name: beyond any model, and below what overflows.
-
-What is larger is a damaged file. Without a limit it would be found after minutes of making empty layers, or by an
-overflow inside torch.
-"""
+"""The largest sizes that a checkpoint's configuration may name. What is larger is a damaged file, which would be found
+after minutes of making empty layers, or by an overflow inside torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
@@ -25,29 +21,25 @@ LARGEST = {
 }
 """By field of a model's configuration; all others: 2**31."""
 
-LARGEST_EXPERTS = 2**18
-"""Experts in all layers together."""
+LARGEST_EXPERTS = 2**18  # experts in all layers together
 
-
-LARGEST_NUMBER = 2.0**53
-"""Integers above it are not exact as floats."""
+LARGEST_NUMBER = 2.0**53  # integers above it are not exact as floats
 
 _MAY_BE_ZERO = ("experts.shared", "experts.dense_layers")
 
 
 def checked(kind: str, value: Any, key: str, field: str, where: str) -> Any:
     """The value of a key of the file `where`, which sets a `field` of the kind int, float or bool. Raises as below."""
-    checks: dict[str, Callable[[Any, str, str, str], Any]] = {
-        "int": checked_int,
-        "float": checked_float,
-        "bool": checked_bool,
-    }
-    return checks[kind](value, key, field, where)
+    if kind == "bool":
+        if not isinstance(value, bool):
+            raise _wrong_value(key, value, "true or false", where)
+        return value
+    return (checked_int if kind == "int" else checked_float)(value, key, field, where)
 
 
 def checked_int(value: Any, key: str, field: str, where: str) -> int:
     """The value of a key of the file `where`, which sets a `field` of a model's configuration. Raises CheckpointError
-    unless it is an integer above 0, or not below where that is allowed, and at most the largest of that field."""
+    unless it is an integer from 1 on, or from 0 where that is allowed, up to the largest of that field."""
     least, most = int(field not in _MAY_BE_ZERO), LARGEST.get(field, 2**31)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise _wrong_value(key, value, f"an integer above {least - 1} and at most {most}", where)
@@ -61,13 +53,6 @@ def checked_float(value: Any, key: str, field: str, where: str, *, may_be_zero: 
     if not is_number or not 0 <= value <= LARGEST_NUMBER or (value == 0 and not may_be_zero):
         raise _wrong_value(key, value, "a number above 0", where)
     return float(value)
-
-
-def checked_bool(value: Any, key: str, field: str, where: str) -> bool:
-    """True or false, as `checked_int`. Raises CheckpointError for anything else."""
-    if not isinstance(value, bool):
-        raise _wrong_value(key, value, "true or false", where)
-    return value
 
 
 def _wrong_value(key: str, value: object, need: str, where: str) -> CheckpointError:

@@ -13,9 +13,8 @@ Json: TypeAlias = Mapping[str, Any]
 NO_MASK = -1
 """In place of the id of a mask token, for models that have none: no id of a vocabulary is equal to it."""
 
-TOKEN_ID_KEYS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
-
 _OTHER_KEYS = ("mask_token_id", "pad_token_id", "bos_token_id")
+TOKEN_ID_KEYS = ("eos_token_id", *_OTHER_KEYS)
 
 _GENERATION = "generation_config.json"
 
@@ -23,8 +22,7 @@ _GENERATION = "generation_config.json"
 class MissingMaskTokenError(CheckpointError):
     """Neither the files of a checkpoint's configuration nor its family name a mask token in the vocabulary."""
 
-    vocab_size = 0
-    """The size of the checkpoint's vocabulary: a mask token from elsewhere has to be below."""
+    vocab_size = 0  # a mask token from elsewhere has to be below
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +33,24 @@ class SpecialTokens:
     eos: int
     pad: int | None
     bos: int | None
-    stops: tuple[int, ...]
-    """Further ids that end an answer."""
+    stops: tuple[int, ...]  # further ids that end an answer
 
     @classmethod
     def read(cls, raw: Json, generation: Json, family_mask: int | None, vocab: int, where: str) -> Self:
-        """From config.json `raw`, and where it has none from `generation`; null is none.
-
-        EOS is the first id of both files' `eos_token_id`, and the others are stop tokens. Where neither has a mask
-        token it is `family_mask`, if the vocabulary reaches so far. Raises `CheckpointError`, naming `where` and the
-        key, for one that is missing or not in the vocabulary, and for a mask token that ends answers.
-        """
+        """From config.json `raw`, and where it has none from `generation`; null is none. EOS is the first id of both
+        files' `eos_token_id`, and the others are stop tokens. Where neither has a mask token it is `family_mask`, if
+        the vocabulary reaches so far. Raises `CheckpointError`, naming `where` and the key, for one that is missing or
+        not in the vocabulary, and for a mask token that ends answers."""
         ends = _end_token_ids(raw, vocab, where)
-        also_ends = _end_token_ids(generation, vocab, f"{where} ({_GENERATION})")
+        ends = ends + _end_token_ids(generation, vocab, f"{where} ({_GENERATION})")
         mask, pad, bos = (_token_id(key, raw, generation, vocab, where) for key in _OTHER_KEYS)
-        if not (ends := ends + also_ends):
-            raise CheckpointError(_missing("eos_token_id", where))
+        missing = f"{where}: got no {{}}, neither there nor in {_GENERATION}; decoding needs it: add it"
+        if not ends:
+            raise CheckpointError(missing.format("eos_token_id"))
         if mask is None and family_mask is not None and family_mask < vocab:
             mask = family_mask
         if mask is None:
-            error = MissingMaskTokenError(_missing("mask_token_id", where))
+            error = MissingMaskTokenError(missing.format("mask_token_id"))
             error.vocab_size = vocab
             raise error
         if mask in ends:
@@ -64,10 +60,6 @@ class SpecialTokens:
             )
         eos, *stops = dict.fromkeys(ends)
         return cls(mask, eos, pad, bos, tuple(stops))
-
-
-def _missing(key: str, where: str) -> str:
-    return f"{where}: got no {key}, neither there nor in {_GENERATION}; decoding needs it: add it"
 
 
 def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> int | None:

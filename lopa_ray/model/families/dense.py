@@ -134,10 +134,7 @@ SDAR = Family(
             "HumanEval+ 62.8 at TPF 4.82",
         ),
         PublishedCheckpoint(
-            "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b4",
-            15.3,
-            "models/mbd-sdar-8b-b4",
-            "GSM8K 91.8 at TPF 2.28",
+            "SJTU-DENG-Lab/MBD-Math-SDAR-8B-Chat-b4", 15.3, "models/mbd-sdar-8b-b4", "GSM8K 91.8 at TPF 2.28"
         ),
     ),
     tiny_model="sdar-tiny-3l",

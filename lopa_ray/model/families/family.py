@@ -79,7 +79,7 @@ class Family(PublishedFamily):
         stated = {**self.config_defaults, **raw}
         for key, allowed in self.supported_values.items():
             if key in stated and stated[key] not in allowed:
-                shown = " or ".join(repr(value) for value in allowed)
+                shown = " or ".join(map(repr, allowed))
                 got = f"{key} = {stated[key]!r}" if key in raw else f"no {key}, which means {stated[key]!r}"
                 raise CheckpointError(
                     f"{where}: got {got}, but family {self.name} is supported with {shown} "
@@ -154,8 +154,7 @@ class Family(PublishedFamily):
 def _read_fields(
     config: type, values: Json, keys: Mapping[str, str], where: str, prefix: str = ""
 ) -> dict[str, Any]:
-    """The fields of a configuration in `keys` (field → published key), each checked by its annotation. Raises
-    CheckpointError."""
+    """The fields of a configuration in `keys` (field → published key), each checked by its annotation."""
     return {
         field.name: checked(str(field.type), values.get(key), key, f"{prefix}{field.name}", where)
         for field in fields(config)

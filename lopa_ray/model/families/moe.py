@@ -8,10 +8,7 @@ from lopa_ray.model.families.dense import QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODUL
 from lopa_ray.model.families.family import Family
 from lopa_ray.model.families.published_checkpoint import PublishedCheckpoint
 
-_EXPERT_GATE_UP = (
-    "model.layers.{i}.mlp.experts.{e}.gate_proj",
-    "model.layers.{i}.mlp.experts.{e}.up_proj",
-)
+_EXPERT_GATE_UP = ("model.layers.{i}.mlp.experts.{e}.gate_proj", "model.layers.{i}.mlp.experts.{e}.up_proj")
 
 _EXPERT_DOWN = ("model.layers.{i}.mlp.experts.{e}.down_proj",)
 
@@ -120,10 +117,7 @@ LLADA2 = Family(
             "Zigeng/DMax-Coder-16B", 30.3, "models/dmax-16b", "MBPP at TPF 5.86 (LLaDA2.0-mini: 2.71)"
         ),
         PublishedCheckpoint(
-            "SJTU-DENG-Lab/MBD-Math-LLaDA2-mini-16B",
-            30.3,
-            "models/mbd-llada2-mini",
-            "GSM8K 92.0 at TPF 5.55",
+            "SJTU-DENG-Lab/MBD-Math-LLaDA2-mini-16B", 30.3, "models/mbd-llada2-mini", "GSM8K 92.0 at TPF 5.55"
         ),
         PublishedCheckpoint(
             "SJTU-DENG-Lab/MBD-Code-LLaDA2-mini-16B",

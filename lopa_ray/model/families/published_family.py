@@ -15,12 +15,10 @@ _log = logging.getLogger("lopa.model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFamily:
-    """A family, which its config.json names by `model_type` and `architecture`.
-
-    `shifted`: row p - 1 of the logits decides position p. `mask_token_id` is the mask token of the published code where
-    configurations do not name it. `config_defaults` holds what the published code assumes where a published key is
-    absent or null. `checked_against` says what results were compared with, for people to read.
-    """
+    """A family, which its config.json names by `model_type` and `architecture`. `shifted`: row p - 1 of the logits
+    decides position p. `mask_token_id` is the mask token of the published code where configurations do not name it.
+    `config_defaults` holds what the published code assumes where a published key is absent or null. `checked_against`
+    says what results were compared with, for people to read."""
 
     name: str
     model_type: str
@@ -49,7 +47,6 @@ class PublishedFamily:
 
 
 def known_types(families: Iterable[PublishedFamily]) -> str:
-    """The values in config.json by which each family is recognised, for messages."""
     return ", ".join(f"{family.model_type!r} with [{family.architecture!r}]" for family in families)
 
 

@@ -36,7 +36,11 @@ def read_rope(raw: Json, where: str, *, reads_yarn: bool) -> tuple[Json, Yarn | 
         stated = _stated(raw.get(key))
         if reads_yarn and key == PARAMETERS and stated is not None and stated.get("rope_type") == "yarn":
             yarn = _read_yarn(stated, where)
-        elif stated is None or not stated.keys() <= {*_TYPE_KEYS, *_NUMBERS} or not _is_default(stated):
+        elif (
+            stated is None
+            or not stated.keys() <= {*_TYPE_KEYS, *_NUMBERS}
+            or any(stated.get(name, "default") != "default" for name in _TYPE_KEYS)
+        ):
             raise CheckpointError(
                 f"{where}: got {key} = {raw[key]!r}; supported is the type default, with {' and '.join(_NUMBERS)} "
                 "only; use a checkpoint whose rotary embeddings are not scaled"
@@ -52,16 +56,10 @@ def read_rope(raw: Json, where: str, *, reads_yarn: bool) -> tuple[Json, Yarn | 
 
 
 def _stated(parameters: Any) -> dict[str, Any] | None:
-    """The parameters that a key has, nulls left out; None if they are no object."""
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, Mapping):
+    """Nulls are left out; None if it is no object."""
+    if not isinstance(parameters, Mapping | None):
         return None
-    return {name: value for name, value in parameters.items() if value is not None}
-
-
-def _is_default(stated: Mapping[str, Any]) -> bool:
-    return all(stated.get(name, "default") == "default" for name in _TYPE_KEYS)
+    return {name: value for name, value in (parameters or {}).items() if value is not None}
 
 
 def _read_yarn(stated: Mapping[str, Any], where: str) -> Yarn:

@@ -38,8 +38,7 @@ _BELOW = "*/*"
 @dataclass(frozen=True, slots=True)
 class HubName:
     repository: str
-    revision: str | None = None
-    """A branch, a tag or a commit; None is the repository's main branch."""
+    revision: str | None = None  # A branch, a tag or a commit; None is the repository's main branch
 
     @staticmethod
     def parse(source: str) -> HubName | None:
@@ -82,27 +81,23 @@ def pin(source: str) -> str:
 
 
 def download(source: str, *, weights: bool, subfolder: str = "") -> Path:
-    """The local folder of a name on the Hub; of a path that path, whether or not there is something.
-
-    It has the JSON and tokenizer files of the repository, or of its `subfolder`, and with `weights` the safetensors
-    files. A pinned name that the cache has is served without a request. Raises `CheckpointError`, naming the repository
-    and its revision, for whatever keeps it from being read.
-    """
+    """The local folder of a name on the Hub; of a path that path, whether or not there is something. It has the JSON
+    and tokenizer files of the repository, or of its `subfolder`, and with `weights` the safetensors files. A pinned
+    name that the cache has is served without a request. Raises `CheckpointError`, naming the repository and its
+    revision, for whatever keeps it from being read."""
     name = HubName.parse(source)
     if name is None:
         return Path(os.path.expanduser(source))
     name = _pin(name)
     prefix = f"{subfolder}/" if subfolder else ""
-    patterns = [
-        prefix + pattern for pattern in (*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ()))
-    ]
+    patterns = (*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ()))
     from huggingface_hub import is_offline_mode, snapshot_download
 
     get = partial(
         snapshot_download,
         name.repository,
         revision=name.revision,
-        allow_patterns=patterns,
+        allow_patterns=[prefix + pattern for pattern in patterns],
         ignore_patterns=[prefix + _BELOW],
         library_name="lopa-ray",
     )

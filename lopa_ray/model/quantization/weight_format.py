@@ -1,5 +1,4 @@
-"""WeightFormat: how linear layers hold their weights, and multiply by them. A format is one file, and a line of
-`FORMATS` (`lopa_ray/model/linear.py`).
+"""WeightFormat: how linear layers hold their weights, and multiply by them. A format is a file and a line of `FORMATS`.
 
 Shape suffixes: R rows, S sorted rows, N experts, I inputs, O outputs, G groups of inputs.
 """
@@ -22,10 +21,8 @@ from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 
 class WeightFormat:
     """Floating weights, and the base of other formats, whose weights are stored in another dtype, with scales in fp32.
-
     Products of a shard are of its own inputs, but where the format `sums_exactly`: sums of integers are the same in any
-    order, so there products are whole, and a model in shards has the bits of the whole one.
-    """
+    order, so there products are whole, and a model in shards has the bits of the whole one."""
 
     sums_exactly: ClassVar[bool] = False
     stored_dtype: ClassVar[torch.dtype | None] = None

@@ -95,10 +95,8 @@ class CanvasImplementation(TheirImplementation[CanvasConfig]):
         )
 
     def _parameters(self, model: Any) -> dict[str, Tensor]:
-        scalars = {
-            _scalar_name(index): torch.ones_like(layer.layer_scalar)
-            for index, layer in enumerate(model.layers)
-        }
+        layers = enumerate(model.layers)
+        scalars = {_scalar_name(index): torch.ones_like(layer.layer_scalar) for index, layer in layers}
         return {**scalars, **model.state_dict()}
 
 

@@ -62,8 +62,6 @@ def unfold_heads(cached: Tensor, heads: int, dim: int) -> Tensor:
 
 
 class SoftCappedHead(nn.Linear):
-    """Hidden rows [N, D] → logits fp32 [N, V], which a tanh keeps within ± `cap`."""
-
     def __init__(self, weight: nn.Parameter, cap: float) -> None:
         super().__init__(weight.shape[1], weight.shape[0], bias=False, device="meta")
         self.weight = weight
@@ -77,9 +75,11 @@ class SoftCappedHead(nn.Linear):
 class CanvasModel(nn.Module):
     """Token ids in, normed hidden rows out. It is a `MaskPredictor`, except that it fills no masks."""
 
+    learned_positions: int | None = None
+
     def __init__(self, config: CanvasConfig, decoder: Any, encoder_scalars: Tensor) -> None:
-        """Over a decoder of transformers that has `attend` for its attention. `encoder_scalars` [L]
-        scale the layers in rows of the encoder, the decoder's own in the others."""
+        """`decoder`, of transformers, has `attend` for its attention. `encoder_scalars` [L] scale the layers in rows of
+        the encoder."""
         super().__init__()
         self.config = config
         self.shard_config = config
@@ -97,10 +97,6 @@ class CanvasModel(nn.Module):
     def embed(self) -> nn.Embedding:
         embed: nn.Embedding = self.decoder.embed_tokens
         return embed
-
-    @property
-    def learned_positions(self) -> int | None:
-        return None
 
     def forward(
         self,

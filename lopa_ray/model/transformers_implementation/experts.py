@@ -15,8 +15,7 @@ from torch import Tensor
 from lopa_ray.kernels.padding import ROW_MULTIPLE
 from lopa_ray.model.transformers_models.package import import_transformers
 
-PADDED_EXPERTS = "lopa_ray_padded"
-"""Name of the function among those of transformers."""
+PADDED_EXPERTS = "lopa_ray_padded"  # name of the function among those of transformers
 
 
 @cache

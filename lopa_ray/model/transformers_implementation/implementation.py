@@ -1,8 +1,5 @@
-"""TransformersImplementation: models that the package transformers runs.
-
-transformers loads them, since it knows how published tensors become its own (experts, say, are one tensor there). So
-`Weights` here have its own names: what one process has converted, others on the node use as it is.
-"""
+"""TransformersImplementation: models that the package transformers runs. It loads them, since it knows how published
+tensors become its own, and `Weights` have its names: what one process has converted, others on the node use."""
 
 from __future__ import annotations
 
@@ -53,15 +50,13 @@ class TheirImplementation(ModelImplementation[ConfigT]):
 
     def weight_bytes(self) -> int:
         check_dtype(self.dtype)
-        return sum(
-            tensor.numel() * tensor.itemsize for tensor in self._parameters(self._make_empty()).values()
-        )
+        parameters = self._parameters(self._make_empty())
+        return sum(tensor.numel() * tensor.itemsize for tensor in parameters.values())
 
     @abstractmethod
     def _make(self) -> Any: ...
 
     def _make_empty(self) -> Any:
-        """The module on the meta device. Raises CheckpointError if its class cannot be made."""
         try:
             with torch.device("meta"):
                 return self._make()
@@ -115,10 +110,8 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
                 check_tied(tensor_files, published.pop(tied), published[source])
         shapes = {name: tensor_files.shapes[name] for name in published.values()}
         adapter = None if lora is None else LoraAdapter.load(lora, shapes)
-        tensors = {
-            name: _StoredTensor(stored, rows[name], tensor_files, adapter)
-            for name, stored in published.items()
-        }
+        parts = {name: (stored, rows[name], tensor_files, adapter) for name, stored in published.items()}
+        tensors = {name: _StoredTensor(*part) for name, part in parts.items()}
         yield from self._give_away(self._load(tensors, f"{folder}: "))
 
     def weight_bytes(self) -> int:
@@ -201,7 +194,6 @@ class _StoredTensor:
 
 @contextmanager
 def _without_reports() -> Iterator[None]:
-    """Inside, transformers prints neither progress nor its own account of missing tensors."""
     from transformers.utils import logging
 
     was_shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -26,15 +26,14 @@ training, and the step decides which positions a row sees."""
 
 
 class UnsupportedModelError(Exception):
-    """A model computes something that this project does not support; the message names it."""
+    """A model computes something that this project does not support."""
 
 
 class PackedStep(NamedTuple):
     """What a call of the model hands to the attention of all layers."""
 
     attention: AttentionFn
-    kv: Tensor | None
-    """[L, 2, R, K, E]."""
+    kv: Tensor | None  # [L, 2, R, K, E]
 
 
 @cache
@@ -59,20 +58,12 @@ def attend(
     """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E] in
     their dtype. Raises UnsupportedModelError for arguments that would change the result."""
     if packed_step is None:
-        raise UnsupportedModelError(
-            f"{type(module).__name__} does not pass the call's arguments on to its attention"
-        )
-    asked = {
-        name: given
-        for name, given in others.items()
-        if name not in HARMLESS_ARGUMENTS and given is not None and given is not False
-    }
-    if attention_mask is not None:
-        asked["attention_mask"] = attention_mask
-    if asked:
-        name, given = next(iter(asked.items()))
-        shown = list(given.shape) if isinstance(given, Tensor) else given
-        raise UnsupportedModelError(f"attention of {type(module).__name__} asks for {name} = {shown!r}")
+        kind = type(module).__name__
+        raise UnsupportedModelError(f"{kind} does not pass the call's arguments on to its attention")
+    for name, given in {**others, "attention_mask": attention_mask}.items():
+        if name not in HARMLESS_ARGUMENTS and given is not None and given is not False:
+            shown = list(given.shape) if isinstance(given, Tensor) else given
+            raise UnsupportedModelError(f"attention of {type(module).__name__} asks for {name} = {shown!r}")
     q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
     # Kernels here scale by E ** -0.5.
     factor = 1.0 if scaling is None else scaling * q.shape[-1] ** 0.5

@@ -21,11 +21,9 @@ from lopa_ray.model.transformers_implementation.model import (
 _log = logging.getLogger("lopa.transformers")
 
 ROWS = 3
-POISONED = 1
-"""The middle row is NaN, so every row that depends on it becomes NaN."""
+POISONED = 1  # the middle row is NaN, so every row that depends on it becomes NaN
 
-LOGIT = 100.0
-"""More than soft-capping leaves as it is."""
+LOGIT = 100.0  # more than soft-capping leaves as it is
 
 
 class _OwnRowAttention:
@@ -72,7 +70,7 @@ def try_attention(model: TransformersModel) -> None:
 @torch.inference_mode()
 def try_forward(model: TransformersModel) -> None:
     """Raise CheckpointError if `model` asks for other attention than an `AttentionFn` gives, if its rows depend on each
-    other by other ways, or if it computes more between its last norm and its logits than the LM head does."""
+    other by other ways, or if it computes more after its last norm than the LM head does."""
     try:
         clean, poisoned = _try_head(model), _poisoned_rows(model)
         others = [row for row in range(ROWS) if row != POISONED]
@@ -101,7 +99,6 @@ def _check_layers(model: TransformersModel, attention: _OwnRowAttention) -> None
 
 
 def _try_head(model: TransformersModel) -> Tensor:
-    """Rows [R, D] behind the last norm, of a call that goes on to logits. Raises UnsupportedModelError."""
     seen: dict[str, Tensor] = {}
 
     def keep_rows(module: Any, args: Any, output: Any) -> None:
@@ -136,8 +133,6 @@ def _try_head(model: TransformersModel) -> Tensor:
 
 
 def _poisoned_rows(model: TransformersModel) -> Tensor:
-    """Rows [R, D] behind the last norm, where one embedding is no number."""
-
     def poison(module: Any, args: Any, output: Tensor) -> Tensor:
         return output.index_fill(1, torch.tensor([POISONED], device=output.device), torch.nan)
 

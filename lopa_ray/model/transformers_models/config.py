@@ -21,8 +21,8 @@ from lopa_ray.model.families.published_family import known_types
 from lopa_ray.model.transformers_models.canvas_config import canvas_fields
 from lopa_ray.model.transformers_models.families import (
     KNOWN_FAMILIES,
+    TRANSFORMERS_FAMILIES,
     TransformersFamily,
-    listed_family,
     translate_native,
     unlisted_family,
 )
@@ -55,11 +55,7 @@ _SIZES = {
     "max_position_embeddings": "max_position_embeddings",
 }
 _HEAD_SIZES = {"num_key_value_heads": "num_kv_heads", "head_dim": "head_dim"}
-_EXPERT_SIZES = {
-    "num_experts": "experts.count",
-    "num_local_experts": "experts.count",
-    "n_routed_experts": "experts.count",
-}
+_EXPERT_SIZES = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), "experts.count")
 """What transformers calls the fields that say how large a model is."""
 
 _CODE_KEYS = (
@@ -91,7 +87,8 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
             shape = {field.name: getattr(config, field.name) for field in fields_of(ModelShape)}
             text = json.dumps(translate_native(config, native))
             return TransformersConfig(**shape, config_json=text, native=config)
-    family = listed_family(raw) or _unlisted(raw, where)
+    listed = (family for family in TRANSFORMERS_FAMILIES if family.claims(raw))
+    family = next(listed, None) or _unlisted(raw, where)
     if raw.get(stored_quantization.KEY) is not None:
         raise stored_quantization.refusal(raw, where, native=False)
     family.note_assumed_type(raw, where)
@@ -120,13 +117,12 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> Transf
 
 
 def make_pretrained_config(text: str) -> Any:
-    """transformers' own configuration object, of `TransformersConfig.config_json`."""
     raw = json.loads(text)
     return import_transformers().CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
 
 
 def causal_lm_class(config_class: type) -> Any:
-    """The causal language model of transformers for a class of configurations. Raises KeyError if there is none."""
+    """Raises KeyError if there is none."""
     return import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
 
 
@@ -153,7 +149,6 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
 
 
 def _refuse_other_attention(theirs: Any, where: str) -> None:
-    """Raise unless all layers have attention over all positions that a row is let see, which needs no batch."""
     layer_types = getattr(theirs, "layer_types", None)
     if layer_types is None:
         window = getattr(theirs, "sliding_window", None)

@@ -31,11 +31,9 @@ _THEIR_ATTRIBUTES = {"expert_bias": "e_score_correction_bias"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformersFamily(PublishedFamily):
-    """One family of published checkpoints that only transformers runs.
-
-    `runs_as` is the model type of transformers whose class computes it, under the published keys and names of tensors.
-    With `denoises_canvases` the model has no mask token, and its configuration is a `CanvasConfig`.
-    """
+    """One family of published checkpoints that only transformers runs. `runs_as` is the model type of transformers
+    whose class computes it, under the published keys and names of tensors. With `denoises_canvases` the model has no
+    mask token, and its configuration is a `CanvasConfig`."""
 
     runs_as: str
     denoises_canvases: bool = False
@@ -66,17 +64,13 @@ KNOWN_FAMILIES: tuple[PublishedFamily, ...] = (*FAMILIES, *TRANSFORMERS_FAMILIES
 """All families, native ones first."""
 
 
-def listed_family(raw: Json) -> TransformersFamily | None:
-    return next((family for family in TRANSFORMERS_FAMILIES if family.claims(raw)), None)
-
-
-def unlisted_family(model_type: str, architecture: str) -> TransformersFamily:
+def unlisted_family(name: str, architecture: str) -> TransformersFamily:
     """Checkpoints of a model type of transformers: its own keys and names, and logits that are not shifted."""
     return TransformersFamily(
-        name=model_type,
-        model_type=model_type,
+        name=name,
+        model_type=name,
         architecture=architecture,
-        runs_as=model_type,
+        runs_as=name,
         checked_against="a trial when it is loaded",
         shifted=False,
     )
@@ -101,30 +95,29 @@ def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
 
 
 def tensor_names(config: TransformersConfig) -> RenameTensor:
-    if config.native is not None:
-        return _native_names(config.native)
-    return lambda name: {name: slice(None)}
+    modules = {} if config.native is None else _native_modules(config.native)
+
+    def rename(name: str) -> Mapping[str, slice]:
+        module, _, attribute = name.rpartition(".")
+        if module not in modules:
+            return {name: slice(None)}
+        attribute = _THEIR_ATTRIBUTES.get(attribute, attribute)
+        return {f"{other}.{attribute}": rows for other, rows in modules[module].items()}
+
+    return rename
 
 
-def _native_names(config: NativeConfig) -> RenameTensor:
+def _native_modules(config: NativeConfig) -> dict[str, dict[str, slice]]:
     modules: dict[str, dict[str, slice]] = {}
     for own, published in family_of(config).published_modules.items():
         theirs = _THEIR_MODULES.get(own, published)
         parts = [{name: slice(None)} for name in theirs]
         if len(published) < len(theirs):  # one published tensor has the rows of all of theirs
             stops = list(accumulate(fused_rows(config, f"{own}.weight") or ()))
-            starts = [0, *stops]
-            parts = [dict(zip(theirs, map(slice, starts, stops), strict=False))]
+            parts = [dict(zip(theirs, map(slice, [0, *stops], stops), strict=False))]
         for index in range(config.num_layers if "{i}" in own else 1):
             for name, part in zip(published, parts, strict=True):
                 modules[name.replace("{i}", str(index))] = {
                     other.replace("{i}", str(index)): rows for other, rows in part.items()
                 }
-
-    def rename(name: str) -> Mapping[str, slice]:
-        module, _, attribute = name.rpartition(".")
-        attribute = _THEIR_ATTRIBUTES.get(attribute, attribute)
-        named = modules.get(module, {module: slice(None)})
-        return {f"{other}.{attribute}": rows for other, rows in named.items()}
-
-    return rename
+    return modules

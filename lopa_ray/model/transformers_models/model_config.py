@@ -30,9 +30,8 @@ class TransformersConfig(ModelShape):
         return self.native.intermediate_size if self.native is not None else 4 * self.hidden_size
 
     def with_quantization(self, quantization: Quantization) -> Self:
-        return self._only(
-            "model.quantization", repr(quantization), "none; set it to none", quantization == "none"
-        )
+        is_none = quantization == "none"
+        return self._only("model.quantization", repr(quantization), "none; set it to none", is_none)
 
     def with_batch_invariant(self, value: bool) -> Self:
         return self._only("model.batch_invariant", "true", "false", not value)

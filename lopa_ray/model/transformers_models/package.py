@@ -10,7 +10,7 @@ _lock = threading.Lock()
 
 
 def import_transformers() -> Any:
-    """The package, whole. It puts another module in its place at the end of its import, so that a second thread's
-    `import` statement gets one that has no classes yet. Call this before any such statement."""
+    """The package, whole. At the end of its import it puts another module in its place, so a second thread's `import`
+    statement would get one without classes. Call this before any such statement."""
     with _lock:
         return importlib.import_module("transformers")

@@ -68,7 +68,7 @@ def test_adapters_have_names_too(hub: HubStandIn) -> None:
     ("options", "part"),
     [
         (["--model", "org/nothing"], "org/nothing at revision main"),
-        (["--model", "org/demo@v9"], "org/demo at revision v9: the repository has no such revision"),
+        (["--model", "org/demo@v9"], "org/demo at revision v9: got RevisionNotFoundError"),
         (["--model", "org/demo", "--lora", "org/nothing"], "org/nothing at revision main"),
         (["--model", "./org/demo"], "no such folder"),
     ],
