@@ -100,6 +100,7 @@ def test_shapes_and_dtypes_are_said(package: str) -> None:
     assert not silent, "no shape or no dtype in the docstring:\n" + "\n".join(silent)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("package", PACKAGES)
 def test_errors_are_said(package: str) -> None:
     silent = [

@@ -119,6 +119,7 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_names_in_backquotes_exist(page: str) -> None:
     text = re.sub(r"(?ms)^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"))

@@ -7,9 +7,13 @@ import pickle
 import subprocess
 import sys
 
+import pytest
+
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from support.paths import ROOT
+
+pytestmark = pytest.mark.medium
 
 EXTRAS = {
     *(

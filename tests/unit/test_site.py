@@ -18,6 +18,8 @@ from lopa_ray.config.scaling_settings import ScalingSettings
 from lopa_ray.decoding.decoders import DECODERS
 from support.paths import ROOT
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -13,6 +13,8 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.medium
+
 
 def test_a_long_prompt_does_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     encoding, went_on = threading.Event(), threading.Event()

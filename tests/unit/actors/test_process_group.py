@@ -120,6 +120,7 @@ def test_a_broadcast_is_waited_for_without_another_collective() -> None:
     assert nccl.calls == ["broadcast", "synchronize"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("nccl", "timeout_s", "abandoned", "message"),
     [
@@ -190,6 +191,7 @@ def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
         joined.allreduce([torch.zeros(1)])
 
 
+@pytest.mark.medium
 def test_a_peer_that_does_not_answer_ends_joining_in_time(nccl: FakeNCCL) -> None:
     """Connecting blocks within NCCL, where nothing can interrupt it."""
     store = RendezvousStore()
@@ -212,6 +214,7 @@ def test_a_group_that_cannot_connect_is_aborted(nccl: FakeNCCL) -> None:
     assert nccl.calls[-1] == "abort"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("while_joining", [True, False])
 def test_a_master_that_gives_an_epoch_up_releases_who_waits_in_it(
     nccl: FakeNCCL, while_joining: bool

@@ -15,6 +15,8 @@ from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.weights import Weights
 from support.fp8_checkpoints import LAYOUTS, save_fp8
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.mark.parametrize(
     ("quantization", "in_format"),

@@ -113,6 +113,7 @@ def batch_line(messages: list[Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.medium
 def test_all_accept_it_and_decode_the_same(engine: LocalEngine, client: httpx.Client) -> None:
     expected = engine.encode(AS_TEMPLATES_GET_IT)
     assert engine.encode(CONVERSATION) == expected

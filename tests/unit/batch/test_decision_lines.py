@@ -105,6 +105,7 @@ def decide(*arguments: str, text: str | None = None) -> Any:
     return CliRunner().invoke(app, ["decide", "--local", *arguments], input=text)
 
 
+@pytest.mark.medium
 def test_the_command_prints_answers(tmp_path: Path) -> None:
     questions = tmp_path / "questions.json"
     questions.write_text(json.dumps([WHICH]))
@@ -118,6 +119,7 @@ def test_the_command_prints_answers(tmp_path: Path) -> None:
     assert table.exit_code == 0 and "Which?" in table.stdout and "first" in table.stdout
 
 
+@pytest.mark.medium
 def test_questions_of_the_command_line_go_with_lines_that_have_none() -> None:
     lines = "\n".join(json.dumps(line) for line in ({"input": INPUT}, {"input": INPUT, "questions": [WHICH]}))
     result = decide("-i", "-", "-p", "Is it so?", "--rotations", "2", text=lines)

@@ -15,6 +15,8 @@ from lopa_ray.text.tokenizer import Tokenizer
 from support.tokenizer_folders import opened
 from support.tool_checkpoint import SDAR_TEMPLATE, THINKING_TEMPLATE, write_tokenizer
 
+pytestmark = pytest.mark.medium
+
 CHAT = ({"role": "user", "content": "1 + 2 <think>"},)
 TEXT = "why</think>so"
 REASONING, CONTENT = Answer("so", "why"), Answer(TEXT)

@@ -88,6 +88,7 @@ def cut(text: str, draw: Any) -> list[str]:
     return [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
 
 
+@pytest.mark.medium
 @given(TEXTS, FORMATS, st.booleans(), st.booleans(), st.data())
 def test_how_a_text_is_cut_changes_nothing(
     text: str, tools: ToolFormat | None, thinking: bool, parallel: bool, draw: Any
@@ -114,6 +115,7 @@ def test_no_cut_in_two_changes_anything(text: str) -> None:
         assert joined(read(parser, [text[:at], text[at:]])) == whole(text)
 
 
+@pytest.mark.medium
 @given(TEXTS, FORMATS, st.data())
 def test_without_reasoning_and_calls_every_character_stays(
     text: str, tools: ToolFormat | None, draw: Any
@@ -269,6 +271,7 @@ def test_a_prompt_may_have_opened_the_reasoning() -> None:
     assert whole("cut off", thinking=True) == Answer("", "cut off")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("known", [HERMES, MISTRAL])
 @given(arguments=st.sampled_from(['{"a": 1}', "{}", '{"a": "[ARGS] </tool_call>"}']), draw=st.data())
 def test_forced_calls_come_as_they_are_written(known: ToolFormat, arguments: str, draw: Any) -> None:

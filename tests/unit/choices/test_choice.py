@@ -18,6 +18,8 @@ from lopa_ray.text.tokenizer import Tokenizer
 from support.tiny_model import tiny_config
 from support.verified_decode import PROBLEM, VERIFIED
 
+pytestmark = pytest.mark.medium
+
 TIMING = StepTiming(plan=0.1, scatter=0.1, commit=0.1, forward=0.1, gather=0.1, select=0.1)
 
 

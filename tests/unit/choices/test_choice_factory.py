@@ -46,6 +46,7 @@ def test_a_chat_is_rendered_and_encoded_once(tmp_path: Path, monkeypatch: pytest
     assert all(choice.session.prompt == choices[0].session.prompt for choice in choices)
 
 
+@pytest.mark.medium
 def test_other_requests_go_on_while_a_prompt_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     encoding, went_on = threading.Event(), threading.Event()
     encode = Tokenizer.encode_chat

@@ -139,6 +139,7 @@ def test_options_that_exclude_each_other(options: tuple[str, ...], message: str)
     assert done.exit_code == 2 and message in done.stderr
 
 
+@pytest.mark.medium
 def test_this_process_answers() -> None:
     done = chat(f"{PROBLEM}\n", "--local", "-n", "64")
     assert done.exit_code == 0 and done.stderr == f"{DEMO_LINE}\n"
@@ -146,6 +147,7 @@ def test_this_process_answers() -> None:
     assert generated.startswith(done.stdout.strip())
 
 
+@pytest.mark.medium
 def test_in_a_terminal() -> None:
     command = [sys.executable, "-m", "cluster.cli", "chat", "--local", "-n", "32"]
     shown = run_in_terminal(command, 80, [("> ", f"{PROBLEM}\n"), ("TPF", ""), ("> ", "\x04")])

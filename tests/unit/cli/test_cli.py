@@ -116,6 +116,7 @@ def test_bad_lines_are_reported_at_their_place_and_do_not_stop_the_rest(tmp_path
     assert not result.stdout
 
 
+@pytest.mark.medium
 def test_settings_of_a_line_go_on_top(tmp_path: Path) -> None:
     result, lines = batch(
         tmp_path,
@@ -184,6 +185,7 @@ def test_trace_has_every_step_of_every_line(tmp_path: Path) -> None:
 # Usage and settings
 
 
+@pytest.mark.medium
 def test_mistakes_are_one_line_and_status_2(tmp_path: Path) -> None:
     refused("generate", *SMALL, "text", part="no tokenizer")
     refused("generate", "--local", "--workers", "2", "x", part="exclude")
@@ -204,6 +206,7 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path) -> None:
         refused("conformance", "absent.jsonl", *options, part=f"{option}: got 'x'")
 
 
+@pytest.mark.medium
 def test_the_table_under_an_answer_names_the_dtype() -> None:
     for options, shown in ((), "float32 on cpu"), (("--dtype", "bfloat16"), "bfloat16 on cpu"):
         lines = lopa("generate", "--local", "-n", "24", *options, "2 + 2").stdout.splitlines()
@@ -228,6 +231,7 @@ def test_version_and_help() -> None:
 # Conformance
 
 
+@pytest.mark.medium
 def test_conformance_reports_and_exits_by_the_verdicts(tmp_path: Path) -> None:
     rows = (GOLDEN / "lopa_cases.jsonl").read_text().splitlines()[:2]
     good, wrong = tmp_path / "good.jsonl", tmp_path / "wrong.jsonl"
@@ -249,6 +253,7 @@ def test_conformance_reports_and_exits_by_the_verdicts(tmp_path: Path) -> None:
     assert "1 passed, 1 differ, 0 not supported" in differs.stderr
 
 
+@pytest.mark.medium
 def test_conformance_excuses_only_masks_in_the_prompt(tmp_path: Path) -> None:
     rows = objects((GOLDEN / "sdar_moe" / "sdar_moe_generate_cases.jsonl").read_text())
     masked = next(row for row in rows if 127 in row["prompt"])

@@ -18,6 +18,8 @@ from lopa_lab.cli import app as lab_app
 from lopa_ray.config.yaml_files import presets
 from lopa_ray.decoding.decoders import DECODERS
 
+pytestmark = pytest.mark.medium
+
 WIDE = {"COLUMNS": "200"}
 NARROW = {"COLUMNS": "80"}
 

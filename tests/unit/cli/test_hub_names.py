@@ -19,6 +19,8 @@ from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
 from support.paths import GOLDEN, MODELS
 
+pytestmark = pytest.mark.medium
+
 PROMPT = "Tom has 3 boxes with 4 pens in each box. How many pens does Tom have?"
 ADAPTER = GOLDEN / "lora" / "dream-tiny-4l-r4"
 

@@ -23,6 +23,8 @@ from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
 from support.paths import DATA, GOLDEN, MODELS, ROOT
 
+pytestmark = pytest.mark.medium
+
 SHAPES = ROOT / "lopa_lab" / "bench" / "shapes"
 SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
 PUBLISHED_CHECKPOINTS = [row for family in KNOWN_FAMILIES for row in family.checkpoints]

@@ -78,6 +78,7 @@ def shown_lines(columns: int, *options: str) -> list[str]:
     return [line.rstrip() for line in run_in_terminal(command, columns).replace("\r", "\n").splitlines()]
 
 
+@pytest.mark.medium
 def test_a_command_in_a_terminal() -> None:
     lines = shown_lines(40)
     assert any("Loading demo" in line for line in lines)
@@ -85,6 +86,7 @@ def test_a_command_in_a_terminal() -> None:
     assert any(line.startswith("TPF") for line in lines)
 
 
+@pytest.mark.medium
 def test_a_watched_command_keeps_a_line_per_step() -> None:
     lines = shown_lines(80, "--watch")
     (steps,) = (int(line.split()[1]) for line in lines if line.startswith("steps"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
@@ -12,6 +13,8 @@ from cluster.command_line.loopback import is_loopback
 from cluster.serving.http.server_models import ModelWorkers
 from lopa_ray.errors import ClusterError
 from support.fake_backend import MODEL, OTHER_MODEL, Server
+
+pytestmark = pytest.mark.medium
 
 KEY = "an-admin-key"
 HTTP_SETTINGS = {"api_keys": [KEY]}

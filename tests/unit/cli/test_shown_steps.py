@@ -20,6 +20,8 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine
 from support.verified_decode import PROBLEM
 
+pytestmark = pytest.mark.medium
+
 NBSP = "&#160;"
 """How a drawing has a space."""
 

@@ -38,6 +38,7 @@ def test_lines_of_a_file_are_too(tmp_path: Path) -> None:
     assert result.stderr.startswith("Decoding in this process")
 
 
+@pytest.mark.medium
 def test_the_model_in_the_package_is_said_to_solve_word_problems_alone() -> None:
     result = CliRunner().invoke(app, ["generate", "--local", "--json", "-n", "16", "2 + 2"])
     assert result.stderr.splitlines() == [DEMO_LINE]

@@ -16,6 +16,8 @@ from lopa_ray.constraints.constraint_builder import build_constraint
 from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.errors import SettingsError
 
+pytestmark = pytest.mark.medium
+
 TEXTS = [b"", b"", b"a", b"b", b" ", b"ab", b" a", b"ba", b"bab", b" ab"]
 """What tokens spell; 0 is the mask, 1 is EOS."""
 MASK, EOS = 0, 1

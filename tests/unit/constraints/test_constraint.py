@@ -84,6 +84,7 @@ def spelled(tokens: list[int]) -> bytes:
     return b"".join(TEXTS[token] for token in tokens)
 
 
+@pytest.mark.medium
 @settings(max_examples=100)
 @given(st.data())
 def test_a_state_that_was_filled_step_by_step_is_that_of_the_canvas(data: st.DataObject) -> None:
@@ -208,6 +209,7 @@ def decoded(wanted: GenerationSettings, model: FakeModel) -> str:
     return spelled(ids[:end]).decode()
 
 
+@pytest.mark.medium
 @settings(max_examples=120)
 @given(any_wanted([{"guided_regex": regex} for regex in REGEXES]), MODELS)
 def test_answers_match_the_regex(wanted: GenerationSettings, model: FakeModel) -> None:
@@ -215,6 +217,7 @@ def test_answers_match_the_regex(wanted: GenerationSettings, model: FakeModel) -
     assert re.fullmatch(wanted.guided_regex, decoded(wanted, model), re.ASCII)
 
 
+@pytest.mark.medium
 @settings(max_examples=100)
 @given(any_wanted([{"guided_json": schema, "min_tokens": 0} for schema in SCHEMAS]), MODELS)
 def test_answers_are_valid_json_under_the_schema(wanted: GenerationSettings, model: FakeModel) -> None:

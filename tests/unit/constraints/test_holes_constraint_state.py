@@ -21,6 +21,8 @@ from support.fake_model import VOCABULARY, FakeModel
 from support.given_answers import session_with
 from support.settings_strategies import EOS, MASK, any_settings
 
+pytestmark = pytest.mark.medium
+
 TEXTS = [b"a", b"b", b"ab", b"c", b"\xc3", b"\xa9"] + [b""] * (VOCABULARY.size - 6)
 A, C = 0, 3
 ALPHABET = [*range(6), EOS]

@@ -18,6 +18,8 @@ from lopa_ray.constraints.json_schema_keywords import MAX_PATTERNS
 from lopa_ray.constraints.number_patterns import decimal_range, integer_range
 from lopa_ray.errors import SettingsError
 
+pytestmark = pytest.mark.medium
+
 
 def matches(schema: Any, text: str) -> bool:
     return accepts(schema_automaton(json.dumps(schema)), text.encode())

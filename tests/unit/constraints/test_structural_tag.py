@@ -71,6 +71,7 @@ def expected(text: str) -> bool:
         text = rest[len(body) :]
 
 
+@pytest.mark.medium
 @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
 def test_triggers_are_followed_by_their_structures(text: str) -> None:
     assert matches(CALLS, text) == expected(text)
@@ -105,6 +106,7 @@ def test_wrong_tags_are_refused(tag: Any, message: str) -> None:
         LopaSettings(guided_structural_tag=tag)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("tag", "message"),
     [

@@ -16,6 +16,8 @@ from support.in_process_group import InProcessGroup
 from support.paths import MODELS
 from support.tiny_model import load_tiny_model, tiny_engine
 
+pytestmark = pytest.mark.medium
+
 NAMES = ("sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l")
 
 

@@ -23,6 +23,8 @@ from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import decode as fake_decode, let_forks_lose
 from support.tiny_model import tiny_engine
 
+pytestmark = pytest.mark.medium
+
 PROMPTS = [[5, 9, 2], list(range(40, 61))]
 WHOLE = {"max_new_tokens": 32, "stop_at_eos": False, "ignore_eos": True}
 

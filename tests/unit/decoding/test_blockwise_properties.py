@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from support.fake_model import VOCABULARY
@@ -16,6 +17,8 @@ from support.settings_strategies import (
     any_block_diffusion,
     any_fast_dllm,
 )
+
+pytestmark = pytest.mark.medium
 
 
 @settings(max_examples=50)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
 from lopa_ray.decoding.decoders.dmax import SURE
 from lopa_ray.protocol.plan_inputs import SoftInputs
 from support.fake_session import decode
 from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_settings
+
+pytestmark = pytest.mark.medium
 
 
 @settings(max_examples=40)

@@ -19,6 +19,8 @@ from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import decode
 from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_settings
 
+pytestmark = pytest.mark.medium
+
 
 @settings(max_examples=40)
 @given(PROMPTS, st.one_of([any_settings(name) for name in ("editing", "dmax", "multi_block")]), FAKE_MODELS)

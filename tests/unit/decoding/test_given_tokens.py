@@ -56,6 +56,7 @@ def steps_of(session: DecodeSession, model: FakeModel) -> Iterator[SessionStep]:
         yield SessionStep(before, plan, reports, session.advance(reports))
 
 
+@pytest.mark.medium
 @EVERY_DECODER
 @settings(max_examples=25)
 @given(st.data())
@@ -89,6 +90,7 @@ def test_given_tokens_are_there_at_each_step(decoder, data):
         editable = step.outcome.editable
 
 
+@pytest.mark.medium
 @EVERY_DECODER
 @settings(max_examples=25)
 @given(st.data())
@@ -128,6 +130,7 @@ def test_ends_counts_and_results(decoder, data):
         assert len(result.token_ids) == len(text) + in_tail
 
 
+@pytest.mark.medium
 @EVERY_DECODER
 @settings(max_examples=25)
 @given(st.data())
@@ -160,6 +163,7 @@ def beginnings(draw: st.DrawFn) -> tuple[GenerationSettings, dict[int, int]]:
     return wanted, {at: draw(st.integers(0, EOS - 1)) for at in range(count)}
 
 
+@pytest.mark.medium
 @settings(max_examples=40)
 @given(
     PROMPTS,

@@ -62,6 +62,7 @@ def probability(guess: Guess, drafts: Sequence[Alternatives]) -> float:
     return math.prod(dict(tokens)[token] for token, tokens in zip(guess, drafts, strict=False))
 
 
+@pytest.mark.medium
 @settings(max_examples=200)
 @given(any_drafts(), st.integers(1, 3), st.integers(1, 6))
 def test_each_guess_is_the_one_that_gains_most(drafts: list[Alternatives], age: int, most: int) -> None:

@@ -16,6 +16,7 @@ from support.fake_session import create_session, decode
 from support.settings_strategies import ANY_SETTINGS, EOS, FAKE_MODELS, MASK, PROMPTS
 
 
+@pytest.mark.medium
 @settings(max_examples=50)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_a_plan_counts_what_its_canvas_has_decided(prompt, wanted, model):

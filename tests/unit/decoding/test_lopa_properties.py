@@ -6,6 +6,7 @@ import math
 from itertools import combinations
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
@@ -16,6 +17,8 @@ from lopa_ray.protocol.plan import Plan
 from support.fake_model import FakeModel
 from support.fake_session import decode
 from support.settings_strategies import ANY_SETTINGS, FAKE_MODELS, MASK, PROMPTS, any_lopa_or_d2f
+
+pytestmark = pytest.mark.medium
 
 
 @settings(max_examples=60)

@@ -34,6 +34,7 @@ def test_every_number_of_masks_is_as_likely_as_any_other(length: int, mc_num: in
     assert all(abs(count - expected) < 5 * expected**0.5 for count in drawn.values())
 
 
+@pytest.mark.medium
 def test_every_subset_of_a_size_is_as_likely_as_any_other() -> None:
     drawn: Counter[tuple[int, ...]] = Counter()
     for key in KEYS:

@@ -14,6 +14,8 @@ from support.fake_session import decode
 from support.settings_strategies import EOS, FAKE_MODELS, MASK, PROMPTS, any_settings
 from support.tiny_model import tiny_engine
 
+pytestmark = pytest.mark.medium
+
 PROMPT_LENGTHS = (1, 3, 8, 16, 21)
 PROMPTS_OF_MODELS = [[(7 * at + length) % 120 for at in range(length)] for length in PROMPT_LENGTHS]
 WHOLE: dict[str, Any] = {"max_new_tokens": 46, "ignore_eos": True, "confidence_threshold": 0.6}

@@ -15,6 +15,8 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.events import RequestStep
 from support.paths import MODELS
 
+pytestmark = pytest.mark.medium
+
 PROMPTS = [[1, 2, 3], [*range(20, 60)], [9] * 17]
 
 

@@ -25,6 +25,7 @@ def engine() -> LocalEngine:
     return tiny_engine(CANVAS_MODEL.name)
 
 
+@pytest.mark.medium
 def test_the_seed_alone_decides_the_answer(engine: LocalEngine) -> None:
     prompts = [[5, 6, 7], [9] * 20, [5, 6, 7]]
     together = engine.generate(prompts, SETTINGS)

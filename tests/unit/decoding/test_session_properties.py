@@ -30,6 +30,8 @@ from support.settings_strategies import (
     settings_by_field,
 )
 
+pytestmark = pytest.mark.medium
+
 
 @settings(max_examples=80)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)

@@ -93,6 +93,7 @@ def decode(session: DecodeSession, *, restore_each_step: bool = False) -> list[l
     return canvases
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", DECODERS)
 def test_settled_choices_save_steps_and_are_part_of_the_state(name: str) -> None:
     settings = DECODERS[name]

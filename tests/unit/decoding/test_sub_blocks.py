@@ -35,6 +35,7 @@ def decode(model: str, wanted: BlockDiffusionSettings) -> list[GenerationResult]
     return tiny_engine(model).generate(prompts(model), wanted, trace=True)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("model", ["dream-tiny-4l", "sdar-tiny-3l"])
 def test_the_cache_saves_rows_and_drops_no_fork(model: str) -> None:
     def rows(result: GenerationResult) -> int:

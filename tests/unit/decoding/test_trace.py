@@ -21,6 +21,8 @@ from support.context_model import ContextModel
 from support.settings_strategies import PROMPTS
 from support.verified_decode import PROBLEM, VERIFIED
 
+pytestmark = pytest.mark.medium
+
 BRANCHES = {"num_branches": 8, "lookahead": "verified", "max_new_tokens": 40}
 SETTINGS: list[LookaheadSettings] = [
     LopaSettings(**BRANCHES, block_size=8, confidence_threshold=0.7),

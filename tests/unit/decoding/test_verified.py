@@ -26,6 +26,8 @@ from support.fake_model import VOCABULARY
 from support.given_answers import GIVEN, session_with
 from support.settings_strategies import ANY_SETTINGS, PROMPTS
 
+pytestmark = pytest.mark.medium
+
 CONTEXT_MODELS = st.builds(
     ContextModel,
     seed=st.integers(0, 2**16),

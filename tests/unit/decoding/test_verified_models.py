@@ -19,6 +19,8 @@ from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from support.tiny_model import tiny_engine
 
+pytestmark = pytest.mark.medium
+
 PATTERNS: tuple[dict[str, Any], ...] = (
     {},
     {"guided_regex": "[0-9*+= ]{4,24}(pens|left)?"},

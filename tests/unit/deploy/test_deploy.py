@@ -87,6 +87,7 @@ def strict(node: Any) -> Any:
 # Each by itself
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_manifests_are_what_kuberay_takes(name: str) -> None:
     manifest = read(name)

@@ -22,6 +22,8 @@ from support.paths import ROOT
 from support.ports import free_port
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.medium
+
 TEXT = (ROOT / "cluster" / "deploy" / "nginx.conf").read_text()
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 

@@ -19,6 +19,8 @@ from lopa_ray.limited_process import LimitedProcess, ProcessLimitError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.medium
+
 FOR_EVER = 600.0
 CHOICE = LopaSettings(guided_choice=["a", "b"])
 

@@ -78,6 +78,7 @@ def test_messages_and_a_text_are_inputs(engine: LocalEngine) -> None:
     )
 
 
+@pytest.mark.medium
 def test_joint_questions_are_computed_with_the_input(engine: LocalEngine) -> None:
     apart, joint = (engine.decide(INPUT, QUESTIONS, prefix=prefix) for prefix in ("input", "joint"))
     assert joint.steps == 1 and joint.log_likelihoods != apart.log_likelihoods
@@ -98,6 +99,7 @@ def test_rotations_are_averaged(engine: LocalEngine) -> None:
     assert sum(three.answers[0].probabilities.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.medium
 def test_a_stored_input_is_reported_and_changes_nothing() -> None:
     config = Config.parse({"model": {"max_model_len": 256, "prefix_cache": "exact"}})
     storing = LocalEngine.from_config(config)
@@ -116,6 +118,7 @@ def test_many_inputs_are_answered_as_each_alone(engine: LocalEngine) -> None:
         assert isinstance(result, DecisionResult) and result.log_likelihoods == alone.log_likelihoods
 
 
+@pytest.mark.medium
 def test_two_shards_give_the_same(engine: LocalEngine) -> None:
     shards = engine_in_two_shards(engine.config)
     shards.tokenizer = engine.tokenizer
@@ -123,6 +126,7 @@ def test_two_shards_give_the_same(engine: LocalEngine) -> None:
     assert values[0] == pytest.approx(expected[0], abs=1e-3)
 
 
+@pytest.mark.medium
 def test_an_asynchronous_engine_answers_alike(engine: LocalEngine) -> None:
     class Wrapped(AsyncEngine):
         async def events(self, sessions: Any) -> Any:

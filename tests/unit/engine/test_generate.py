@@ -21,6 +21,8 @@ from lopa_ray import (
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.protocol.events import RequestEvent
 
+pytestmark = pytest.mark.medium
+
 PROBLEM = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
 CHAT = [{"role": "user", "content": PROBLEM}]
 SHORT = {"max_new_tokens": 48, "block_size": 8}

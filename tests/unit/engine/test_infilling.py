@@ -11,6 +11,8 @@ from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import parse_record
 from lopa_ray import GivenPart, LocalEngine, PromptTooLongError, SettingsError
 
+pytestmark = pytest.mark.medium
+
 PROBLEM = "Tom has 3 pens. He buys 4 pens. How many pens does Tom have?"
 SUFFIX = " So the answer is 7."
 PARTS = [{"text": "Tom"}, {"hole": 16, "text": " pens.\n"}]

@@ -83,6 +83,7 @@ def test_the_estimate_is_equation_6_over_its_masks(engine: LocalEngine, mc_num: 
         assert value == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.medium
 def test_the_estimates_expectation_is_the_bound(engine: LocalEngine) -> None:
     prefix, target = [5, 6, 7], [126, 3, 8]
     expected = exact_bound(engine, prefix, target)
@@ -99,11 +100,13 @@ def test_a_target_of_one_token_is_exact_after_one_forward(engine: LocalEngine) -
     assert likelihood.value == pytest.approx(masked_log_probability(engine, [5, 6], [9], [True]), abs=1e-4)
 
 
+@pytest.mark.medium
 def test_the_same_seed_has_the_same_draws(engine: LocalEngine) -> None:
     assert values(engine, seed=1) == values(engine, seed=1) != values(engine, seed=2)
     assert values(engine, PAIRS[::-1], seed=1) == values(engine, seed=1)[::-1]
 
 
+@pytest.mark.medium
 def test_neither_steps_nor_slots_change_a_bit(engine: LocalEngine) -> None:
     name = engine.config.model.path.rpartition("/")[2]
     for slots in (1, 250):  # 16 masks of a request in a step, and few

@@ -110,6 +110,7 @@ WRONG: list[tuple[Prompt, str]] = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("prompt", "match"), WRONG, ids=str)
 def test_a_wrong_prompt_is_one_clear_error(engine, prompt, match):
     with pytest.raises(LopaError, match=match) as caught:

@@ -84,6 +84,7 @@ def test_on_a_cpu_and_for_a_single_request_a_step_is_over_before_the_next(
     assert whats == ["launch", "wait"] * (len(whats) // 2)
 
 
+@pytest.mark.medium
 def test_results_are_the_same_of_any_mixture() -> None:
     draw = random.Random(5)
     requests = [(draw.choice(PROMPTS), draw.choice([*SETTINGS])) for _ in range(12)]

@@ -76,6 +76,7 @@ CALLS: list[Callable[[LocalEngine, int], Any]] = [
 ]
 
 
+@pytest.mark.medium
 def test_simultaneous_calls_have_the_results_of_calls_alone(engine: LocalEngine) -> None:
     calls = [(call, number) for number in range(len(PROMPTS)) for call in CALLS]
     alone = [call(engine, number) for call, number in calls]

@@ -101,6 +101,7 @@ def keeps(settings: GenerationSettings, text: str) -> bool:
     return isinstance(value, dict)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "kind", ["regex", "json", "choice", "tag", pytest.param("object", marks=pytest.mark.nightly)]
 )

@@ -143,6 +143,7 @@ def test_a_backend_of_another_device_is_refused() -> None:
         build_runner(ModelSpec.read(Config.load("demo", {"model": {"attention": "flash_attn"}})))
 
 
+@pytest.mark.medium
 def test_the_setting_reaches_the_forward(monkeypatch) -> None:
     calls = []
 

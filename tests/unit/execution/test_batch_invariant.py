@@ -41,6 +41,7 @@ def settings(branches: int, **changes: object) -> LopaSettings:
     return LopaSettings(num_branches=branches, **{**common, **changes})
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "quantization", "workers"),
     [

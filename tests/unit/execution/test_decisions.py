@@ -19,6 +19,8 @@ from support.decision_cases import ATTENTIONS, Logprobs, by_question, decision, 
 from support.in_process_group import InProcessGroup
 from support.tiny_model import load_tiny_model
 
+pytestmark = pytest.mark.medium
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MASK, EOS = 127, 126

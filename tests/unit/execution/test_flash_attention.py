@@ -27,6 +27,8 @@ from support.attention_contract import check_backend
 from support.paths import ROOT
 from support.tiny_model import load_tiny_model
 
+pytestmark = pytest.mark.medium
+
 RECORDED = json.loads((ROOT / "tests" / "data" / "flash_attn.json").read_text(encoding="utf-8"))
 
 

@@ -13,6 +13,8 @@ import torch
 
 from lopa_ray.execution.device import DEVICES
 
+pytestmark = pytest.mark.medium
+
 BLOCK_BYTES = 30 * 2**20
 
 

@@ -25,6 +25,8 @@ from support.changed_logits import changed_logits
 from support.in_process_group import InProcessGroup
 from support.tiny_model import load_tiny_model
 
+pytestmark = pytest.mark.medium
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PROMPT = [*range(20, 50), 7, 7, 9]

@@ -37,6 +37,8 @@ from support.in_process_group import InProcessGroup, ReportBytes, reference_repo
 from support.tiny_model import load_tiny_model, random_model
 from support.transformers_checkpoints import config_json
 
+pytestmark = pytest.mark.medium
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPES = {

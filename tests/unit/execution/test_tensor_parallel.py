@@ -37,6 +37,8 @@ from support.thread_tensor_parallel import (
 )
 from support.tiny_model import load_tiny_model, random_model
 
+pytestmark = pytest.mark.medium
+
 FILES = {
     "lopa_cases": 2,
     "sdar/sdar_generate_cases": 2,

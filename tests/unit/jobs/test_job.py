@@ -51,6 +51,7 @@ def test_a_job_that_goes_on_has_the_same_sampling() -> None:
     assert specs[0]["decode"]["temperature"] == 0.6 and specs[1]["decode"]["temperature"] == 0.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("setting", "name"),
     [("path", "model.safetensors"), ("path", "tokenizer.json"), ("lora", "generation_config.json")],

@@ -19,6 +19,8 @@ from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from support.paths import ROOT
 
+pytestmark = pytest.mark.medium
+
 HOLD = "import sys, time; from cluster.jobs.output_lock import output_lock\n"
 HOLD += "with output_lock(sys.argv[1], time.sleep): print('held', flush=True); time.sleep(600)"
 

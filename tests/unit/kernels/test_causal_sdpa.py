@@ -13,6 +13,8 @@ from lopa_ray.kernels.sdpa import causal_sdpa
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
 from support.tiny_model import load_tiny_model
 
+pytestmark = pytest.mark.medium
+
 CAPACITY = 96
 
 

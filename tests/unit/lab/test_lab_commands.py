@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
@@ -26,6 +27,7 @@ def test_lopa_lists_them() -> None:
     assert all(name in text for name in COMMANDS)
 
 
+@pytest.mark.medium
 def test_an_uploaded_checkout_has_them_without_being_installed(tmp_path: Path) -> None:
     """As in the working_dir of a job: the project's folders, in an interpreter that has the dependencies alone."""
     for name in ("lopa_ray", "actors", "cluster", "lopa_lab", "configs"):

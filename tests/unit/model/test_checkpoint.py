@@ -185,6 +185,7 @@ def test_a_tied_head_may_be_absent_or_equal_but_not_different(checkpoint: Path) 
     refused(checkpoint, "model.safetensors", "lm_head.weight is missing")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("shape", "presets", "tensors", "kv_bytes", "ids"),
     [

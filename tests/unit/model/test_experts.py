@@ -174,6 +174,7 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it(quantization: str) -> Non
         assert torch.equal(layer.mlp(rows[picked]), whole[picked])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("quantization", ["w8", "w8a8"])
 def test_int8_experts_are_saved_and_load_back(quantization: str, tmp_path: Path) -> None:
     model = load_tiny_model("llada2-tiny-3l", quantization)  # type: ignore[arg-type]

@@ -54,6 +54,7 @@ def keep_fp8(path: Path, dtype: torch.dtype = torch.float32, lora: Path | None =
     return NativeImplementation(load_config(path), dtype, "cpu").build_model(weights)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "layout"), CHECKPOINTS)
 def test_unfolded_weights_are_those_of_the_formula(
     name: str, layout: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -68,6 +69,7 @@ def test_unfolded_weights_are_those_of_the_formula(
     assert caplog.text.count("weights in fp8 are unfolded to bfloat16") == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "layout"), CHECKPOINTS)
 def test_what_is_kept_in_fp8_computes_the_same(name: str, layout: str, tmp_path: Path) -> None:
     stored, plain = save_fp8(name, LAYOUTS[layout], tmp_path)
@@ -87,6 +89,7 @@ def test_a_layer_of_which_a_part_is_not_converted_is_floating(tmp_path: Path) ->
     assert model.layers[0].mlp.down.weight.dtype == torch.float32
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "quantization"), [("dream-tiny-2l", "w8"), (EXPERTS, "w8a8")])
 def test_int8_is_made_of_the_unfolded_weights(
     name: str, quantization: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -121,6 +124,7 @@ def test_fp8_in_blocks_is_not_saved(tmp_path: Path) -> None:
 # Shards
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "layout", "expert_parallel"),
     [
@@ -153,6 +157,7 @@ def test_scales_are_cut_as_weights_are(name: str, layout: str, expert_parallel: 
         assert checked >= 4 * config.num_layers
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "layout"), [("dream-tiny-2l", "compressed_channel"), (EXPERTS, "odd_blocks")]
 )
@@ -217,6 +222,7 @@ def test_a_specification_depends_on_the_kind_of_device(tmp_path: Path) -> None:
     assert resolve_auto(spec(stored)) == spec(stored)
 
 
+@pytest.mark.medium
 def test_random_weights_of_an_fp8_checkpoint_are_fp8(tmp_path: Path) -> None:
     for layout in ("odd_blocks", "compressed_channel"):
         stored, plain = save_fp8(EXPERTS, LAYOUTS[layout], tmp_path / layout, all_layers=True)

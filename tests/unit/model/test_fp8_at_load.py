@@ -83,6 +83,7 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it_on_this_cpu() -> None:
 # Models
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ALL_MODELS)
 def test_a_checkpoint_is_converted_when_it_is_loaded(name: str, dtype: torch.dtype) -> None:
@@ -118,6 +119,7 @@ def test_weights_in_fp32_compute_what_they_are_unfolded(name: str) -> None:
     assert torch.equal(logits(model), logits(unfolded))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_demo_model_still_solves_its_problem(dtype: str) -> None:
     engine = LocalEngine.from_pretrained(
@@ -131,6 +133,7 @@ def test_the_demo_model_still_solves_its_problem(dtype: str) -> None:
 # Saved
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["dream-tiny-2l", "llada-tiny-3l", EXPERTS])
 def test_what_is_saved_loads_back(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -192,6 +195,7 @@ def test_layers_of_an_fp8_checkpoint_that_an_adapter_changes_are_converted_again
 # Shards
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("expert_parallel", [True, False])
 def test_shards_have_parts_of_the_whole_weights(expert_parallel: bool) -> None:
     """Their scales are those of whole rows."""
@@ -206,6 +210,7 @@ def test_shards_have_parts_of_the_whole_weights(expert_parallel: bool) -> None:
             assert torch.equal(part, wanted)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ALL_MODELS)
 def test_shards_compute_what_the_whole_model_does(name: str) -> None:
     whole = load(MODELS / name)

@@ -112,6 +112,7 @@ def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
@@ -161,6 +162,7 @@ def test_ids_of_a_vocabulary_are_unique_and_not_large(
     refused(folder, f"{name}: got a vocabulary with wrong ids")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("said", "tokens"),
     [
@@ -195,6 +197,7 @@ def begin_with(*ids: int) -> dict[str, Any]:
     return {"type": "TemplateProcessing", "single": FIRST, "pair": FIRST, "special_tokens": special}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -15,6 +15,8 @@ from lopa_ray.model.hub.repository import download, pin
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
 
+pytestmark = pytest.mark.medium
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.hub_client import hub_environment
 from support.hub_stand_in import HubStandIn
 from support.paths import ROOT
+
+pytestmark = pytest.mark.medium
 
 DOWNLOAD = """
 import json, sys, time

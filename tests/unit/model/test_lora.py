@@ -121,6 +121,7 @@ def test_bad_numbers_are_refused(adapter: Path, key: str, value: object) -> None
     refused(adapter, "adapter_config.json", key)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern"])
 def test_a_pattern_has_a_limit_of_time(adapter: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setattr(lora, "MATCH_S", 0.3)

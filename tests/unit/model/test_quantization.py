@@ -93,6 +93,7 @@ def test_a_kernel_that_fails_or_saturates_is_not_used(monkeypatch, caplog) -> No
     has_int8_kernel.cache_clear()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("quantization", FORMATS)
 @pytest.mark.parametrize("name", DENSE_MODELS)
@@ -114,6 +115,7 @@ def test_a_checkpoint_is_quantised_when_it_is_loaded(
     assert 0 < (changed - wanted).norm() / wanted.norm() < 0.05 + 4 * torch.finfo(dtype).eps
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("quantization", "other", "dtype"), [("w8", "w8a8", torch.float32), ("w8a8", "w8", torch.bfloat16)]
 )
@@ -185,6 +187,7 @@ def test_random_weights_are_the_same_before_they_are_quantised() -> None:
     assert torch.equal(model.lm_head.weight, plain.lm_head.weight)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("quantization", FORMATS)
 def test_the_demo_model_still_solves_its_problem(quantization: str) -> None:
     engine = LocalEngine.from_pretrained("demo", quantization=quantization, max_num_seqs=1, max_model_len=256)

@@ -91,6 +91,7 @@ def test_contradicting_numbers_are_refused(file: Path, implementation: Any) -> N
         load_config(file.parent, implementation)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_checkpoint_that_transformers_saved(tmp_path: Path, implementation: str) -> None:
     theirs = save_checkpoint("qwen3", tmp_path, rope_theta=500.0)

@@ -26,6 +26,8 @@ from support.paths import GOLDEN, MODELS
 from support.tiny_model import DENSE_FAMILIES, TINY_MODELS
 from support.transformers_checkpoints import runner_of
 
+pytestmark = pytest.mark.medium
+
 IDS = random.Random(0).choices(range(120), k=40)
 
 torch.set_num_threads(1)

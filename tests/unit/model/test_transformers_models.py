@@ -21,6 +21,8 @@ from lopa_ray.model.transformers_models.families import TransformersFamily
 from support.checkpoints import edit_json, shard
 from support.transformers_checkpoints import bidirectional_logits, runner_of, save_checkpoint
 
+pytestmark = pytest.mark.medium
+
 IDS = random.Random(0).choices(range(120), k=40)
 
 torch.set_num_threads(1)

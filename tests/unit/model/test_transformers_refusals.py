@@ -72,6 +72,7 @@ def test_native_alone_refuses_what_transformers_has(tmp_path: Path) -> None:
 # What the configuration does not tell
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("model_type", "changes", "parts"),
     [
@@ -100,6 +101,7 @@ def test_other_attention_is_found_by_a_trial(
     refused(tmp_path, f"the {model_type} model cannot be run by transformers as", *parts)
 
 
+@pytest.mark.medium
 def test_changed_logits_are_found_by_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformers_config, "_COMPUTED_VALUES", {})
     save_checkpoint("cohere", tmp_path)
@@ -125,6 +127,7 @@ def test_rows_that_depend_on_each_other_are_found_by_a_trial(tmp_path: Path) -> 
 # Tensors
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_wrong_tensors_of_experts_are_named(tmp_path: Path, is_sharded: bool) -> None:
     def wrong(*parts: str, **changes: Any) -> None:

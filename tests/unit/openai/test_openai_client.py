@@ -132,6 +132,7 @@ def test_errors_are_the_clients_own(server: Server, client: openai.OpenAI) -> No
         list(ask(stream=True))
 
 
+@pytest.mark.medium
 def test_a_full_queue_is_tried_again(server: Server, client: openai.OpenAI) -> None:
     server.backend.rejection = OverloadedError("the queue is full")
     requests = server.backend.requests

@@ -16,6 +16,8 @@ from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of, servin
 from support.local_backend import LocalBackend
 from support.tool_checkpoint import write_tool_checkpoint
 
+pytestmark = pytest.mark.medium
+
 MAX_MODEL_LEN = 128
 SCHEMA = {"type": "object", "properties": {"a": {"not": {}}}}
 NO_SCHEMA = "JSON schema at a.not: not: it is supported with simple schemas only"

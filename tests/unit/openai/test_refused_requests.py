@@ -122,6 +122,7 @@ def test_a_wrong_completion_field_is_named(client: httpx.Client, fields: Any, pa
     assert error.param == param
 
 
+@pytest.mark.medium
 def test_of_many_mistakes_not_all_are_looked_at() -> None:
     """They would take seconds and a gigabyte, and hold up all other requests meanwhile."""
     body: dict[str, Any] = {"model": MODEL, "messages": HI}

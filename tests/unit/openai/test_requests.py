@@ -246,6 +246,7 @@ def test_more_stop_texts_than_openai_takes(server: Server, client: httpx.Client)
     assert choices_request_of(server, client, TEXT, {"stop": stop}).stop == tuple(stop)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("path", "body"), [(CHAT, {"messages": HI}), (TEXT, {"prompt": "a"}), (RESPONSES, {"input": "a"})]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 from lopa_ray.protocol.step_report import BranchReport, ScoredRows, StepReport
@@ -37,6 +38,7 @@ def branch_reports(draw: st.DrawFn) -> BranchReport:
     )
 
 
+@pytest.mark.medium
 @given(st.lists(st.tuples(st.integers(0, 2**62), branch_reports()), max_size=12))
 def test_what_arrives_is_what_was_sent(reports: list[tuple[int, BranchReport]]) -> None:
     sent = pack_reports(3, 9, reports)

@@ -68,6 +68,7 @@ LOADS = st.builds(
 )
 
 
+@pytest.mark.medium
 @given(st.sampled_from(sorted(POLICIES)), st.floats(0.01, 100), LOADS)
 def test_an_autoscaler_gets_to_the_demand_within_its_bounds(policy: Any, target: float, load: Load) -> None:
     autoscaler = Autoscaler(settings(policy=policy, target=target), 2, 2)
@@ -105,6 +106,7 @@ def test_whoever_resizes_decides_and_the_load_is_followed_from_there() -> None:
     assert [autoscaler.observe(load) for load in loads] == [2] * (LOOKS_PER_START - 1) + [6, 6]
 
 
+@pytest.mark.medium
 @given(st.integers(1, 7), st.lists(st.floats(-0.4, 0.4), min_size=50, max_size=50))
 def test_a_load_on_the_border_of_two_numbers_changes_nothing_for_long(at: int, noise: list[float]) -> None:
     numbers = followed([at + change for change in noise], start=at)

@@ -18,6 +18,8 @@ from support.fake_model import VOCABULARY, FakeModel
 from support.in_process_group import InProcessGroup
 from support.tiny_model import PROMPTS, SETTINGS, load_tiny_model
 
+pytestmark = pytest.mark.medium
+
 MODEL = FakeModel(seed=1)
 LIGHT = LopaSettings(max_new_tokens=24, block_size=8, num_branches=3)
 LARGE = LIGHT.replace(max_new_tokens=64, block_size=32, num_branches=8)

@@ -89,6 +89,7 @@ def test_a_whole_prompt_is_one_block_of_lopa() -> None:
     assert run(group, list(range(21)), wanted)[0] == 29
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", FULL)
 def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind: str) -> None:
     first = list(range(40))
@@ -129,6 +130,7 @@ def test_what_caches_nothing_stores_nothing(kind: str) -> None:
     assert (group.scheduler.prefix_index.hit_requests, len(group.runners[0].slots.prefixes)) == (0, 0)
 
 
+@pytest.mark.medium
 def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
     wanted = BlockDiffusionSettings(max_new_tokens=12)
     folder = "tests/golden/models/sdar-tiny-3l"
@@ -182,6 +184,7 @@ def hashes_of_texts(draw: st.DrawFn) -> PrefixHashes:
     return {2 * at + 2: bytes(ids[: at + 1]) for at in range(len(ids))}
 
 
+@pytest.mark.medium
 @checks(max_examples=150)
 @given(
     st.integers(1, 40),

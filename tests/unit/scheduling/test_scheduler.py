@@ -74,6 +74,7 @@ def test_requests_wait_for_slots_and_join_in_order():
     assert joined == requests
 
 
+@pytest.mark.medium
 @settings(max_examples=30)
 @given(st.integers(1, 5), st.integers(1, 5), st.lists(st.integers(1, 30), min_size=1, max_size=6))
 def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, lengths):
@@ -101,6 +102,7 @@ def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, len
         scheduler.advance([MODEL.execute(plan) for plan in plans])
 
 
+@pytest.mark.medium
 @settings(max_examples=20)
 @given(st.integers(1, 4), st.integers(1, 4))
 def test_outcomes_depend_on_neither_workers_nor_slots(workers, slots):

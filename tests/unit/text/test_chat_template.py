@@ -203,6 +203,7 @@ def test_special_tokens_may_swallow_the_space_beside_them(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("content", ["a{}b", "{}"])
 @pytest.mark.parametrize("token", [" " * 60 + "<x>", "<x>" + " " * 60, " " * 60])
 def test_a_chat_takes_time_as_it_is_long(tmp_path: Path, token: str, content: str) -> None:
@@ -212,6 +213,7 @@ def test_a_chat_takes_time_as_it_is_long(tmp_path: Path, token: str, content: st
     assert content in opened(tmp_path).render_chat(user(content)).text
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("spaces", [1, 2, 3])
 def test_the_template_cannot_complete_a_token_with_spaces(tmp_path: Path, spaces: int) -> None:
     write_qwen2(
@@ -223,6 +225,7 @@ def test_the_template_cannot_complete_a_token_with_spaces(tmp_path: Path, spaces
     assert opened(tmp_path).render_chat(user(content)).runs == ((f"{content}<x><y>{content}", None),)
 
 
+@pytest.mark.medium
 def test_the_longest_special_token_is_the_one(tmp_path: Path) -> None:
     tokens = ["<a>", "<a><b>", "<a><b><c>", "<ab>", "<"]
     write_qwen2(tmp_path, chat_template="<a><b>-<a><c><ab>", additional_special_tokens=tokens)

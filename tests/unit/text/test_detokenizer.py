@@ -39,6 +39,7 @@ def run(ids: list[int], seed: int, stop: list[str]) -> tuple[IncrementalDetokeni
     return detokenizer, [delta.text for delta in deltas], sum(delta.tokens for delta in deltas)
 
 
+@pytest.mark.medium
 @given(TEXTS, st.integers(0, 99))
 def test_deltas_joined_are_the_text(text, seed):
     ids = list(text.encode())

@@ -12,6 +12,8 @@ from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text import template_process
 from support.tokenizer_folders import CHATML, with_template
 
+pytestmark = pytest.mark.medium
+
 HI = [{"role": "user", "content": "hi"}]
 
 

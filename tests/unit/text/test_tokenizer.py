@@ -36,6 +36,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("write", [write_qwen2, write_whole])
 @pytest.mark.parametrize("text", [*TEXTS, *SPECIAL, f"a {SPECIAL[2]} b{SPECIAL[3]}{SPECIAL[3]}", THINK])
 def test_text_survives_and_never_holds_special_tokens(tmp_path: Path, write: Any, text: str) -> None:
@@ -68,6 +69,7 @@ def test_decoding_and_showing_tokens(tmp_path: Path) -> None:
     assert tokenizer.token_text(first + 99) == f"[{first + 99}]"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("write", [write_qwen2, write_whole])
 def test_it_can_be_sent_to_another_process(tmp_path: Path, write: Any) -> None:
     write(tmp_path)

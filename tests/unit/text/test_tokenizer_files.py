@@ -20,6 +20,8 @@ from lopa_ray.text_input import BYTE_ORDER_MARK
 from support.paths import ROOT
 from support.tokenizer_folders import SPECIAL, THINK, opened, user, write_qwen2, write_whole
 
+pytestmark = pytest.mark.medium
+
 BERT_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "wor", "##ld", "mask", "[", "]"]
 
 

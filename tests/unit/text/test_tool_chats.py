@@ -158,6 +158,7 @@ def special_tokens(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [added[token][0] for token in ids if token in added and added[token][1]]
 
 
+@pytest.mark.medium
 @settings(max_examples=20)
 @given(chats())
 def test_no_text_of_a_user_is_ever_a_special_token(tokenizer: Tokenizer, given_chat: Any) -> None:
@@ -261,6 +262,7 @@ def test_shown_tokens_are_text_and_other_special_ones_are_not(tokenizer: Tokeniz
     assert only_text == ("éab{}" if special else text.replace("<|im_end|>", ""))
 
 
+@pytest.mark.medium
 @given(st.lists(st.sampled_from([*MARKUP, *SPECIAL, "a", " b", "é🙂", "\n"]), max_size=8).map("".join))
 def test_markup_survives(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode_markup(text)

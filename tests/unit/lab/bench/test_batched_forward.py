@@ -8,6 +8,8 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from support.tiny_model import DENSE_MODELS, load_tiny_model
 
+pytestmark = pytest.mark.medium
+
 BATCH, WINDOW = 3, 24
 
 

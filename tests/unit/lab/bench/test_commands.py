@@ -18,6 +18,8 @@ from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.lopa import D2FSettings
 from support.bench_command import bench, bench_record
 
+pytestmark = pytest.mark.medium
+
 TINY = ("--shape", "dream-27m", "--layers", "1")
 
 

@@ -11,6 +11,8 @@ from lopa_lab.bench.measurements import BenchRecord, Row
 from lopa_lab.bench.report import PAGE, RECORDS, write_report
 from support.paths import ROOT
 
+pytestmark = pytest.mark.medium
+
 BENCHMARKS = ROOT / "benchmarks"
 
 

@@ -79,6 +79,7 @@ def row_with_eos_in_the_prompt() -> Row:
     return next(row for row in rows(LLADA2) if "returned_length" in row)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("make_row", [edited_row, row_with_eos_in_the_prompt])
 def test_changed_calls_fills_and_edits_are_noticed(make_row: Callable[[], Row]) -> None:
     row = make_row()

@@ -21,6 +21,8 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from support.paths import GOLDEN
 
+pytestmark = pytest.mark.medium
+
 
 def cases(name: str) -> list[Case]:
     read = read_cases(GOLDEN / f"{name}.jsonl")

@@ -17,6 +17,8 @@ from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 
+pytestmark = pytest.mark.medium
+
 Row = dict[str, Any]
 
 

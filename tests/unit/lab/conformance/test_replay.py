@@ -49,6 +49,7 @@ def verdict_of(tmp_path: Path) -> Callable[[Row], Verdict]:
 # What differs is found, at the round where it differs first.
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("path", "change", "what", "at"),
     [
@@ -121,6 +122,7 @@ def test_bad_rows_are_errors_of_their_own(tmp_path: Path) -> None:
     assert "absent" in by_line[6].reason
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("change", "part"),
     [

@@ -21,6 +21,8 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.model.families.native import FAMILIES
 from support.paths import GOLDEN
 
+pytestmark = pytest.mark.medium
+
 EXPERTS = [family.name for family in FAMILIES if family.has_experts]
 IMPLEMENTATIONS = ("native", "transformers")
 

@@ -37,6 +37,7 @@ def test_questions_of_a_bin_are_taken_together() -> None:
     assert certain.bins[-1].count == 1 and certain.calibration_error == 0.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("temperature", [0.3, 2.5])
 def test_the_temperature_of_a_model_that_is_too_sure_or_too_unsure_is_found(temperature: float) -> None:
     """Right values are drawn from the softmax at that temperature."""

@@ -78,6 +78,7 @@ def test_what_is_right_is_counted() -> None:
     assert best_report([report, report]) is report
 
 
+@pytest.mark.medium
 def test_the_command_writes_what_a_checkpoint_loads(tmp_path: Path) -> None:
     output, plot = tmp_path / "decisions.json", tmp_path / "plot.svg"
     options = ["--local", "--prefix", "joint,input", "-o", str(output), "--plot", str(plot)]

@@ -32,6 +32,8 @@ from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 from support.paths import TASKS
 from support.solved_problems import solved_problems
 
+pytestmark = pytest.mark.medium
+
 PROBLEMS = held_out_problems(1, 6)
 
 BOS = 0

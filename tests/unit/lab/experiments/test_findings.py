@@ -12,6 +12,8 @@ from cluster.cli import app
 from lopa_lab.experiments.run.experiment import ExperimentRecord
 from support.paths import ROOT
 
+pytestmark = pytest.mark.medium
+
 RECORDS = ROOT / "benchmarks/experiments"
 PAGE = ROOT / "docs/findings.md"
 

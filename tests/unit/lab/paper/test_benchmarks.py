@@ -21,6 +21,8 @@ from lopa_lab.paper.tasks import BENCHMARKS, HarnessTask
 from lopa_lab.requests import cut_at_stop
 from support.paths import DATA
 
+pytestmark = pytest.mark.medium
+
 
 def test_all_tasks_are_in_the_harness() -> None:
     known = _task_manager().all_tasks

@@ -14,6 +14,7 @@ from lopa_ray.errors import SettingsError
 NUMBER = {"table1": 20, "table2": 6, "table3": 8, "table4": 72, "table7": 12, "fig4": 6 * 14, "fig5": 3 * 4}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("table", TABLES)
 def test_cells_are_complete_and_load(table: str) -> None:
     made = cells(table)

@@ -11,6 +11,8 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import MODELS
 
+pytestmark = pytest.mark.medium
+
 TINY = {
     "Dream-org/": "dream-tiny-4l",
     "apple/DiffuCoder": "dream-tiny-4l",

@@ -6,7 +6,11 @@ import itertools
 import re
 from collections import Counter
 
+import pytest
+
 from lopa_lab.word_problems.decisions import Decision, decision_stream, held_out_decisions
+
+pytestmark = pytest.mark.medium
 
 
 def training(seed: int, count: int) -> list[Decision]:

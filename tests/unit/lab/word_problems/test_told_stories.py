@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 import re
 
+import pytest
+
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
 from lopa_lab.word_problems.grammar import number_in_words
 from lopa_lab.word_problems.held_out_words import has_held_out_words
 from lopa_lab.word_problems.told_stories import make_told_problem
+
+pytestmark = pytest.mark.medium
 
 
 def told_problems(seed: int, count: int) -> list[Problem]:

@@ -20,6 +20,8 @@ from lopa_lab.word_problems.generator import is_held_out
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.medium
+
 ANSWER = 64
 
 

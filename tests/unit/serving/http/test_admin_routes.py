@@ -12,6 +12,8 @@ from cluster.serving.http.server_models import ModelWorkers
 from lopa_ray.errors import ClusterError
 from support.fake_backend import MAX_WORKERS, MODEL, OTHER_MODEL, Server, error_of, serving
 
+pytestmark = pytest.mark.medium
+
 KEY = "an-admin-key"
 HTTP_SETTINGS = {"api_keys": [KEY]}
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}

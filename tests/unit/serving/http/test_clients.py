@@ -7,6 +7,8 @@ import pytest
 
 from support.fake_backend import CHAT, HI, MODEL, RESPONSES, TEXT, Server, serving
 
+pytestmark = pytest.mark.medium
+
 BODIES = {
     CHAT: {"model": MODEL, "messages": HI, "priority": -3},
     TEXT: {"model": MODEL, "prompt": "hi", "priority": -3},

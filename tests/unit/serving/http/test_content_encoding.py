@@ -38,6 +38,7 @@ def test_a_plain_body_stays_as_it_is() -> None:
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("encoding", COMPRESSORS)
 @pytest.mark.parametrize("size", [LIMIT + 1, 2**27])
 def test_no_more_than_the_limit_is_made_of_it(encoding: str, size: int) -> None:

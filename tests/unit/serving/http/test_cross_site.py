@@ -91,6 +91,7 @@ def test_only_connections_to_the_loopback_need_its_names() -> None:
     assert error_of(ask_at("10.0.0.7", {**named, "Origin": EVIL}, HttpSettings()), 403)
 
 
+@pytest.mark.medium
 def test_hosts_that_are_allowed() -> None:
     settings = HttpSettings(allowed_hosts=["LOPA.example"])
     for address in ("127.0.0.1", "10.0.0.7"):
@@ -101,6 +102,7 @@ def test_hosts_that_are_allowed() -> None:
     assert ask_at("127.0.0.1", {"Host": "any.example"}, HttpSettings(allowed_hosts=["*"])).status_code == 200
 
 
+@pytest.mark.medium
 def test_origins_that_are_allowed() -> None:
     origin = "https://a.example"
     with serving(allowed_origins=[origin]) as server, httpx.Client(base_url=server.url) as client:
@@ -119,6 +121,7 @@ def test_origins_that_are_allowed() -> None:
     assert ask_at("127.0.0.1", {"Origin": EVIL}, HttpSettings(allowed_origins=["*"])).status_code == 200
 
 
+@pytest.mark.medium
 def test_allowed_pages_may_use_the_methods_of_all_routes() -> None:
     origin = "https://a.example"
     with serving(allowed_origins=[origin]) as server, httpx.Client(base_url=server.url) as client:

@@ -100,6 +100,7 @@ def test_the_playgrounds_files_are_served_and_no_others(client: httpx.Client) ->
         assert client.get(f"/playground/{path}").status_code == 404
 
 
+@pytest.mark.medium
 def test_the_document_describes_requests_and_errors(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
@@ -115,6 +116,7 @@ def test_the_document_describes_requests_and_errors(client: httpx.Client) -> Non
     assert "security" not in chat
 
 
+@pytest.mark.medium
 def test_keys(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     with (
@@ -212,6 +214,7 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
     assert client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"}).status_code == 200
 
 
+@pytest.mark.medium
 def test_an_id_belongs_to_a_key() -> None:
     """Another key can neither cancel a request by its id, nor keep its owner from using the id."""
     backend = FakeBackend(hold=True)
@@ -244,6 +247,7 @@ def test_an_id_belongs_to_a_key() -> None:
         assert answers["a"].status_code == 200
 
 
+@pytest.mark.medium
 def test_requests_run_together(server: Server) -> None:
     server.backend.hold = True
     threads = [
@@ -304,6 +308,7 @@ def test_the_id_is_free_once_the_client_hears_of_the_end(last: str) -> None:
     assert again == [200]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("ending", ["cancelled", "gone while sending", "gone while waiting"])
 def test_whatever_ends_the_task_ends_the_job(stream: bool, ending: str) -> None:

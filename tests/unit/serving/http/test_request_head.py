@@ -13,6 +13,8 @@ from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.http_settings import HttpSettings
 from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, FakeBackend, error_of, serving
 
+pytestmark = pytest.mark.medium
+
 ASK = {"model": MODEL, "messages": HI}
 
 

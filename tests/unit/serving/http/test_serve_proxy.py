@@ -44,6 +44,7 @@ def test_ray_finds_it_under_its_name() -> None:
     assert getattr(import_module(module), function) is set_up
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("proxy_setup")
 @pytest.mark.parametrize(
     "unfinished",

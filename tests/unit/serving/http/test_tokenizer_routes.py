@@ -66,6 +66,7 @@ def test_tokens(client: httpx.Client) -> None:
     assert client.post(DETOKENIZE, json={"model": MODEL, "tokens": []}).json() == {"prompt": ""}
 
 
+@pytest.mark.medium
 def test_the_only_model_need_not_be_named() -> None:
     with serving(FakeBackend(models=(OTHER_MODEL,))) as server:
         assert httpx.post(f"{server.url}{TOKENIZE}", json={"prompt": "hi"}, timeout=30).json()["count"] == 3
@@ -133,6 +134,7 @@ def test_what_the_group_says(server: Server, client: httpx.Client) -> None:
         assert error_of(response, 429).code == "queue_full" and response.headers["retry-after"]
 
 
+@pytest.mark.medium
 def test_keys() -> None:
     with serving(api_keys=["right"]) as server, httpx.Client(base_url=server.url, timeout=30) as client:
         for path, body in ((TOKENIZE, {"prompt": "x"}), (DETOKENIZE, {"tokens": [1]})):

@@ -17,6 +17,8 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 
+pytestmark = pytest.mark.medium
+
 
 def defaults_of(config: Config) -> tuple[ModelDefaults, LocalEngine]:
     """Over an engine in this process: the defaults need nothing of a group on Ray."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from actors.group.master_status import COUNTERS, GAUGES
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.decoding.result import GenerationResult
@@ -57,6 +59,7 @@ def test_queues_are_shown_by_key_and_all_addresses_as_one() -> None:
         assert numbers == expected
 
 
+@pytest.mark.medium
 def test_mean_depth_is_steps_of_the_rule_per_step_of_a_request() -> None:
     engine = LocalEngine.from_pretrained("demo")
     timing = StepTiming(plan=0.0, scatter=0.0, commit=0.0, forward=0.0, gather=0.0, select=0.0)

@@ -9,6 +9,7 @@ import json
 import threading
 
 import httpx
+import pytest
 
 from support.decision_requests import DECISIONS, IS_URGENT, NOUL, SYSTEM_ONE, ask, decide
 from support.fake_backend import MODEL, Server, error_of, serving
@@ -17,6 +18,7 @@ from support.waiting import wait_until
 BODY = {"model": MODEL, "input": "x", "questions": [IS_URGENT]}
 
 
+@pytest.mark.medium
 def test_keys_are_shared_with_other_routes() -> None:
     with serving(api_keys=["right"]) as server:
         headers = {"Authorization": "Bearer right"}
