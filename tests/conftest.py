@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -43,6 +44,11 @@ hypothesis.settings.register_profile("new", deadline=None, derandomize=False, pr
 hypothesis.settings.load_profile("lopa")
 
 
+CLIENTS = ("clients", "decision_clients")
+
+WHOLE_FILE = re.compile(r"^pytestmark = pytest\.mark\.(medium|slow|nightly)$", re.MULTILINE)
+
+
 class FileOrFolderScheduling(LoadScopeScheduling):
     """Each of pytest's processes takes a whole file; a whole folder where tests share a server or ports."""
 
@@ -63,9 +69,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileOrF
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out other projects' clients unless they are asked for: a conftest.py of theirs changes the environment of
-    the process, and `.ci/run` alone installs them all."""
-    folders = [Path(__file__).parent / name for name in ("clients", "decision_clients")]
-    return True if collection_path in folders and config.option.markexpr != "clients" else None
+    the process, and `.ci/run` alone installs them all. Leave out files of which no test is selected: importing them
+    takes long."""
+    if collection_path.parent == Path(__file__).parent and collection_path.name in CLIENTS:
+        return config.option.markexpr != "clients" or None
+    if collection_path.suffix != ".py":
+        return None
+    mark = WHOLE_FILE.search(collection_path.read_text(encoding="utf-8"))
+    return (mark is not None and f"not {mark[1]}" in config.option.markexpr) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,13 +17,6 @@ from support.fake_backend import FakeBackend, Server, serving
 from support.paths import MODELS
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files that are `medium` as a whole where these are not selected: importing them takes long."""
-    if collection_path.suffix != ".py" or "not medium" not in config.option.markexpr:
-        return None
-    return "\npytestmark = pytest.mark.medium\n" in collection_path.read_text(encoding="utf-8") or None
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A published checkpoint that may be changed."""

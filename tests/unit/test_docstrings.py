@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("lopa_ray", "actors", "cluster", "lopa_lab")
 ARRAY = re.compile(r"\b(Tensor|NDArray|ndarray)\b")
@@ -100,7 +102,6 @@ def test_shapes_and_dtypes_are_said(package: str) -> None:
     assert not silent, "no shape or no dtype in the docstring:\n" + "\n".join(silent)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("package", PACKAGES)
 def test_errors_are_said(package: str) -> None:
     silent = [

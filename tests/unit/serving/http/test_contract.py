@@ -16,6 +16,8 @@ from cluster.serving.protocol.messages import GroupMessage
 from lopa_ray.text.client_object import ClientObject
 from support.fake_backend import MODEL, FakeBackend
 
+pytestmark = pytest.mark.slow
+
 KEY = "right"
 BACKEND = FakeBackend()
 schema = schemathesis.openapi.from_asgi(
@@ -30,7 +32,6 @@ CHECKS = [
 ]
 
 
-@pytest.mark.slow
 @schema.parametrize()
 @hypothesis.settings(
     max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
