@@ -44,7 +44,7 @@ REST = "medium and not slow and not nightly"
 PHASES = {
     "fast": (180, FAST, "{own}"),
     "own": (180, REST, "{own}"),
-    "recorded": (180, REST, "tests/unit/lab/conformance"),
+    "recorded": (180, "not slow and not nightly", "tests/unit/lab/conformance"),
     "unit": (1800, "not slow and not nightly", "tests/unit --ignore={own}"),
     "other": (3600, "not slow and not nightly and not clients", "tests --ignore=tests/unit"),
 }
