@@ -73,29 +73,6 @@ def cluster_layout() -> str:
     return svg_image(draw)
 
 
-def link_delay() -> str:
-    """Time of a step against the delay of the link between two workers."""
-    rows = table_rows("cluster.md", "delay each way", "step, `two_phase`", "step, `single_phase`")
-
-    def draw(axis: Any) -> None:
-        delays = [0.0 if row[0] == "none" else float(row[0].removesuffix(" ms")) for row in rows]
-        for at, protocol in enumerate(("two_phase", "single_phase")):
-            times = [[float(part) for part in row[at + 1].removesuffix(" ms").split(" / ")] for row in rows]
-            middle = [time[1] for time in times]
-            errors = [[time[1] - time[0] for time in times], [time[2] - time[1] for time in times]]
-            style = f"{MARKERS[at]}-"
-            axis.errorbar(
-                delays, middle, yerr=errors, fmt=style, color=PALETTE[at], label=protocol, capsize=3
-            )
-        axis.plot(delays, [2 * delay for delay in delays], ":", color=INK, label="two delays")
-        axis.set_xlabel("delay of the link, each way (ms)")
-        axis.set_ylabel("ms of a step")
-        axis.set_ylim(0)
-        axis.legend()
-
-    return svg_image(draw)
-
-
 def checkpoint_memory() -> str:
     """Weights of the published checkpoints, beside the memory of GPUs."""
 
@@ -149,7 +126,6 @@ def branch_budget() -> str:
 
 DRAWN = {
     "cluster_layout.svg": cluster_layout,
-    "link_delay.svg": link_delay,
     "checkpoint_memory.svg": checkpoint_memory,
     "branch_budget.svg": branch_budget,
 }
