@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, ClassVar
 
-from cluster.choices.messages import (
-    ChoiceFinished,
-    ChoicesOutput,
-    ChoicesRequest,
-    RequestAccepted,
-    TextDelta,
-)
+from cluster.choices.messages import ChoiceFinished, ChoicesOutput, ChoicesRequest, RequestAccepted, TextDelta
 from cluster.openai.completion_objects import RequestCost, Trace
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent

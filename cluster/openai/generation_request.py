@@ -37,9 +37,7 @@ def _request_field(name: str) -> Any:
 
 
 _SettingFields: Any = create_model(
-    "_SettingFields",
-    __base__=RequestModel,
-    **{name: _request_field(name) for name in FIELDS_OF_SETTINGS},
+    "_SettingFields", __base__=RequestModel, **{name: _request_field(name) for name in FIELDS_OF_SETTINGS}
 )
 
 

@@ -8,13 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from cluster.choices.messages import (
-    ChoiceFinished,
-    ChoicesRequest,
-    TextDelta,
-    TokenLogprob,
-    ToolCallDelta,
-)
+from cluster.choices.messages import ChoiceFinished, ChoicesRequest, TextDelta, TokenLogprob, ToolCallDelta
 from cluster.openai.answer_builder import clamp_logprob
 from cluster.openai.completion_objects import (
     AssistantMessage,

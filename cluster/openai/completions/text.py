@@ -47,7 +47,7 @@ class CompletionRequest(MultiChoiceRequest):
     """A text completion: no chat template is applied."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "add_special_tokens": (True,),  # vLLM's
+        "add_special_tokens": (True,)  # vLLM's
     }
 
     prompt_field: ClassVar[str] = "prompt"
@@ -56,10 +56,7 @@ class CompletionRequest(MultiChoiceRequest):
 
     prompt: Annotated[
         list[str | list[int]],
-        BeforeValidator(
-            _as_list,
-            json_schema_input_type=str | list[str] | list[int] | list[list[int]],
-        ),
+        BeforeValidator(_as_list, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ]
     """Text, token ids, or several of either."""
 

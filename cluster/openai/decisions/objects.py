@@ -89,10 +89,7 @@ def decision_object(model: str, result: DecisionResult) -> DecisionObject:
         model=model,
         answers=[_answer_object(answer) for answer in result.answers],
         usage=ResponseUsage.of(
-            result.input_tokens,
-            result.output_tokens,
-            cached=result.cached_tokens,
-            stored=result.saved_tokens,
+            result.input_tokens, result.output_tokens, cached=result.cached_tokens, stored=result.saved_tokens
         ),
         lopa=DecisionStats(steps=result.steps, forwards=result.forwards, seconds=result.seconds),
     )

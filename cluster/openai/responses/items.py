@@ -40,10 +40,7 @@ class _OpenItem:
     def __init__(self, kind: Kind, output_index: int, call_index: int | None, name: str) -> None:
         self.kind, self.call_index = kind, call_index
         self._name, self._call_id = name, new_call_id()
-        self._where = {
-            "item_id": f"{_ID_PREFIX[kind]}_{uuid.uuid4().hex}",
-            "output_index": output_index,
-        }
+        self._where = {"item_id": f"{_ID_PREFIX[kind]}_{uuid.uuid4().hex}", "output_index": output_index}
         self._text = ""
         self._logprobs: list[ChatLogprob] = []
 
@@ -131,12 +128,7 @@ class ResponsesItems:
         yield from self._end("completed" if complete else "incomplete")
 
     def _grow(
-        self,
-        kind: Kind,
-        call_index: int | None,
-        name: str,
-        text: str,
-        logprobs: Sequence[ChatLogprob],
+        self, kind: Kind, call_index: int | None, name: str, text: str, logprobs: Sequence[ChatLogprob]
     ) -> Iterator[EventFields]:
         if self._open is None or (self._open.kind, self._open.call_index) != (kind, call_index):
             yield from self._end("completed")

@@ -16,11 +16,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-_OPEN: Mapping[str, Callable[[io.BytesIO], Any]] = {
-    "gzip": gzip.open,
-    "x-gzip": gzip.open,
-    "zstd": zstd.open,
-}
+_OPEN: Mapping[str, Callable[[io.BytesIO], Any]] = {"gzip": gzip.open, "x-gzip": gzip.open, "zstd": zstd.open}
 
 _IDENTITY = ("", "identity")
 

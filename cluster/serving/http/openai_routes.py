@@ -10,12 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.openai.answer_builder import AnswerBuilder
-from cluster.openai.completion_objects import (
-    ChatChunk,
-    ChatCompletion,
-    Completion,
-    CompletionChunk,
-)
+from cluster.openai.completion_objects import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from cluster.openai.completions.chat import ChatBuilder, ChatRequest
 from cluster.openai.completions.text import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import ApiError, short_repr
