@@ -41,11 +41,9 @@ class AnswerFormat:
 def answer_format(
     request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt, schema_size: Callable[[str], int]
 ) -> AnswerFormat:
-    """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read.
-
-    `schema_size`: the number of states of a schema's automaton; it raises SettingsError for a schema that is not
-    supported, and is called for the schemas of `checked_schemas`.
-    """
+    """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read. `schema_size`:
+    the number of states of a schema's automaton; it raises SettingsError for a schema that is not supported, and is
+    called for the schemas of `checked_schemas`."""
     if request.raw:
         return AnswerFormat()
     template = tokenizer.chat_template(request.tools)

@@ -1,8 +1,6 @@
-"""From the text of an answer to its parts: reasoning, content and tool calls, as the text becomes final.
-
-A part is returned when nothing that follows can change it: what may be the beginning of a tag is held back, and so is
-a call until all of it is there.
-"""
+"""From the text of an answer to its parts: reasoning, content and tool calls, as the text becomes final. A part is
+returned when nothing that follows can change it: what may be the beginning of a tag is held back, and so is a call
+until all of it is there."""
 
 from __future__ import annotations
 

@@ -39,10 +39,8 @@ class ChoiceFactory:
         self._draws_anew = draws_anew
 
     def create(self, request: ChoicesRequest, arrival_time: float) -> list[ChoiceState]:
-        """The choices of a request; each of `n` draws with a seed of its own.
-
-        `arrival_time`: on the monotonic clock. Raises PromptError and SettingsError.
-        """
+        """The choices of a request; each of `n` draws with a seed of its own. `arrival_time`: on the monotonic clock.
+        Raises PromptError and SettingsError."""
         return self._choices(request, self._encode(request), arrival_time)
 
     async def create_in_background(self, request: ChoicesRequest, arrival_time: float) -> list[ChoiceState]:

@@ -1,9 +1,6 @@
-"""The messages between the ingress and a decode group: OpenAI's shapes on neither side, no tensors.
-
-The ingress turns an HTTP request into an `ChoicesRequest`; the group answers with `ChoicesOutput`s: `RequestAccepted`
-(or it raises one of the errors of `lopa_ray.errors`), then text deltas, canvases and one `ChoiceFinished`
-per choice.
-"""
+"""The messages between the ingress and a decode group: OpenAI's shapes on neither side, no tensors. The ingress turns
+an HTTP request into an `ChoicesRequest`; the group answers with `ChoicesOutput`s: `RequestAccepted` (or it raises one
+of the errors of `lopa_ray.errors`), then text deltas, canvases and one `ChoiceFinished` per choice."""
 
 from __future__ import annotations
 

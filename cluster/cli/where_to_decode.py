@@ -19,11 +19,9 @@ ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")
 
 
 def reason_for_ray(config: Config, *, source: str | None, options: Collection[str]) -> str | None:
-    """Why to decode on Ray, as words of a message; None: nothing asks for it.
-
-    `source`: the file or preset that the command line names; None without one, as the number of workers in the
-    default preset is then no wish of the user's. `options`: the settings of `group` that the command line sets.
-    """
+    """Why to decode on Ray, as words of a message; None: nothing asks for it. `source`: the file or preset that the
+    command line names; None without one, as the number of workers in the default preset is then no wish of the user's.
+    `options`: the settings of `group` that the command line sets."""
     for setting in ASKING_SETTINGS:
         if setting in options:
             return f"the command line sets group.{setting}"

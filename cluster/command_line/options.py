@@ -115,10 +115,8 @@ ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
-    """From `section.key=value` texts, and from those shorthands, by their names in `SETTINGS`, that are not None.
-
-    A shorthand wins over an assignment to the same setting. Raises SettingsError.
-    """
+    """From `section.key=value` texts, and from those shorthands, by their names in `SETTINGS`, that are not None. A
+    shorthand wins over an assignment to the same setting. Raises SettingsError."""
     overrides: ConfigOverrides = {}
     for text in assignments or []:
         name, equals, value = text.partition("=")

@@ -1,7 +1,5 @@
-"""`ShownTask`: what a command is doing and how far it is, on stderr while that is a terminal.
-
-A process has one display. A task that begins within another one is a line below it.
-"""
+"""`ShownTask`: what a command is doing and how far it is, on stderr while that is a terminal. A process has one
+display. A task that begins within another one is a line below it."""
 
 from __future__ import annotations
 

@@ -35,10 +35,8 @@ class JobGroup:
         self._engine = RayEngine.from_config(self._config)
 
     def decode(self, lines: Sequence[ParsedLine]) -> ChunkResult:
-        """Decode a chunk, in flight together with others that are called meanwhile.
-
-        Raises WorkerLostError if the group is lost; then nothing of the chunk counts.
-        """
+        """Decode a chunk, in flight together with others that are called meanwhile. Raises WorkerLostError if the group
+        is lost; then nothing of the chunk counts."""
         rows: list[str] = []
         failures: list[LineResult] = []
         tokens = steps = 0

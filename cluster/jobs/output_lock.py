@@ -1,9 +1,7 @@
-"""`output_lock`: one job at a time writes to an output. A job that is killed does not hold up the next one.
-
-Beside OUTPUT lies OUTPUT.job.lock, which says who writes. On a local file system it has a lock of the operating system,
-which ends with the process. Object stores have no locks: there the holder writes the file anew again and again, and a
-file that stays as it is was left behind.
-"""
+"""`output_lock`: one job at a time writes to an output. A job that is killed does not hold up the next one. Beside
+OUTPUT lies OUTPUT.job.lock, which says who writes. On a local file system it has a lock of the operating system, which
+ends with the process. Object stores have no locks: there the holder writes the file anew again and again, and a file
+that stays as it is was left behind."""
 
 from __future__ import annotations
 
@@ -31,10 +29,8 @@ RENEWAL_S = 10.0
 @contextmanager
 def output_lock(url: str, wait: Callable[[float], object]) -> Iterator[Callable[[], None]]:
     """Hold the lock of an output. Yields a function that raises SettingsError if another job has taken it meanwhile.
-
     Raises SettingsError, which names the holder, if another job has the lock. Where there are no locks and a file lies
-    there, `wait` is called with 30 s, to see whether it changes.
-    """
+    there, `wait` is called with 30 s, to see whether it changes."""
     with storage_errors("--output", url):
         file_system, path = resolve_url(url)
     path = f"{path}.job.lock"

@@ -1,8 +1,6 @@
-"""JobOutput: the results of a job, written chunk by chunk so that a killed job can continue.
-
-Beside OUTPUT lie OUTPUT.job.json, which says what it is made of, and, until all is done,
-OUTPUT.parts with the results of each chunk. Every file has its name only once it is whole.
-"""
+"""JobOutput: the results of a job, written chunk by chunk so that a killed job can continue. Beside OUTPUT lie
+OUTPUT.job.json, which says what it is made of, and, until all is done, OUTPUT.parts with the results of each chunk.
+Every file has its name only once it is whole."""
 
 from __future__ import annotations
 
@@ -78,10 +76,8 @@ class JobOutput:
 
     def start_or_resume(self, spec: JobSpec, chunk_size: int) -> JobResult | None:
         """Find what a job with this spec has written here; its result, if it has finished and all rows are there.
-
-        `chunk_size` counts for a job that starts anew. Raises SettingsError if another job's files lie
-        here, or if OUTPUT.job.json or a finished output cannot be read.
-        """
+        `chunk_size` counts for a job that starts anew. Raises SettingsError if another job's files lie here, or if
+        OUTPUT.job.json or a finished output cannot be read."""
         with storage_errors("--output", self._url):
             self._file_system.invalidate_cache()
             state = self._read_state()

@@ -1,9 +1,7 @@
-"""WorkQueue: chunks go to groups as these have room; a group that is lost is replaced, its chunks are requeued.
-
-Ray Data could distribute the chunks too, but needs pyarrow and pandas everywhere, and by default ends each batch
-before it begins the next on the same actor. Order, restarts and lost groups would still be this project's work. For
-pipelines in Ray Data there is `LopaPredictor`.
-"""
+"""WorkQueue: chunks go to groups as these have room; a group that is lost is replaced, its chunks are requeued. Ray
+Data could distribute the chunks too, but needs pyarrow and pandas everywhere, and by default ends each batch before it
+begins the next on the same actor. Order, restarts and lost groups would still be this project's work. For pipelines in
+Ray Data there is `LopaPredictor`."""
 
 from __future__ import annotations
 
@@ -99,11 +97,9 @@ class WorkQueue:
         self._groups.append(_GroupHandle(actor, reservation, actor.start.remote()))
 
     def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, ChunkResult]]:
-        """Chunks with their results, as they come; those that are missing at the end are in `abandoned`.
-
-        Raises what starting the groups raises, WorkerLostError if group after group is lost, and ClusterError if Ray on
-        this node has ended.
-        """
+        """Chunks with their results, as they come; those that are missing at the end are in `abandoned`. Raises what
+        starting the groups raises, WorkerLostError if group after group is lost, and ClusterError if Ray on this node
+        has ended."""
         while True:
             self._dispatch(chunks)
             calls = {call: group for group in self._groups for call in group.in_flight}

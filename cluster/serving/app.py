@@ -70,10 +70,8 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> Application:
-    """As `build`, with options per deployment on top, which Serve else takes from its config.
-
-    Raises SettingsError, and CheckpointError for a name that the Hugging Face Hub does not have.
-    """
+    """As `build`, with options per deployment on top, which Serve else takes from its config. Raises SettingsError, and
+    CheckpointError for a name that the Hugging Face Hub does not have."""
     settings = ServeSettings(**args)
     remaining = dict(overrides)
     groups: dict[str, Any] = {}

@@ -69,10 +69,8 @@ class ServeLauncher:
         model: str | None,
         sections: dict[str, dict[str, Any]],
     ) -> None:
-        """Put options of the command line on top. `sections` changes the first model; `model` renames it.
-
-        Raises SettingsError for values that are not allowed.
-        """
+        """Put options of the command line on top. `sections` changes the first model; `model` renames it. Raises
+        SettingsError for values that are not allowed."""
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
@@ -145,10 +143,8 @@ class ServeLauncher:
         return max(max_replicas, num_replicas if isinstance(num_replicas, int) else 1)
 
     def run(self, echo: Callable[[str], object] = print) -> None:
-        """Serve until SIGINT, SIGTERM or SIGHUP, then finish the requests in flight.
-
-        Raises CapacityError, and ClusterError also if Ray on this node ends.
-        """
+        """Serve until SIGINT, SIGTERM or SIGHUP, then finish the requests in flight. Raises CapacityError, and
+        ClusterError also if Ray on this node ends."""
         local = ray_address() == LOCAL_RAY
         # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)

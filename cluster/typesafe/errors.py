@@ -43,10 +43,8 @@ class UnprocessableError(ApiError):
 def unprocessable(
     error: ApiError, names: Sequence[str] = (), fields: Mapping[str, str] | None = None
 ) -> ApiError:
-    """An error as clients of this protocol expect it: 422 in place of 400; others stay as they are.
-
-    `names`: the questions' names, which replace their numbers. `fields`: field → its name in this protocol.
-    """
+    """An error as clients of this protocol expect it: 422 in place of 400; others stay as they are. `names`: the
+    questions' names, which replace their numbers. `fields`: field → its name in this protocol."""
     if error.status != 400 or isinstance(error, UnprocessableError):
         return error
     steps = re.findall(r"[^.\[\]]+", error.param or "")

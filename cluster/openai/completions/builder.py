@@ -46,9 +46,8 @@ class MultiChoiceBuilder(AnswerBuilder):
         }
 
     def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
-        """Chunks. A canvas snapshot is one without choices, as the one with the usage is: clients of
-        OpenAI's streams know those, and events of another kind would break them.
-        """
+        """Chunks. A canvas snapshot is one without choices, as the one with the usage is: clients of OpenAI's streams
+        know those, and events of another kind would break them."""
         if isinstance(output, RequestAccepted):
             for index in range(self._num_choices):
                 yield from self._choice_chunks(self.start_chunk_choice(index))

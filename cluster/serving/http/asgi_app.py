@@ -42,10 +42,8 @@ METHODS = ("GET", "POST", "DELETE")
 
 
 def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_id: bool = True) -> FastAPI:
-    """The application. `backend` is called per request, since a server may build the application first.
-
-    `send_id` is false where a proxy in front puts X-Request-ID into requests and responses, as Ray Serve's does.
-    """
+    """The application. `backend` is called per request, since a server may build the application first. `send_id` is
+    false where a proxy in front puts X-Request-ID into requests and responses, as Ray Serve's does."""
     app = FastAPI(
         title="lopa-ray",
         version=__version__,

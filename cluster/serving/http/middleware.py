@@ -76,11 +76,8 @@ class ErrorMiddleware:
 
 
 class RequestTargetMiddleware:
-    """Bounds path and headers, answers HEAD as GET, and serves a path with doubled slashes, or one at its end, as if
-    it had none. A redirect would lose the body or the key of some clients' requests.
-
-    Raises ApiError (431).
-    """
+    """Bounds path and headers, answers HEAD as GET, and serves a path with doubled slashes, or one at its end, as if it
+    had none. A redirect would lose the body or the key of some clients' requests. Raises ApiError (431)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -33,10 +33,8 @@ WARNING_HEADER = "X-Warning"
 
 
 class Responder(Response):
-    """The response to one request, which decodes as it is sent.
-
-    The backend's work ends when the client disconnects, when the task is cancelled, and whenever this ends.
-    """
+    """The response to one request, which decodes as it is sent. The backend's work ends when the client disconnects,
+    when the task is cancelled, and whenever this ends."""
 
     def __init__(
         self,
@@ -124,10 +122,8 @@ async def running_request(
     request: RequestT,
     running_ids: set[OwnedId],
 ) -> AsyncIterator[AsyncIterator[AnswerT]]:
-    """The backend's outputs. On leaving the request has ended, and its id is free again.
-
-    `running_ids`: ids of all requests that are being answered. Raises ApiError (409) if the client has one of that id.
-    """
+    """The backend's outputs. On leaving the request has ended, and its id is free again. `running_ids`: ids of all
+    requests that are being answered. Raises ApiError (409) if the client has one of that id."""
     owned_id = request.owned_id
     if owned_id in running_ids:
         message = f"a request with the X-Request-ID {owned_id[1]} is running; wait, or choose another id"
@@ -141,10 +137,8 @@ async def running_request(
 
 
 async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    """The result of a coroutine. If the client disconnects first, cancel it and raise ClientDisconnect.
-
-    When this returns or raises, the coroutine has ended, and with it all that it had open.
-    """
+    """The result of a coroutine. If the client disconnects first, cancel it and raise ClientDisconnect. When this
+    returns or raises, the coroutine has ended, and with it all that it had open."""
     task = asyncio.ensure_future(coroutine)
     disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:

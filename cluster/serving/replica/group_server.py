@@ -1,8 +1,6 @@
-"""GroupServer: one decode group behind Ray Serve. A plain class; `cluster.serving.app` makes a deployment of it.
-
-One replica owns a master and its branch workers. They are its children, in its placement group,
-so they end with it however it ends.
-"""
+"""GroupServer: one decode group behind Ray Serve. A plain class; `cluster.serving.app` makes a deployment of it. One
+replica owns a master and its branch workers. They are its children, in its placement group, so they end with it however
+it ends."""
 
 from __future__ import annotations
 
@@ -278,10 +276,8 @@ class GroupServer(Group):
     # Lifecycle, as Serve controls it
 
     async def check_health(self) -> None:
-        """Raises what ended the group if no other one could take its place; Serve then replaces the replica.
-
-        It answers at once: the engine watches its master by itself.
-        """
+        """Raises what ended the group if no other one could take its place; Serve then replaces the replica. It answers
+        at once: the engine watches its master by itself."""
         engine = self._started_engine
         if engine.lost is not None:
             raise engine.lost

@@ -1,7 +1,5 @@
-"""Ingress: from HTTP to the group of the model that a request names.
-
-A plain class; `cluster.serving.app` makes a deployment of it and puts the HTTP layer in front.
-"""
+"""Ingress: from HTTP to the group of the model that a request names. A plain class; `cluster.serving.app` makes a
+deployment of it and puts the HTTP layer in front."""
 
 from __future__ import annotations
 

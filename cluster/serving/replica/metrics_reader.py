@@ -1,8 +1,6 @@
-"""Reads the metrics of all decode groups of this application.
-
-Serve lets a call wait while a replica has all the requests that it takes, and a busy group is when metrics are read. So
-the replicas' actors are called past Serve, each with a deadline of its own.
-"""
+"""Reads the metrics of all decode groups of this application. Serve lets a call wait while a replica has all the
+requests that it takes, and a busy group is when metrics are read. So the replicas' actors are called past Serve, each
+with a deadline of its own."""
 
 from __future__ import annotations
 
@@ -29,10 +27,8 @@ async def read_metrics(deployments: Mapping[str, str]) -> list[ReplicaMetrics]:
 
 
 def _find_replicas(deployments: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-    """(model, id of the replica, its actor), those that are about to start among them.
-
-    Serve names the actors of replicas alike, so their names differ from this replica's in deployment and id alone.
-    """
+    """(model, id of the replica, its actor), those that are about to start among them. Serve names the actors of
+    replicas alike, so their names differ from this replica's in deployment and id alone."""
     context = serve.get_replica_context()
     name = ray.get_runtime_context().get_actor_name() or ""
     front, own, separator = name.removesuffix(context.replica_tag).rpartition(context.deployment)
