@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
 
 OPTION_KEYS = ("settings", "parse_special", *GIVING)
-"""How the prompt is read and decoded, and what is given of the answer."""
 
 OPENAI_KEYS = ("custom_id", "method", "url", "body")
 
 _RESPONSE_ID = "batch_req_"
 
-DECISION_KEYS = ("input", "questions")
-"""The keys of a line with questions, both in the shape of OpenAI's API."""
+DECISION_KEYS = ("input", "questions")  # the keys of a line with questions, both in the shape of OpenAI's API
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +31,11 @@ class PromptLine:
     """A line in this project's format. `id` is repeated in its result, `settings` go on top of the others. What the
     line gives of the answer is among them."""
 
-    line: int
-    """Number of the line, from 1."""
+    line: int  # number of the line, from 1
     prompt: Prompt
     id: object = None
     settings: dict[str, Any] | None = None
-    parse_special: bool = True
-    """In raw text special tokens are recognised."""
+    parse_special: bool = True  # in raw text special tokens are recognised
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +54,7 @@ class DecisionLine:
     top of the others."""
 
     line: int
-    body: dict[str, Any]
-    """`input` and `questions`."""
+    body: dict[str, Any]  # `input` and `questions`
     id: object = None
     settings: dict[str, Any] | None = None
 
@@ -69,19 +64,15 @@ class LineResult:
     """A line with its result, or with an error in its place."""
 
     line: int
-    row: Mapping[str, Any]
-    """Its row of the output."""
-    error: str = ""
-    """Why there is no result; empty if there is one."""
-    worker_lost: bool = False
-    """Its group was lost: nothing is wrong with the line itself."""
+    row: Mapping[str, Any]  # its row of the output
+    error: str = ""  # why there is no result; empty if there is one
+    worker_lost: bool = False  # its group was lost: nothing is wrong with the line itself
     tokens: int = 0
     steps: int = 0
 
 
 RequestLine: TypeAlias = PromptLine | OpenAILine | DecisionLine
-ParsedLine: TypeAlias = RequestLine | LineResult
-"""A line that is no request has its result already."""
+ParsedLine: TypeAlias = RequestLine | LineResult  # a line that is no request has its result already
 
 
 def identity(line: int, request_id: object) -> dict[str, Any]:

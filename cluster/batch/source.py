@@ -27,12 +27,9 @@ READ_ROWS = 1024
 class InputSummary:
     """The content of a file."""
 
-    sha256: str
-    """SHA-256 of its bytes as they are stored, in hexadecimal digits."""
-    format: str
-    """As what they are read: parquet, or as JSONL with this compression (plain: none)."""
-    numbers: Sequence[int]
-    """Of the lines with prompts; blank ones do not count."""
+    sha256: str  # of its bytes as they are stored, in hexadecimal digits
+    format: str  # `parquet`, or the compression of JSONL (plain: none)
+    numbers: Sequence[int]  # of the lines with prompts; blank ones do not count
 
 
 @dataclass(frozen=True, slots=True)

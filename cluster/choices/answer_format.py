@@ -18,8 +18,7 @@ from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format
 
-FREE_SCHEMA_STATES = 20_000
-"""States that the automata of functions that are not strict may have together."""
+FREE_SCHEMA_STATES = 20_000  # states that the automata of functions that are not strict may have together
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -30,12 +29,9 @@ class AnswerFormat:
     """The consequences of a request's tools, and of the checkpoint's template, for its answer."""
 
     new_parser: Callable[[], AnswerParser] = PlainParser
-    prefill: str = ""
-    """The beginning of the answer, which is not left to the model."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Decode settings in place of the request's, by name; None takes one away."""
-    shown_tokens: frozenset[str] = frozenset()
-    """Special tokens that the answer's text has."""
+    prefill: str = ""  # the beginning of the answer, which is not left to the model
+    settings: Mapping[str, Any] = field(default_factory=dict)  # decode settings in place of the request's
+    shown_tokens: frozenset[str] = frozenset()  # special tokens that the answer's text has
 
 
 def answer_format(

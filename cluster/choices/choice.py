@@ -66,8 +66,7 @@ class ChoiceState:
         self._decisions: dict[int, Decision] = {}
         self._decided_at_step: dict[int, int] = {}
         self._logprobs: list[TokenLogprob] = []
-        self._is_text_empty = True
-        """True until a token with a log-probability has added to the text."""
+        self._is_text_empty = True  # true until a token with a log-probability has added to the text
         self._phase_seconds = dict.fromkeys(PHASES, 0.0)
         self._first_step: float | None = None
         self._position_bytes, self._commit_bytes = position_bytes, 0

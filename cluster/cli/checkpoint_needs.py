@@ -20,7 +20,6 @@ WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
     ("bfloat16", "none"),
     ("bfloat16", "w8a8"),
 )
-"""Number formats that are compared, as `model.dtype` and `model.quantization`."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

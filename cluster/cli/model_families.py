@@ -27,8 +27,7 @@ _OTHERS = (
 )
 
 PIPE_COLUMNS = 1000
-WIDE_COLUMNS = 170
-"""So wide a terminal has a column for each of name, preset and adapter."""
+WIDE_COLUMNS = 170  # so wide a terminal has a column for each of name, preset and adapter
 NARROW_COLUMNS = 80
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from cluster.cli.server_request import open_response
 from cluster.command_line.options import check_url
 
-TIMEOUT_S = 90.0
-"""Longer than the server waits for its groups."""
+TIMEOUT_S = 90.0  # longer than the server waits for its groups
 
 
 def call_workers_endpoint(

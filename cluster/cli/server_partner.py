@@ -13,8 +13,7 @@ from cluster.cli.server_request import open_response
 from cluster.command_line.options import check_url
 from lopa_ray.errors import ClusterError
 
-READ_TIMEOUT_S = 600.0
-"""How long a server may send nothing of an answer."""
+READ_TIMEOUT_S = 600.0  # how long a server may send nothing of an answer
 
 KIND = "an OpenAI-compatible server"
 

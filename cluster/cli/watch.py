@@ -24,20 +24,16 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession
     from lopa_ray.text.tokenizer import Tokenizer
 
-MIN_FRAME_S = 0.3
-"""How long a frame stays at least, unless drawing lags behind decoding."""
+MIN_FRAME_S = 0.3  # how long a frame stays at least, unless drawing lags behind decoding
 
-MAX_LAG_S = 6.0
-"""Shared by the steps that wait to be drawn, where these are many."""
+MAX_LAG_S = 6.0  # shared by the steps that wait to be drawn, where these are many
 
-SIDE_BY_SIDE_COLUMNS = 100
-"""A narrower terminal has the branches below the canvas."""
+SIDE_BY_SIDE_COLUMNS = 100  # a narrower terminal has the branches below the canvas
 
 BRANCHES_WIDTH = 46
 MAX_BRANCH_ROWS = 12
 MAX_BAR_WIDTH = 16
-ROW_WIDTH_BESIDE_BAR = 33
-"""Of a branch: borders, mark, name, fills, confidence and the spaces between them."""
+ROW_WIDTH_BESIDE_BAR = 33  # of a branch: borders, mark, name, fills, confidence and the spaces between them
 MASK_SYMBOL, EOS_SYMBOL = "·", "∎"
 
 

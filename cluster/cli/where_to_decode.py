@@ -14,8 +14,7 @@ from lopa_ray.execution.model_files import DEMO
 
 DEMO_LINE = "The demo model solves arithmetic word problems alone; --model takes another."
 
-ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")
-"""Settings of `group` that only a group on Ray has a use for."""
+ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")  # settings that only Ray has a use for
 
 
 def reason_for_ray(config: Config, *, source: str | None, options: Collection[str]) -> str | None:

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any] | signal.Handlers
 
-TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)
-"""From a supervisor, and from a terminal that closes; Ctrl-C, SIGINT, is Python's."""
+TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)  # ctrl-C, SIGINT, is Python's
 
 
 def exit_on_signals() -> None:

@@ -105,13 +105,10 @@ ENGINE_OPTIONS: dict[str, Any] = {
     ),
     "local": Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")],
 }
-"""Name → the option of commands that decode, in the order of their help."""
 
-SETTINGS = {**SHORTHANDS, "suffix": "decode.suffix"}
-"""Name → the setting that the option is short for."""
+SETTINGS = {**SHORTHANDS, "suffix": "decode.suffix"}  # name → the setting that the option is short for
 
-ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
-"""Section → setting → value."""
+ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]  # section → setting → value
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:

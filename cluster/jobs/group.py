@@ -16,8 +16,7 @@ from lopa_ray.errors import WorkerLostError
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    rows: tuple[str, ...]
-    """A line of the output per prompt, in order."""
+    rows: tuple[str, ...]  # a line of the output per prompt, in order
     failures: tuple[LineResult, ...]
     tokens: int
     steps: int

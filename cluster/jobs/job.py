@@ -20,11 +20,9 @@ from lopa_ray.engine.open_model import resolve_config
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_files import local_fingerprint
 
-MAX_CHUNK_MULTIPLE = 16
-"""Largest chunk, in multiples of `model.max_num_seqs`."""
+MAX_CHUNK_MULTIPLE = 16  # largest chunk, in multiples of `model.max_num_seqs`
 
-MIN_CHUNKS_PER_GROUP = 16
-"""Smaller inputs are cut finer, so that all groups have something to do to the end."""
+MIN_CHUNKS_PER_GROUP = 16  # smaller inputs are cut finer, so that all groups have something to do to the end
 
 SPEED_SETTINGS = {
     "model": {"max_num_seqs"},

@@ -22,8 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from cluster.batch.storage import resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
 
-RENEWAL_S = 10.0
-"""Seconds after which a holder writes its file anew, where there are no locks."""
+RENEWAL_S = 10.0  # seconds after which a holder writes its file anew, where there are no locks
 
 
 @contextmanager
@@ -86,8 +85,7 @@ class Lease:
         self._url, self._file_system, self._path = url, file_system, path
         self._holder = {**_holder(), "id": secrets.token_hex(8)}
         self._renewals = 0
-        self._taken_by: bytes | None = None
-        """The file of a job that has taken the lease."""
+        self._taken_by: bytes | None = None  # the file of a job that has taken the lease
 
     def take(self, wait: Callable[[float], object]) -> None:
         """Raises SettingsError if the file that is there changes."""

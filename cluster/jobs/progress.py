@@ -9,8 +9,7 @@ import typer
 
 from cluster.jobs.group import ChunkResult
 
-LOG_INTERVAL_S = 10.0
-"""Between two lines."""
+LOG_INTERVAL_S = 10.0  # between two lines
 
 
 class JobProgress:

@@ -25,8 +25,7 @@ from lopa_ray.errors import SettingsError, short_repr
 
 PART = re.compile(r"part-(\d{6,})\.jsonl$")
 
-PARTS_PER_FETCH = 32
-"""Parts that are fetched together: object stores answer many at a time."""
+PARTS_PER_FETCH = 32  # parts that are fetched together: object stores answer many at a time
 
 JobSpec: TypeAlias = dict[str, Any]
 """Everything that determines the results, as plain values: `input`, and others. A resumed job must have the same."""
@@ -42,8 +41,7 @@ class JobResult:
 class _Row:
     number: int
     failed: bool
-    content: bytes
-    """Without the end of the line."""
+    content: bytes  # without the end of the line
 
     @classmethod
     def read(cls, line: bytes) -> _Row | None:
@@ -69,10 +67,8 @@ class JobOutput:
         self._state_path = f"{self._path}.job.json"
         self._numbers = numbers
         self.chunk_size = 0
-        self.chunk_files: dict[int, str] = {}
-        """The files of the chunks that need no more work."""
-        self.damaged: list[str] = []
-        """Files without some of their rows, which are decoded again."""
+        self.chunk_files: dict[int, str] = {}  # the files of the chunks that need no more work
+        self.damaged: list[str] = []  # files without some of their rows, which are decoded again
 
     def start_or_resume(self, spec: JobSpec, chunk_size: int) -> JobResult | None:
         """Find what a job with this spec has written here; its result, if it has finished and all rows are there.

@@ -20,29 +20,22 @@ from cluster.jobs.group import ChunkResult, JobGroup
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, WorkerLostError
 
-CHUNKS_IN_FLIGHT = 2
-"""A group gets the next chunk before it has finished one, so that its slots stay filled."""
+CHUNKS_IN_FLIGHT = 2  # a group gets the next chunk before it has finished one, so that its slots stay filled
 
-MAX_ATTEMPTS = 3
-"""A chunk that was in flight when this many groups were lost is abandoned."""
+MAX_ATTEMPTS = 3  # a chunk that was in flight when this many groups were lost is abandoned
 
-MAX_LOST_GROUPS = 5
-"""Groups that may be lost, per group of the job, with no chunk finished in between."""
+MAX_LOST_GROUPS = 5  # groups that may be lost, per group of the job, with no chunk finished in between
 
-POLL_S = 2.0
-"""How long to wait for a result before progress is reported without one."""
+POLL_S = 2.0  # how long to wait for a result before progress is reported without one
 
 
 @dataclass(slots=True, eq=False)
 class _GroupHandle:
     actor: Any
     reservation: Reservation
-    start_call: Any
-    """Reference of the call of `start`; None once it has returned."""
-    in_flight: dict[Any, Chunk] = field(default_factory=dict)
-    """Reference of a call → the chunk that it decodes."""
-    isolated: bool = False
-    """Decodes a chunk that was in flight when a group was lost, and gets no other beside it."""
+    start_call: Any  # reference of the call of `start`; None once it has returned
+    in_flight: dict[Any, Chunk] = field(default_factory=dict)  # by the reference of its call
+    isolated: bool = False  # its chunk was in flight when a group was lost, and gets no company
 
     @property
     def num_prompts(self) -> int:
@@ -73,8 +66,7 @@ class WorkQueue:
         self._raw = raw
         self._on_group_lost = on_group_lost
         self._on_poll = on_poll
-        self._min_prompts = 2 * config.model.max_num_seqs
-        """Prompts that a group has in flight at least, where chunks are smaller than max_num_seqs."""
+        self._min_prompts = 2 * config.model.max_num_seqs  # in flight of a group, where chunks are small
         self._queue: deque[Chunk] = deque()
         self._attempts: Counter[int] = Counter()
         self._lost_groups = 0

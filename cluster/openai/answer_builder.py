@@ -12,21 +12,18 @@ from cluster.openai.completion_objects import RequestCost, Trace
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
 
-MIN_LOGPROB = -9999.0
-"""OpenAI's log-probability for a probability of almost 0; JSON has no infinity."""
+MIN_LOGPROB = -9999.0  # OpenAI's log-probability for a probability of almost 0; JSON has no infinity
 
 
 class AnswerBuilder(ABC):
     """Builds the response, or the events, of one request. It takes every output, in order."""
 
-    end_of_stream: ClassVar[ServerSentEvent | None] = None
-    """After all other events, also where an error ended them."""
+    end_of_stream: ClassVar[ServerSentEvent | None] = None  # also where an error ended it
 
     def __init__(self, model: str, request: ChoicesRequest) -> None:
         self.model, self.request = model, request
         self.prompt_tokens = 0
-        self._tokens: dict[int, int] = {}
-        """Tokens of each choice so far."""
+        self._tokens: dict[int, int] = {}  # tokens of each choice so far
         self._finished: dict[int, ChoiceFinished] = {}
 
     @property

@@ -13,10 +13,8 @@ from cluster.openai.response_model import dumps
 class ServerSentEvent:
     """One event of a stream."""
 
-    data: Mapping[str, Any] | str
-    """An object, sent as JSON, or text without line breaks."""
-    name: str | None = None
-    """Its `event` field."""
+    data: Mapping[str, Any] | str  # an object, sent as JSON, or text without line breaks
+    name: str | None = None  # its `event` field
 
     def encode(self) -> bytes:
         """The event in the format of server-sent events."""

@@ -16,15 +16,13 @@ from lopa_ray.config.generation_settings import GUIDED, MAX_GIVEN_PARTS, Generat
 from lopa_ray.config.http_field import MAX_INT, http_fields
 from lopa_ray.engine.session_factory import Prompt
 
-MAX_CHOICES, MAX_STOP = 16, 64
-"""Choices of a request, and its stop texts."""
+MAX_CHOICES, MAX_STOP = 16, 64  # choices of a request, and its stop texts
 
 FIELDS_OF_SETTINGS = {
     name: field
     for name, field in http_fields(GenerationSettings).items()
     if field.fields is None and not field.in_lopa
 }
-"""Fields of requests that decode settings declare."""
 
 
 def _request_field(name: str) -> Any:

@@ -19,15 +19,13 @@ from lopa_ray.text.client_object import unknown_field_message
 OPENAI_FIELDS = {
     name: field.fields or name for name, field in http_fields(GenerationSettings).items() if not field.in_lopa
 }
-"""Decode settings that have a field of their own beside `lopa`, under their own name or another one."""
+"""Decode setting → its field beside `lopa`."""
 
 LOPA_DECODE_SETTINGS = sorted(
     {name for decoder in DECODERS.values() for name in decoder.settings.model_fields} - OPENAI_FIELDS.keys()
 )
-"""Decode settings that go into `lopa`, of all decoders."""
 
-MAX_SETTING_CHARS = 100
-"""Characters of a decode setting; an error message shows what it got."""
+MAX_SETTING_CHARS = 100  # characters of a decode setting; an error message shows what it got
 
 
 class LopaOptions(RequestModel):

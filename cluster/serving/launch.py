@@ -35,8 +35,7 @@ from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import resolve_dtype
 from lopa_ray.model.hub.repository import short_name
 
-DRAIN_TIMEOUT_S = 600.0
-"""Requests that take longer than this after SIGTERM are cut off."""
+DRAIN_TIMEOUT_S = 600.0  # requests that take longer than this after SIGTERM are cut off
 
 
 class ServeLauncher:

@@ -37,14 +37,12 @@ from lopa_ray.errors import PromptError
 from lopa_ray.text.client_object import ByType, first_error
 from lopa_ray.text.json_content import check_json, json_text
 
-HEADER = "x-typesafe-sdk"
-"""Its clients send this header, in any case of letters."""
+HEADER = "x-typesafe-sdk"  # its clients send this header, in any case of letters
 
-REQUEST_ID_HEADER = "x-typesafe-request-id"
-"""Its clients read the request's id from this header of the response."""
+REQUEST_ID_HEADER = "x-typesafe-request-id"  # of the response
 
 MODEL_FIELDS = {"choices": "criteria", "levels": "criteria", "input": "state"}
-"""Fields of questions as the model's side names them → as this protocol does."""
+"""The model's side → this protocol."""
 
 NO_IMAGES = "is not supported: models here read text alone; leave images out"
 

@@ -34,7 +34,6 @@ REPEATED = (
     "top_p",
     "user",
 )
-"""Fields of the request that the response has as they are."""
 
 
 class ResponsesBuilder(AnswerBuilder):

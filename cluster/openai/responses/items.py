@@ -21,8 +21,7 @@ from cluster.openai.tools import new_call_id
 
 Kind: TypeAlias = Literal["reasoning", "message", "function_call"]
 
-EventFields: TypeAlias = tuple[str, dict[str, Any]]
-"""The type of an event, and its fields but for the sequence number."""
+EventFields: TypeAlias = tuple[str, dict[str, Any]]  # all but the sequence number
 
 _ID_PREFIX: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
 

@@ -12,8 +12,7 @@ from cluster.openai.errors import ApiError
 
 logger = logging.getLogger("lopa.http")
 
-CLIENT_CLOSED_REQUEST = 499
-"""The status in the log where no response was begun, because the client had disconnected."""
+CLIENT_CLOSED_REQUEST = 499  # in the log alone: no response was begun
 
 
 @dataclass

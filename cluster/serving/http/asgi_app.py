@@ -37,8 +37,7 @@ _PAGE_HEADERS = {
 }
 
 
-METHODS = ("GET", "POST", "DELETE")
-"""Methods of routes. HEAD is answered wherever GET is."""
+METHODS = ("GET", "POST", "DELETE")  # methods of routes. HEAD is answered wherever GET is
 
 
 def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_id: bool = True) -> FastAPI:

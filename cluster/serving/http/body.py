@@ -13,12 +13,10 @@ from cluster.serving.http.content_encoding import decompressed
 from lopa_ray.text_input import parse_json
 
 JSON, CURL_DEFAULT = "application/json", "application/x-www-form-urlencoded"
-"""Media types of bodies: the right one, and the one that curl names for any data."""
 
 SHOWN_CHARS = 40
 
-DRAIN_FACTOR = 4
-"""A body up to this many times too long is read to its end, so that its sender gets to read the response."""
+DRAIN_FACTOR = 4  # up to this many limits a body is read, so that its sender reads the response
 
 
 async def read_json_object(request: Request, limit: int) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from starlette.types import Scope
 
 from cluster.openai.errors import ApiError, short_repr
 
-_BEARER = HTTPBearer(auto_error=False)
-"""Only describes the keys in the OpenAPI document."""
+_BEARER = HTTPBearer(auto_error=False)  # only describes the keys in the OpenAPI document
 
 
 def client_of(scope: Scope) -> str:

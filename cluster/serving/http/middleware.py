@@ -17,8 +17,7 @@ REQUEST_ID_HEADER = b"x-request-id"
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
-MAX_HEADER_BYTES = 2**14
-"""Request line and headers together."""
+MAX_HEADER_BYTES = 2**14  # request line and headers together
 
 
 class RequestLogMiddleware:

@@ -28,8 +28,7 @@ SSE_HEADERS = (
 )
 """The last one keeps nginx from holding events back."""
 
-WARNING_HEADER = "X-Warning"
-"""Names what of a request was left out."""
+WARNING_HEADER = "X-Warning"  # names what of a request was left out
 
 
 class Responder(Response):

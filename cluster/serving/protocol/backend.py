@@ -20,8 +20,7 @@ StreamingCall: TypeAlias = Callable[[Group, RequestT], AsyncGenerator[AnswerT, N
 class Backend(Protocol):
     """The groups of all models. A call is a method of `Group`, as in `ask("demo", Group.detokenize, tokens)`."""
 
-    models: Sequence[str]
-    """Ids that requests may name."""
+    models: Sequence[str]  # ids that requests may name
 
     def stream(
         self, model: str, call: StreamingCall[RequestT, AnswerT], request: RequestT

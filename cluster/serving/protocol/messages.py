@@ -23,10 +23,8 @@ class RequestRejected:
 @dataclass(frozen=True, slots=True)
 class ReplicaMetrics:
     model: str
-    replica: str
-    """Serve's id of the replica that has the group."""
-    text: str | None
-    """Prometheus' text format; None: the replica is starting, or did not answer."""
+    replica: str  # Serve's id of the replica that has the group
+    text: str | None  # Prometheus' text format; None: the replica is starting, or did not answer
 
 
 class GroupMessage(BaseModel):

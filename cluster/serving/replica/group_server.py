@@ -36,8 +36,7 @@ from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedEr
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
 
-REQUESTS_PER_SLOT = 32
-"""Requests of one client, per slot of the group, unless `group.max_requests_per_client` is set."""
+REQUESTS_PER_SLOT = 32  # of one client, unless `group.max_requests_per_client` is set
 
 logger = logging.getLogger("lopa.group")
 
@@ -55,8 +54,7 @@ class GroupServer(Group):
         self._model = model
         self._config = Config.parse(dict(config))
         self._metrics = GroupMetrics(model)
-        self._requests: Counter[str] = Counter()
-        """Client → its requests that have not ended."""
+        self._requests: Counter[str] = Counter()  # client → its requests that have not ended
 
     async def start(self) -> None:
         """Start master and workers. Raises CheckpointError, SettingsError, WorkerLostError."""

@@ -22,17 +22,13 @@ from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedEr
 
 logger = logging.getLogger("lopa.http")
 
-DEADLINE_GRACE_S = 1.0
-"""A group ends its requests at their deadline; here that is enforced where a request never reached a group."""
+DEADLINE_GRACE_S = 1.0  # a group ends its own requests; here others are ended, which never reached one
 
-QUEUE_TIMEOUT_S = 60.0
-"""How long text and tokens may wait for a group that has all the requests it takes."""
+QUEUE_TIMEOUT_S = 60.0  # how long text and tokens may wait for a group that has all the requests it takes
 
-ADMIN_TIMEOUT_S = 60.0
-"""How long groups may take to answer an operator: one that has all the requests it takes answers when one ends."""
+ADMIN_TIMEOUT_S = 60.0  # a group that has all the requests it takes answers when one ends
 
-CANCEL_TIMEOUT_S = 10.0
-"""How long replicas of the ingress may take to say whether they have a request."""
+CANCEL_TIMEOUT_S = 10.0  # how long replicas of the ingress may take to say whether they have a request
 
 
 class Ingress:
@@ -42,8 +38,7 @@ class Ingress:
         """`groups`: model id → handle of its deployment."""
         self._groups: Mapping[str, Any] = groups
         self.models = list(groups)
-        self._cancel_events: dict[OwnedId, asyncio.Event] = {}
-        """Per running request an event that ends it. The HTTP layer refuses an id that its client is using."""
+        self._cancel_events: dict[OwnedId, asyncio.Event] = {}  # they end running requests
         self._draining = False
 
     async def stream(

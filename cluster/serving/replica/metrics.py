@@ -12,8 +12,7 @@ from lopa_ray.protocol.events import RequestStep, StepEvents
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
 STEP_SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
-NO_KEY = "no key"
-"""One label for all clients without a key; a label per address would be unbounded."""
+NO_KEY = "no key"  # one label for all clients without a key; a label per address would be unbounded
 
 PER_FORWARD = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0]
 
@@ -48,17 +47,12 @@ class GroupMetrics:
             "Requests that wait for a slot, by the API key that they have.",
             "client",
         )
-        self._clients: set[str] = {NO_KEY}
-        """Clients that had waiting requests."""
+        self._clients: set[str] = {NO_KEY}  # clients that had waiting requests
         self._group_gauges = {field: gauge(*metric) for field, metric in GAUGES.items()}
-        """By the field of `MasterStatus` that has the value."""
         self._group_counters = {field: counter(*metric) for field, metric in COUNTERS.items()}
-        """By the field of `MasterStatus` that counts the same since the group was started."""
-        self._group_counts = dict.fromkeys(self._group_counters, 0)
-        """The counts in the last status."""
+        self._group_counts = dict.fromkeys(self._group_counters, 0)  # the counts in the last status
         self._lost_groups = counter("lopa_lost_groups", "Groups that were lost, and replaced if possible.")
         self._num_lost_groups = 0
-        """The value of the counter."""
 
     def text(self) -> str:
         """See `ExportedMetrics.text`."""

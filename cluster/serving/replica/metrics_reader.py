@@ -16,8 +16,7 @@ from ray.exceptions import RayError
 from cluster.serving.protocol.messages import ReplicaMetrics
 from lopa_ray.errors import ClusterError
 
-READ_TIMEOUT_S = 3.0
-"""Seconds that a replica may take. By default Prometheus ends a scrape after ten seconds."""
+READ_TIMEOUT_S = 3.0  # seconds that a replica may take. By default Prometheus ends a scrape after ten seconds
 
 
 async def read_metrics(deployments: Mapping[str, str]) -> list[ReplicaMetrics]:
