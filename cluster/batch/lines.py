@@ -16,13 +16,9 @@ if TYPE_CHECKING:
     from lopa_ray.engine.session_factory import Prompt
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
-
 OPTION_KEYS = ("settings", "parse_special", *GIVING)
-
 OPENAI_KEYS = ("custom_id", "method", "url", "body")
-
 _RESPONSE_ID = "batch_req_"
-
 DECISION_KEYS = ("input", "questions")  # the keys of a line with questions, both in the shape of OpenAI's API
 
 

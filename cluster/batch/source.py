@@ -19,7 +19,6 @@ from lopa_ray.extras import install_advice
 from lopa_ray.text_input import BYTE_ORDER_MARK, check_encoding
 
 READ_BYTES = 2**20
-
 READ_ROWS = 1024
 
 

@@ -19,7 +19,6 @@ from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format
 
 FREE_SCHEMA_STATES = 20_000  # states that the automata of functions that are not strict may have together
-
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 

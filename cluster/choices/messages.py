@@ -15,7 +15,6 @@ from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.tool_format import ToolCall
 
 OwnedId: TypeAlias = tuple[str, str]  # the client of a request, and its id there
-
 ChoiceFinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 

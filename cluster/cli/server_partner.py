@@ -14,7 +14,6 @@ from cluster.command_line.options import check_url
 from lopa_ray.errors import ClusterError
 
 READ_TIMEOUT_S = 600.0  # how long a server may send nothing of an answer
-
 KIND = "an OpenAI-compatible server"
 
 

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from lopa_ray.text.tokenizer import Tokenizer
 
 MIN_FRAME_S = 0.3  # how long a frame stays at least, unless drawing lags behind decoding
-
 MAX_LAG_S = 6.0  # shared by the steps that wait to be drawn, where these are many
-
 SIDE_BY_SIDE_COLUMNS = 100  # a narrower terminal has the branches below the canvas
-
 BRANCHES_WIDTH = 46
 MAX_BRANCH_ROWS = 12
 MAX_BAR_WIDTH = 16

@@ -13,7 +13,6 @@ from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import DEMO
 
 DEMO_LINE = "The demo model solves arithmetic word problems alone; --model takes another."
-
 ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")  # settings that only Ray has a use for
 
 

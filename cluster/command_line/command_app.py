@@ -14,7 +14,6 @@ from cluster.command_line.engine_options import with_engine_options
 from cluster.command_line.exit_status import exit_on_error
 
 ENTRY_POINT_GROUP = "lopa.commands"
-
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}  # so that 80 columns fit long options
 
 

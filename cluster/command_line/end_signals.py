@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any] | signal.Handlers
-
 TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)  # ctrl-C, SIGINT, is Python's
 
 

@@ -107,7 +107,6 @@ ENGINE_OPTIONS: dict[str, Any] = {
 }
 
 SETTINGS = {**SHORTHANDS, "suffix": "decode.suffix"}  # name → the setting that the option is short for
-
 ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]  # section → setting → value
 
 

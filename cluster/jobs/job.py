@@ -21,7 +21,6 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_files import local_fingerprint
 
 MAX_CHUNK_MULTIPLE = 16  # largest chunk, in multiples of `model.max_num_seqs`
-
 MIN_CHUNKS_PER_GROUP = 16  # smaller inputs are cut finer, so that all groups have something to do to the end
 
 SPEED_SETTINGS = {

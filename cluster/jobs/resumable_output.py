@@ -24,7 +24,6 @@ from cluster.batch.storage import (
 from lopa_ray.errors import SettingsError, short_repr
 
 PART = re.compile(r"part-(\d{6,})\.jsonl$")
-
 PARTS_PER_FETCH = 32  # parts that are fetched together: object stores answer many at a time
 
 JobSpec: TypeAlias = dict[str, Any]

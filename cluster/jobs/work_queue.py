@@ -21,11 +21,8 @@ from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, WorkerLostError
 
 CHUNKS_IN_FLIGHT = 2  # a group gets the next chunk before it has finished one, so that its slots stay filled
-
 MAX_ATTEMPTS = 3  # a chunk that was in flight when this many groups were lost is abandoned
-
 MAX_LOST_GROUPS = 5  # groups that may be lost, per group of the job, with no chunk finished in between
-
 POLL_S = 2.0  # how long to wait for a result before progress is reported without one
 
 

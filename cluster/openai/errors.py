@@ -35,7 +35,6 @@ _TOO_LARGE = (
 )
 
 _LOST = "the model's workers failed or were lost, and are being replaced; try again later"
-
 _FAILED = "the model's workers fail at this request, also alone; the server's log has the details"
 
 _RESPONSES: tuple[tuple[type[LopaError], int, str, str | None], ...] = (

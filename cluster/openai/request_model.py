@@ -17,7 +17,6 @@ def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
 
 
 JsonObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_depth)]
-
 UNUSED: Any = Field(default=None, description="Accepted, and not used.")
 
 

@@ -13,10 +13,8 @@ from cluster.openai.request_model import JsonObject, RequestModel
 from lopa_ray.text.client_object import TAG_MARK
 
 MAX_TOOLS = 128
-
 _WORD = f"{TAG_MARK}word"
 NAMED_TAG, ALLOWED_TAG = f"{TAG_MARK}function", f"{TAG_MARK}allowed_tools"
-
 AllowedMode: TypeAlias = Literal["auto", "required"]
 
 

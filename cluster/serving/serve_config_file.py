@@ -17,7 +17,6 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import read_text
 
 IMPORT_PATH = "cluster.serving.app:build"
-
 _TOP_KEYS = ("proxy_location", "http_options", "logging_config", "applications")
 _APPLICATION_KEYS = ("name", "route_prefix", "import_path", "runtime_env", "args", "deployments")
 

@@ -38,7 +38,6 @@ from lopa_ray.text.client_object import ByType, first_error
 from lopa_ray.text.json_content import check_json, json_text
 
 HEADER = "x-typesafe-sdk"  # its clients send this header, in any case of letters
-
 REQUEST_ID_HEADER = "x-typesafe-request-id"  # of the response
 
 MODEL_FIELDS = {"choices": "criteria", "levels": "criteria", "input": "state"}

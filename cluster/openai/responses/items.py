@@ -20,9 +20,7 @@ from cluster.openai.responses.objects import (
 from cluster.openai.tools import new_call_id
 
 Kind: TypeAlias = Literal["reasoning", "message", "function_call"]
-
 EventFields: TypeAlias = tuple[str, dict[str, Any]]  # all but the sequence number
-
 _ID_PREFIX: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
 
 _TEXT: dict[Kind, str] = {

@@ -11,7 +11,6 @@ from starlette.types import Scope
 from cluster.openai.errors import ApiError
 
 logger = logging.getLogger("lopa.http")
-
 CLIENT_CLOSED_REQUEST = 499  # in the log alone: no response was begun
 
 

@@ -13,9 +13,7 @@ from cluster.serving.http.content_encoding import decompressed
 from lopa_ray.text_input import parse_json
 
 JSON, CURL_DEFAULT = "application/json", "application/x-www-form-urlencoded"
-
 SHOWN_CHARS = 40
-
 DRAIN_FACTOR = 4  # up to this many limits a body is read, so that its sender reads the response
 
 

@@ -17,7 +17,6 @@ else:
     from backports import zstd
 
 _OPEN: Mapping[str, Callable[[io.BytesIO], Any]] = {"gzip": gzip.open, "x-gzip": gzip.open, "zstd": zstd.open}
-
 _IDENTITY = ("", "identity")
 
 

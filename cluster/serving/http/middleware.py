@@ -14,9 +14,7 @@ from cluster.serving.http.access_log import RequestLogRecord, log_error, log_rec
 from cluster.serving.http.responder import send_json
 
 REQUEST_ID_HEADER = b"x-request-id"
-
 _VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-
 MAX_HEADER_BYTES = 2**14  # request line and headers together
 
 

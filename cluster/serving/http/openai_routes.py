@@ -35,7 +35,6 @@ from cluster.typesafe.model_list import ModelMetadata, ModelMetadataList
 from cluster.typesafe.system_one import HEADER
 
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
-
 _ERROR_STATUSES = (400, 404, 409, 413, 415, 429, 499, 500, 503, 504)
 
 

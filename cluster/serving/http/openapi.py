@@ -12,7 +12,6 @@ from cluster.openai.responses.objects import ResponseEvent, ResponseObject
 from cluster.serving.http.responder import WARNING_HEADER
 
 _REFERRED: dict[str, type[BaseModel]] = {}  # fastAPI does not see these models of routes
-
 _SCHEMAS = "#/components/schemas/"
 _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 

@@ -12,7 +12,6 @@ from cluster.serving.http.lost_ingress import LostIngressMiddleware
 from cluster.serving.http.middleware import REQUEST_ID_HEADER, given_request_id, single_slashes
 
 CALLBACK_VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-
 CALLBACK = f"{__name__}:set_up"
 
 _SERVE_HEADERS = frozenset(

@@ -37,7 +37,6 @@ from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
 
 REQUESTS_PER_SLOT = 32  # of one client, unless `group.max_requests_per_client` is set
-
 logger = logging.getLogger("lopa.group")
 
 

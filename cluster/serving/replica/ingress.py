@@ -21,13 +21,9 @@ from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 logger = logging.getLogger("lopa.http")
-
 DEADLINE_GRACE_S = 1.0  # a group ends its own requests; here others are ended, which never reached one
-
 QUEUE_TIMEOUT_S = 60.0  # how long text and tokens may wait for a group that has all the requests it takes
-
 ADMIN_TIMEOUT_S = 60.0  # a group that has all the requests it takes answers when one ends
-
 CANCEL_TIMEOUT_S = 10.0  # how long replicas of the ingress may take to say whether they have a request
 
 

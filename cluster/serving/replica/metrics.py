@@ -13,7 +13,6 @@ from lopa_ray.protocol.events import RequestStep, StepEvents
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
 STEP_SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 NO_KEY = "no key"  # one label for all clients without a key; a label per address would be unbounded
-
 PER_FORWARD = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0]
 
 
