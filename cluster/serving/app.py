@@ -3,9 +3,7 @@
     serve run cluster.serving.app:build                      # the demo model
     RAY_AUTH_MODE=token serve deploy configs/serve.yaml     # on a running cluster that requires Ray's token
 
-`num_replicas`, `autoscaling_config`, `max_ongoing_requests` and `max_queued_requests` are Serve's
-own, and stand in the `deployments` of a Serve config under the names `ingress` and of the models.
-"""
+Serve's own options stand in the `deployments` of its config under the names `ingress` and of the models."""
 
 from __future__ import annotations
 
@@ -52,14 +50,13 @@ class GroupReplica(GroupServer):
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application that `args` (see `ServeSettings`) describe. Raises SettingsError."""
-    # Serve takes no builder that has a second parameter.
+    """See `build_application`. Serve takes no builder that has a second parameter."""
     return build_application(args, {})
 
 
 def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> Application:
-    """As `build`, with options per deployment on top, which Serve else takes from its config. Raises SettingsError, and
-    CheckpointError for a name that the Hugging Face Hub does not have."""
+    """The application that `args` (see `ServeSettings`) describe; `overrides`: options per deployment, which Serve else
+    takes from its config. Raises SettingsError, and CheckpointError for a name that the Hub does not have."""
     settings = ServeSettings(**args)
     remaining = dict(overrides)
     groups: dict[str, Any] = {}
@@ -89,7 +86,6 @@ def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[s
 
 
 def default_replicas(deployment: str) -> int:
-    """How many replicas a deployment has unless its options say so."""
     return 2 if deployment == INGRESS_DEPLOYMENT and (os.cpu_count() or 1) >= CORES_FOR_TWO_INGRESSES else 1
 
 
@@ -112,7 +108,6 @@ def group_options(name: str, config: Config) -> dict[str, Any]:
 
 
 def use_serve_log_handlers() -> None:
-    """Send this project's log lines where Serve's go, in the replica that calls this."""
     logger = logging.getLogger("lopa")
     logger.setLevel(logging.getLogger("ray.serve").level)
     for handler in logging.getLogger("ray.serve").handlers:

@@ -182,7 +182,9 @@ class ServeLauncher:
             with stop_signals() as stop:
                 if local:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
-                    echo(f"Metrics for Prometheus on {_metrics_url()}")
+                    (own,) = ray.nodes()
+                    metrics = f"http://{own['NodeManagerAddress']}:{own['MetricsExportPort']}/metrics"
+                    echo(f"Metrics for Prometheus on {metrics}")
                 echo(f"Serving {', '.join(map(_with_dtype, self.settings.models))} on {address}")
                 _wait(stop, node)
                 echo("Finishing the requests in flight; press Ctrl-C again to stop at once")
@@ -209,18 +211,12 @@ class ServeLauncher:
         try:
             return serve.run(application, name=self.name, route_prefix=self.route_prefix)
         except (RuntimeError, ValueError, serve.exceptions.RayServeException) as error:
-            raise ClusterError(
-                f"the application did not start: {error}\n{self._deployment_messages()}"
-            ) from None
-
-    def _deployment_messages(self) -> str:
-        application = serve.status().applications.get(self.name)
-        deployments = {} if application is None else application.deployments
-        return "\n".join(
-            f"{name}: {' '.join(deployment.message.strip().splitlines()[-1:])}"
-            for name, deployment in deployments.items()
-            if deployment.message
-        )
+            lines = [f"the application did not start: {error}"]
+            started = serve.status().applications.get(self.name)
+            for name, deployment in ({} if started is None else started.deployments).items():
+                if deployment.message:
+                    lines.append(f"{name}: {' '.join(deployment.message.strip().splitlines()[-1:])}")
+            raise ClusterError("\n".join(lines)) from None
 
     def _drain(self, handle: Any, stop: threading.Event) -> None:
         """Finish the requests in flight and remove the application, in a thread; then set the event."""
@@ -250,7 +246,6 @@ def _call_if_alive(node: RayNode, function: Callable[..., object], *arguments: o
 
 
 def _with_dtype(entry: ModelEntry) -> str:
-    """A served model as the first line names it: "demo (float32 on cpu)"."""
     model = entry.load().model
     return f"{entry.id} ({resolve_dtype(model)} on {model.device})"
 
@@ -278,9 +273,3 @@ def _check_port(host: str, port: int) -> None:
         }.get(getattr(error, "errno", 0), "choose a --host that is a name or an address of this machine")
         reason = str(getattr(error, "strerror", error)).partition(" (while")[0]
         raise ClusterError(f"cannot listen on {_in_url(host)}:{port} ({reason}); {advice}") from None
-
-
-def _metrics_url() -> str:
-    """Where the only node of a local Ray exports its metrics."""
-    (node,) = ray.nodes()
-    return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"

@@ -128,7 +128,12 @@ class GroupServer(Group):
         record, outcome = _RequestRecord(time.monotonic()), "error"
         self._requests[request.client] += 1
         try:
-            self._check_room(request.client)
+            limit = self._config.group.max_requests_per_client
+            limit = limit or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
+            if self._requests[request.client] > limit:
+                raise OverloadedError(
+                    f"the queue is full: this client has {limit} requests at this group; try again when one has ended"
+                )
             yield record
             outcome = "finished"
         except DeadlineError:
@@ -147,16 +152,6 @@ class GroupServer(Group):
             if not self._requests[request.client]:
                 del self._requests[request.client]
             self._metrics.on_request_finished(outcome, time.monotonic() - record.arrival_time)
-
-    def _check_room(self, client: str) -> None:
-        """Raises OverloadedError if the client has too many requests here; those of other clients do not count."""
-        limit = (
-            self._config.group.max_requests_per_client or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
-        )
-        if self._requests[client] > limit:
-            raise OverloadedError(
-                f"the queue is full: this client has {limit} requests at this group; try again when one has ended"
-            )
 
     async def _decode_choices(
         self, request: ChoicesRequest, choices: list[ChoiceState]
@@ -273,8 +268,7 @@ class GroupServer(Group):
     # Lifecycle, as Serve controls it
 
     async def check_health(self) -> None:
-        """Raises what ended the group if no other one could take its place; Serve then replaces the replica. It answers
-        at once: the engine watches its master by itself."""
+        """Raises what ended the group if no other one could take its place; Serve then replaces the replica."""
         engine = self._started_engine
         if engine.lost is not None:
             raise engine.lost
@@ -282,6 +276,5 @@ class GroupServer(Group):
             self._metrics.on_status(engine.last_status, engine.lost_groups)
 
     def close(self) -> None:
-        """End the group."""
         if self._engine is not None:
             self._engine.close()

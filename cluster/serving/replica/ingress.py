@@ -31,8 +31,7 @@ class Ingress:
     """The `Backend` of the HTTP layer. Every method runs on the replica's event loop."""
 
     def __init__(self, **groups: Any) -> None:
-        """`groups`: model id → handle of its deployment."""
-        self._groups: Mapping[str, Any] = groups
+        self._groups: Mapping[str, Any] = groups  # model id → handle of its deployment
         self.models = list(groups)
         self._cancel_events: dict[OwnedId, asyncio.Event] = {}  # they end running requests
         self._draining = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -54,33 +55,27 @@ class GroupMetrics:
         self._num_lost_groups = 0
 
     def text(self) -> str:
-        """See `ExportedMetrics.text`."""
         return self._metrics.text()
 
     def on_step(self, step_events: StepEvents) -> None:
-        """After every step of the group."""
         if step_events.timing is None:
             return
         self._steps.inc()
         for phase, seconds in asdict(step_events.timing).items():
             self._phase_seconds.observe(seconds, phase=phase)
-        # Steps of decisions fill nothing.
-        steps = [
-            event
-            for event in step_events.events
-            if isinstance(event, RequestStep) and event.outcome.rule_steps
-        ]
-        kinds = [
-            "lookahead" if event.plan.branches[event.outcome.winner].fills else "anchor" for event in steps
-        ]
-        for kind in ("anchor", "lookahead"):
-            if kind in kinds:
-                self._branch_wins.inc(kinds.count(kind), kind=kind)
-        if steps:
-            self._rule_steps.inc(sum(len(event.outcome.rule_steps) for event in steps))
+        wins: Counter[str] = Counter()
+        rule_steps = 0
+        for event in step_events.events:
+            if isinstance(event, RequestStep) and event.outcome.rule_steps:  # steps of decisions fill nothing
+                fills = event.plan.branches[event.outcome.winner].fills
+                wins["lookahead" if fills else "anchor"] += 1
+                rule_steps += len(event.outcome.rule_steps)
+        for kind, count in wins.items():
+            self._branch_wins.inc(count, kind=kind)
+        if rule_steps:
+            self._rule_steps.inc(rule_steps)
 
     def on_choice_finished(self, finished: ChoiceFinished) -> None:
-        """After every finished choice."""
         stats = finished.stats
         self._first_step.observe(stats.queued_seconds)
         if stats.tokens:
@@ -88,7 +83,6 @@ class GroupMetrics:
             self._tpf.observe(stats.tpf)
 
     def on_decision_finished(self, questions: int) -> None:
-        """After every decision, which has answered so many questions."""
         self._questions.inc(questions)
 
     def on_request_finished(self, outcome: str, seconds: float) -> None:
@@ -115,7 +109,7 @@ class GroupMetrics:
         self._group_counts = counts
 
     def _count_clients(self, waiting: Mapping[str, int]) -> None:
-        """Requests that wait, by client; one per API key, whose name is its place among the keys."""
+        """By API key, whose name is its place among the keys."""
         by_label = dict.fromkeys(self._clients, 0)
         for client, number in waiting.items():
             label = client if client.startswith("key ") else NO_KEY

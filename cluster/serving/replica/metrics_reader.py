@@ -26,8 +26,7 @@ async def read_metrics(deployments: Mapping[str, str]) -> list[ReplicaMetrics]:
 
 
 def _find_replicas(deployments: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-    """(model, id of the replica, its actor), those that are about to start among them. Serve names the actors of
-    replicas alike, so their names differ from this replica's in deployment and id alone."""
+    """(model, id of the replica, its actor). The names of replicas' actors differ in deployment and id alone."""
     context = serve.get_replica_context()
     name = ray.get_runtime_context().get_actor_name() or ""
     front, own, separator = name.removesuffix(context.replica_tag).rpartition(context.deployment)
