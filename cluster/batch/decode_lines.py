@@ -42,11 +42,10 @@ class PromptWork:
         self._builder = ResultBuilder(session)
 
     def add_step(self, index: int, event: RequestStep) -> None:
-        """Take in a step."""
         self._builder.add_step(event.plan, event.outcome)
 
     def result(self, began: float) -> LineResult:
-        """The line's result, when its session has ended. `began`: when all lines were submitted, by `perf_counter`."""
+        """`began`: when all lines were submitted, by `perf_counter`."""
         result = self._engine.result_of(self._builder, began)
         row = {**identity(self.line.line, self.line.id), **result_as_dict(result, self._settings)}
         return LineResult(self.line.line, row, tokens=result.tokens, steps=result.steps)

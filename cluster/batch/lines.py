@@ -24,8 +24,7 @@ DECISION_KEYS = ("input", "questions")  # the keys of a line with questions, bot
 
 @dataclass(frozen=True, slots=True)
 class PromptLine:
-    """A line in this project's format. `id` is repeated in its result, `settings` go on top of the others. What the
-    line gives of the answer is among them."""
+    """A line in this project's format. `id` is repeated in its result, `settings` go on top of the others."""
 
     line: int  # number of the line, from 1
     prompt: Prompt
@@ -46,8 +45,7 @@ class OpenAILine:
 
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """A line with questions about an input, in this project's format. `id` is repeated in its result, `settings` go on
-    top of the others."""
+    """A line with questions about an input, in this project's format."""
 
     line: int
     body: dict[str, Any]  # `input` and `questions`
@@ -104,7 +102,6 @@ def line_of(row: Mapping[str, Any]) -> int | None:
 
 
 def is_failed(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the output has an error."""
     if row.get("error") is not None:
         return True
     response = row.get("response")
@@ -115,7 +112,6 @@ def is_failed(row: Mapping[str, Any]) -> bool:
 
 
 def parse_line(number: int, line: bytes) -> ParsedLine:
-    """A request, or the error of the line."""
     try:
         value = parse_json(line)
     except ValueError as error:
@@ -171,9 +167,8 @@ def _parse_prompt(record: dict[str, Any]) -> Prompt:
     _check_keys(record, (*PROMPT_KEYS, "id", *OPTION_KEYS))
     given = [key for key in PROMPT_KEYS if key in record]
     if len(given) != 1:
-        raise PromptError(
-            f"got {' and '.join(given) or 'no prompt'}; give exactly one of {', '.join(PROMPT_KEYS)}"
-        )
+        got = " and ".join(given) or "no prompt"
+        raise PromptError(f"got {got}; give exactly one of {', '.join(PROMPT_KEYS)}")
     key, prompt = given[0], record[given[0]]
     if key == "prompt" and isinstance(prompt, str):
         return require_unicode(prompt)
@@ -186,7 +181,6 @@ def _parse_prompt(record: dict[str, Any]) -> Prompt:
 
 
 def _require(record: dict[str, Any], key: str, kind: Any, allowed: str) -> Any:
-    """The value of a key. Raises PromptError for one of another type."""
     value = record.get(key)
     if not isinstance(value, kind):
         raise PromptError(f"{key}: got {short_repr(value)}; allowed: {allowed}")
@@ -198,9 +192,8 @@ def require_unicode(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise PromptError(
-            f"the prompt is not valid Unicode at character {error.start}; repair its encoding"
-        ) from None
+        message = f"the prompt is not valid Unicode at character {error.start}; repair its encoding"
+        raise PromptError(message) from None
     return text
 
 

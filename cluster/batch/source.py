@@ -24,8 +24,6 @@ READ_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class InputSummary:
-    """The content of a file."""
-
     sha256: str  # of its bytes as they are stored, in hexadecimal digits
     format: str  # `parquet`, or the compression of JSONL (plain: none)
     numbers: Sequence[int]  # of the lines with prompts; blank ones do not count

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 from zipfile import BadZipFile
 
 from fsspec.core import OpenFile, get_compression, url_to_fs
@@ -87,8 +87,7 @@ def _is_of_decompressor(error: Exception) -> bool:
 
 def compression_of(path: str) -> str | None:
     """The compression by a file's name (`.gz`, `.bz2`, `.xz`, `.zst` and others of fsspec); None: plain."""
-    compression: str | None = get_compression(path, "infer")
-    return compression
+    return cast(str | None, get_compression(path, "infer"))
 
 
 def is_absolute(url: str) -> bool:

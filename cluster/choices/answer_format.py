@@ -96,11 +96,8 @@ def _check_calls_can_be_constrained(request: ChoicesRequest, known: ToolFormat) 
     """Raises SettingsError where calls have to match a schema, and their arguments are not written as JSON."""
     if known.has_json_arguments or not request.tools:
         return
-    if (
-        request.forced_tools
-        or request.has_strict_functions
-        or request.settings.get("guided_json") is not None
-    ):
+    schema = request.settings.get("guided_json")
+    if request.forced_tools or request.has_strict_functions or schema is not None:
         raise SettingsError(
             "guided_structural_tag: this model does not write the arguments of a call as JSON, so no call can be "
             "forced and none can be kept to a schema; use tool_choice auto without strict and without a schema for the "

@@ -62,7 +62,6 @@ class ChoiceFactory:
         return self._sessions.constraints
 
     def _encode(self, request: ChoicesRequest) -> list[_EncodedPrompt]:
-        """The prompts of a request as ids, with all that belongs to each."""
         tokenizer = require_tokenizer(self._sessions.tokenizer)
         prompts = []
         for prompt in request.prompts:
@@ -78,9 +77,8 @@ class ChoiceFactory:
             suffix_len = self._sessions.suffix_length(
                 request.settings.get("suffix") or "", parse_special=request.raw and request.parse_special
             )
-            settings = self._generation_settings(
-                {**request.settings, **answer.settings}, len(ids), suffix_len
-            )
+            overrides = {**request.settings, **answer.settings}
+            settings = self._generation_settings(overrides, len(ids), suffix_len)
             prompts.append(_EncodedPrompt(ids, settings, answer))
         return prompts
 
@@ -101,17 +99,8 @@ class ChoiceFactory:
                     prompt.ids, settings, raw=request.raw, parse_special=request.parse_special
                 )
                 session.client, session.priority = request.client, request.priority
-                choices.append(
-                    ChoiceState(
-                        request,
-                        len(choices),
-                        session,
-                        tokenizer,
-                        prompt.answer,
-                        self._position_bytes,
-                        arrival_time,
-                    )
-                )
+                rest = (session, tokenizer, prompt.answer, self._position_bytes, arrival_time)
+                choices.append(ChoiceState(request, len(choices), *rest))
         return choices
 
     def _generation_settings(

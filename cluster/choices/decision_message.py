@@ -25,5 +25,4 @@ class DecisionMessage:
 
     @property
     def owned_id(self) -> OwnedId:
-        """Its name among all running requests."""
         return self.client, self.id

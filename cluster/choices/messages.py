@@ -1,6 +1,5 @@
-"""The messages between the ingress and a decode group: OpenAI's shapes on neither side, no tensors. The ingress turns
-an HTTP request into an `ChoicesRequest`; the group answers with `ChoicesOutput`s: `RequestAccepted` (or it raises one
-of the errors of `lopa_ray.errors`), then text deltas, canvases and one `ChoiceFinished` per choice."""
+"""The messages between the ingress and a decode group, without OpenAI's shapes. The group answers a `ChoicesRequest`
+with `RequestAccepted`, then text deltas, canvases and one `ChoiceFinished` per choice."""
 
 from __future__ import annotations
 
@@ -45,17 +44,15 @@ class ChoicesRequest:
 
     @property
     def owned_id(self) -> OwnedId:
-        """Its name among all running requests."""
         return self.client, self.id
 
     @property
     def functions(self) -> dict[str, Mapping[str, Any]]:
-        """The functions of `tools` by name."""
+        """By name."""
         return {tool["function"]["name"]: tool["function"] for tool in self.tools}
 
     @property
     def has_strict_functions(self) -> bool:
-        """Some calls have to match a schema."""
         return any(function.get("strict") for function in self.functions.values())
 
 
@@ -82,8 +79,6 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The new part of a call."""
-
     index: int  # which call of the choice
     name: str | None  # in the first delta of a call
     arguments: str  # JSON text, which continues the earlier deltas
@@ -191,8 +186,6 @@ class ChoiceCost(Cost):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """The end of a choice."""
-
     choice: int
     text: str  # the whole of it, equal to its deltas joined, as reasoning and calls are
     finish_reason: ChoiceFinishReason | None  # None: the deadline came first

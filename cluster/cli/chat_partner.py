@@ -16,7 +16,6 @@ class ChatPartner(Protocol):
 
     def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
         """The answer to the last message, in parts, as they become final. Raises LopaError."""
-        ...
 
 
 class EnginePartner:

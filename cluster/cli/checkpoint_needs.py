@@ -43,7 +43,7 @@ def checkpoint_needs(config: Config) -> dict[str, Any]:
 
 
 def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
-    """The configured format, then the other possible formats."""
+    """The configured one first."""
     quantization = spec.model.quantization
     others: tuple[tuple[str, Quantization], ...] = WEIGHT_FORMATS
     if quantization == "fp8":  # bfloat16 alone is multiplied in it
@@ -56,7 +56,6 @@ def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
 
 
 def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> dict[str, Any]:
-    """The memory of a worker with the model in one number format."""
     settings = spec.config.model.replace(dtype=dtype)
     model = spec.model.unfolded() if quantization == "none" else spec.model.with_quantization(quantization)
     formatted = replace(spec, config=spec.config.replace(model=settings), model=model)

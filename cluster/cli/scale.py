@@ -29,7 +29,6 @@ def format_status(status: dict[str, Any]) -> list[str]:
     for number, group in enumerate(status["groups"], 1):
         coming = f", {group['coming']} coming" if group["coming"] else ""
         problem = f"; last problem: {group['problem']}" if group["problem"] else ""
-        lines.append(
-            f"{status['model']} group {number}: {group['workers']} of {group['wanted']} workers{coming}{problem}"
-        )
+        workers = f"{group['workers']} of {group['wanted']} workers"
+        lines.append(f"{status['model']} group {number}: {workers}{coming}{problem}")
     return lines

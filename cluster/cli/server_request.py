@@ -48,9 +48,8 @@ def open_response(
     except urllib.error.URLError as error:
         raise ClusterError(f"cannot reach {server} ({error.reason}); does {kind} run there?") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ClusterError(
-            f"{server} did not answer as {kind} does ({type(error).__name__}: {error})"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise ClusterError(f"{server} did not answer as {kind} does ({reason})") from None
 
 
 def _error_message(body: bytes) -> str:

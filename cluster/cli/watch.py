@@ -64,10 +64,8 @@ class CanvasRenderer:
         """Canvas and branches side by side, or one above the other where there are few columns."""
         step = frame.step
         decided = sum(1 for number in frame.decided_in if number)
-        title = (
-            f"step {step.step} · {decided}/{len(step.canvas) - len(self._given)} decided"
-            f" · {decided / step.step:.1f} per step"
-        )
+        total = len(step.canvas) - len(self._given)
+        title = f"step {step.step} · {decided}/{total} decided · {decided / step.step:.1f} per step"
         if step.depth > 1:
             title += f" · depth {step.depth}"
         canvas = Panel(self.canvas(frame), title=title, title_align="left", border_style="dim")
@@ -101,8 +99,9 @@ class CanvasRenderer:
     def branch_table(self, step: TraceStep, width: int) -> RenderableType:
         """The anchor comes first, then accepted drafts. Logarithms of confidences are shown as the confidences."""
         bar_width = min(MAX_BAR_WIDTH, max(1, width - ROW_WIDTH_BESIDE_BAR))
+        branches = step.branches
         order = sorted(
-            range(len(step.branches)), key=lambda at: (bool(step.branches[at].fills), at not in step.accepted)
+            range(len(branches)), key=lambda at: (bool(branches[at].fills), at not in step.accepted)
         )
         shown = order[:MAX_BRANCH_ROWS]
         if step.winner not in shown:
@@ -113,10 +112,8 @@ class CanvasRenderer:
             confidence = self._share(branch.confidence)
             won = at == step.winner
             counts = won or at in step.accepted
-            tried = " ".join(
-                f"{self._token_text(token).strip() or '␣'}@{p - self._prompt_len}"
-                for p, token in branch.fills
-            )
+            fills = [(p - self._prompt_len, self._token_text(token).strip()) for p, token in branch.fills]
+            tried = " ".join(f"{text or '␣'}@{position}" for position, text in fills)
             table.add_row(
                 Text("▶" if won else "✓" if counts else " ", "bold green"),
                 Text(step.branch_name(at), "bold" if counts else ""),

@@ -23,9 +23,7 @@ class ShownTask:
 
     def __init__(self, doing: str, total: int | None = None, unit: str = "") -> None:
         """`total`: how many `unit` there are to do, if that is known."""
-        self._doing = doing
-        self._total = total
-        self._unit = unit
+        self._doing, self._total, self._unit = doing, total, unit
         self._console = Console(stderr=True, highlight=False)
         self._stack = ExitStack()
         self._shown: tuple[Progress, TaskID] | None = None
@@ -104,15 +102,11 @@ class _Shown(ProgressColumn):
 
 
 def _count(task: Task) -> Text:
-    """4 of 12 problems."""
-    return Text(
-        ""
-        if task.total is None
-        else f"{task.completed:.0f} of {task.total:.0f} {task.fields['unit']}".rstrip()
-    )
+    if task.total is None:
+        return Text()
+    return Text(f"{task.completed:.0f} of {task.total:.0f} {task.fields['unit']}".rstrip())
 
 
 def _seconds(task: Task) -> Text:
-    """How long it has taken so far, from the first full second on."""
     minutes, seconds = divmod(int(task.elapsed or 0), 60)
     return Text(f"{minutes} min {seconds} s" if minutes else f"{seconds} s" if seconds else "", "dim")

@@ -70,8 +70,7 @@ def with_columns(table: Any, prefix: str, types: Mapping[str, str], rows: Sequen
 
 
 def plain(value: Any) -> Any:
-    """Lists for arrays of numbers, and whole numbers again where Ray Data has made floats of them, as it does beside
-    nulls in numpy's format."""
+    """Lists for arrays, and whole numbers again where Ray Data has made floats of them, as it does with nulls."""
     if isinstance(value, dict):
         return {key: plain(field) for key, field in value.items()}
     if isinstance(value, list | np.ndarray):

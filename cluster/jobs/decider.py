@@ -74,9 +74,8 @@ class LopaDecider:
         table = as_table(batch)
         names = table.column_names
         if self._input not in names:
-            raise SettingsError(
-                f"got the columns {', '.join(names)}; needed: {self._input}; set input_column"
-            )
+            got = ", ".join(names)
+            raise SettingsError(f"got the columns {got}; needed: {self._input}; set input_column")
         check_new_columns(names, self._prefix, self._types, "answers")
         records = [without_nulls(plain(record)) for record in table.select([self._input]).to_pylist()]
         lines = [
@@ -88,14 +87,12 @@ class LopaDecider:
 
 
 def _columns_of(name: str, question_type: str) -> dict[str, str]:
-    """Columns of a question, with pyarrow's names of their types."""
     if question_type == "predicate":
         return {name: "double"}
     return {name: "string" if question_type == "choice" else "double", f"{name}_confidence": "double"}
 
 
 def _row(output: LineResult) -> dict[str, Any]:
-    """Column → value of a row."""
     if output.error:
         return {ERROR: output.error}
     answers = output.row["answers"]

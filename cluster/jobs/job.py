@@ -67,10 +67,9 @@ def _run_locked(
         return finished
     for name in results.damaged:
         typer.echo(f"{name} is damaged; what it lacks is decoded again")
-    progress = JobProgress(len(summary.numbers), results.chunk_size, results.chunk_files)
-    missing = (
-        chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in results.chunk_files
-    )
+    done = results.chunk_files
+    progress = JobProgress(len(summary.numbers), results.chunk_size, done)
+    missing = (chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in done)
     if not _decode_chunks(missing, config, groups, results, progress, check_lock, raw=raw):
         return None
     if prompts.summarize() != summary:
@@ -84,12 +83,9 @@ def _run_locked(
 def job_spec(config: Config, summary: InputSummary, *, raw: bool) -> JobSpec:
     """The key of a job's results: its input, all settings but `SPEED_SETTINGS`, and the files of a local checkpoint,
     which others may replace. `config` has pinned names. Raises CheckpointError."""
-    sections = {
-        section: {
-            name: value for name, value in values.items() if name not in SPEED_SETTINGS.get(section, ())
-        }
-        for section, values in config.as_dict().items()
-    }
+    sections = config.as_dict()
+    for section, settings in SPEED_SETTINGS.items():
+        sections[section] = {key: value for key, value in sections[section].items() if key not in settings}
     given = {"sha256": summary.sha256, "format": summary.format, "lines": len(summary.numbers)}
     return {"input": given, "raw": raw, **sections, "checkpoint": local_fingerprint(config.model)}
 

@@ -54,8 +54,6 @@ class _Row:
 
 
 class JobOutput:
-    """The files of one job's output."""
-
     def __init__(self, url: str, numbers: Sequence[int]) -> None:
         """`numbers`: of the input's lines, each of which has a row. Raises SettingsError if nothing can be written
         there."""
@@ -102,9 +100,8 @@ class JobOutput:
             with suppress(FileNotFoundError):  # an object store has no empty folders
                 names = self._file_system.ls(self._parts_path, detail=False)
             files = {int(match[1]): name for name in names if (match := PART.search(name))}
-            self.chunk_files = {
-                index: files[index] for index, rows in self._read_parts(files) if rows is not None
-            }
+            whole = [index for index, rows in self._read_parts(files) if rows is not None]
+            self.chunk_files = {index: files[index] for index in whole}
             self.damaged += [name for index, name in files.items() if index not in self.chunk_files]
         return None
 
@@ -136,9 +133,8 @@ class JobOutput:
         except EOFError:
             yield None
         except DamagedFileError as error:
-            raise SettingsError(
-                f"--output: {self._url} is damaged ({error}); remove it to decode all of it again"
-            ) from None
+            message = f"{self._url} is damaged ({error}); remove it to decode all of it again"
+            raise SettingsError(f"--output: {message}") from None
 
     def _numbers_of(self, chunk: int) -> list[int]:
         return list(self._numbers[chunk * self.chunk_size : (chunk + 1) * self.chunk_size])
@@ -216,9 +212,9 @@ def _is_state(value: Any) -> bool:
 def _difference(before: Any, now: Any, name: str = "") -> str | None:
     """The first difference of two JSON values, in words; None if there is none."""
     if isinstance(before, dict) and isinstance(now, dict):
-        found = (
-            _difference(before.get(key), now.get(key), f"{name}.{key}".removeprefix("."))
-            for key in {**now, **before}
-        )
-        return next(filter(None, found), None)
+        for key in {**now, **before}:
+            found = _difference(before.get(key), now.get(key), f"{name}.{key}".removeprefix("."))
+            if found is not None:
+                return found
+        return None
     return None if before == now else f"{name} ({short_repr(before)}, now {short_repr(now)})"

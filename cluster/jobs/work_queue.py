@@ -1,7 +1,6 @@
 """WorkQueue: chunks go to groups as these have room; a group that is lost is replaced, its chunks are requeued. Ray
-Data could distribute the chunks too, but needs pyarrow and pandas everywhere, and by default ends each batch before it
-begins the next on the same actor. Order, restarts and lost groups would still be this project's work. For pipelines in
-Ray Data there is `LopaPredictor`."""
+Data would need pyarrow and pandas everywhere, and leave order, restarts and lost groups to this project all the same;
+for its pipelines there is `LopaPredictor`."""
 
 from __future__ import annotations
 
@@ -58,11 +57,9 @@ class WorkQueue:
     ) -> None:
         """Starts the groups. `on_group_lost` is called with a message that names what was lost; `on_poll` is called
         regularly with the number of groups at work: the others wait for a place or load the model."""
-        self._config = config
+        self._config, self._raw = config, raw
+        self._on_group_lost, self._on_poll = on_group_lost, on_poll
         self._node = RayNode.of_this_process()
-        self._raw = raw
-        self._on_group_lost = on_group_lost
-        self._on_poll = on_poll
         self._min_prompts = 2 * config.model.max_num_seqs  # in flight of a group, where chunks are small
         self._queue: deque[Chunk] = deque()
         self._attempts: Counter[int] = Counter()
@@ -137,9 +134,8 @@ class WorkQueue:
         """Raises the error if too many groups were lost."""
         self._lost_groups += 1
         if self._lost_groups > self.max_lost_groups:
-            raise WorkerLostError(
-                f"{self._lost_groups} groups were lost and no chunk finished; the last: {error}"
-            )
+            lost = f"{self._lost_groups} groups were lost and no chunk finished"
+            raise WorkerLostError(f"{lost}; the last: {error}")
         self._on_group_lost(f"a group was lost and is replaced: {str(error).splitlines()[0]}")
         self._retire(group)
         self._add_group()

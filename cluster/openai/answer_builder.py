@@ -28,11 +28,9 @@ class AnswerBuilder(ABC):
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens of all choices so far."""
         return sum(self._tokens.values())
 
     def add(self, output: ChoicesOutput) -> None:
-        """Store what the response needs of an output."""
         if isinstance(output, RequestAccepted):
             self.prompt_tokens = sum(output.prompt_tokens)
         elif isinstance(output, TextDelta):
@@ -56,12 +54,10 @@ class AnswerBuilder(ABC):
         """The events after the last output. Raises ApiError (504) if a choice ran into its deadline."""
 
     @abstractmethod
-    def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
-        """The events of an error that ends a stream."""
+    def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]: ...
 
     @abstractmethod
-    def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
-        """The events of an output that was added."""
+    def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]: ...
 
     @abstractmethod
     def _completion(self) -> dict[str, Any]:
@@ -74,9 +70,7 @@ class AnswerBuilder(ABC):
     def _check_finished(self) -> None:
         count = self._num_choices
         if sorted(self._finished) != list(range(count)):
-            raise RuntimeError(
-                f"request {self.request.id}: {len(self._finished)} of {count} choices have ended"
-            )
+            raise RuntimeError(f"{len(self._finished)} of {count} choices have ended")
         unfinished = sum(finished.finish_reason is None for finished in self._finished.values())
         if unfinished:
             message = (
@@ -106,5 +100,4 @@ class AnswerBuilder(ABC):
 
 
 def clamp_logprob(logprob: float) -> float:
-    """A log-probability that JSON can represent."""
     return max(logprob, MIN_LOGPROB)

@@ -96,7 +96,6 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The response's body."""
         error_type = _ERROR_TYPES.get(
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )

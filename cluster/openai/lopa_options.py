@@ -55,9 +55,8 @@ class LopaOptions(RequestModel):
     def _check_decode_settings(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             if name in OPENAI_FIELDS:
-                raise _setting_error(
-                    "unsupported", name, f"is set outside of lopa: use {OPENAI_FIELDS[name]}"
-                )
+                hint = f"is set outside of lopa: use {OPENAI_FIELDS[name]}"
+                raise _setting_error("unsupported", name, hint)
             if name not in LOPA_DECODE_SETTINGS:
                 known = [*type(self).model_fields, *LOPA_DECODE_SETTINGS]
                 hint = f"is gone: {REMOVED[name]}" if name in REMOVED else unknown_field_message(name, known)
@@ -65,13 +64,11 @@ class LopaOptions(RequestModel):
             if isinstance(value, dict | list):
                 raise _setting_error("unsupported", name, f"takes a single value: got {short_repr(value)}")
             if isinstance(value, str) and len(value) > MAX_SETTING_CHARS:
-                raise _setting_error(
-                    "unsupported", name, f"takes at most {MAX_SETTING_CHARS} characters: got {len(value)}"
-                )
+                hint = f"takes at most {MAX_SETTING_CHARS} characters: got {len(value)}"
+                raise _setting_error("unsupported", name, hint)
             if isinstance(value, int) and abs(value) > MAX_INT:
-                raise _setting_error(
-                    "unsupported", name, f"takes no number beyond {MAX_INT}: got {short_repr(value)}"
-                )
+                hint = f"takes no number beyond {MAX_INT}: got {short_repr(value)}"
+                raise _setting_error("unsupported", name, hint)
         return self
 
     @classmethod

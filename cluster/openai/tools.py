@@ -154,5 +154,4 @@ def tool_options(
 
 
 def _name(tool: Mapping[str, Any]) -> str:
-    name: str = tool["function"]["name"]
-    return name
+    return str(tool["function"]["name"])

@@ -30,13 +30,11 @@ class UnprocessableError(ApiError):
     """422: a field of the request is wrong."""
 
     def __init__(self, location: Sequence[str | int], message: str, code: str) -> None:
-        """`location` is the path of the field in the body."""
         super().__init__(422, message, code, param=".".join(map(str, location)) or None)
         self._location = ["body", *location]
 
     @property
     def body(self) -> dict[str, Any]:
-        """The response's body."""
         return {"detail": [{"loc": self._location, "msg": self.message, "type": self.code}]}
 
 

@@ -84,7 +84,6 @@ def _answer_object(answer: Answer) -> PredicateObject | ChoiceObject | ScoreObje
 
 
 def decision_object(model: str, result: DecisionResult) -> DecisionObject:
-    """The response to a request."""
     return DecisionObject(
         model=model,
         answers=[_answer_object(answer) for answer in result.answers],

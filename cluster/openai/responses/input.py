@@ -118,7 +118,7 @@ def template_messages(items: Sequence[ResponsesItem], instructions: str | None) 
 
 
 def _add_to_answer(messages: list[dict[str, Any]], item: ResponsesItem) -> None:
-    """Add an assistant's item to its last message, or as a new one where the last is complete already."""
+    """A new message where the last one is complete already."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     begins = isinstance(item, ReasoningItem) or (
         isinstance(item, MessageItem) and last is not None and (last["content"] or "tool_calls" in last)

@@ -32,8 +32,6 @@ _TEXT: dict[Kind, str] = {
 
 
 class _OpenItem:
-    """An item that grows."""
-
     def __init__(self, kind: Kind, output_index: int, call_index: int | None, name: str) -> None:
         self.kind, self.call_index = kind, call_index
         self._name, self._call_id = name, new_call_id()
@@ -42,7 +40,6 @@ class _OpenItem:
         self._logprobs: list[ChatLogprob] = []
 
     def output(self, status: ItemStatus) -> OutputItem:
-        """The item as it stands."""
         item_id: Any = self._where["item_id"]
         match self.kind:
             case "reasoning":
@@ -56,17 +53,10 @@ class _OpenItem:
                     type="message", id=item_id, role="assistant", status=status, content=parts
                 )
             case "function_call":
-                return OutputFunctionCall(
-                    type="function_call",
-                    id=item_id,
-                    call_id=self._call_id,
-                    name=self._name,
-                    arguments=self._text,
-                    status=status,
-                )
+                call = {"call_id": self._call_id, "name": self._name, "arguments": self._text}
+                return OutputFunctionCall(type="function_call", id=item_id, **call, status=status)
 
     def begin(self) -> Iterator[EventFields]:
-        """The events of its beginning."""
         item = self.output("in_progress").to_dict()
         yield "response.output_item.added", {"output_index": self._where["output_index"], "item": item}
         if self.kind == "message":
@@ -80,7 +70,6 @@ class _OpenItem:
         return f"response.{_TEXT[self.kind]}.delta", self._fields(delta=text, **added)
 
     def end(self, item: OutputItem) -> Iterator[EventFields]:
-        """The events of its end; `item` is what it has become."""
         done, part = f"response.{_TEXT[self.kind]}.done", self._part().to_dict()
         match self.kind:
             case "reasoning":
@@ -90,8 +79,8 @@ class _OpenItem:
                 yield "response.content_part.done", self._fields(part=part)
             case "function_call":
                 yield done, self._fields(name=self._name, arguments=self._text)
-        fields = {"output_index": self._where["output_index"], "item": item.to_dict()}
-        yield "response.output_item.done", fields
+        output_index = self._where["output_index"]
+        yield "response.output_item.done", {"output_index": output_index, "item": item.to_dict()}
 
     def _part(self) -> OutputText:
         return OutputText(type="output_text", text=self._text, annotations=[], logprobs=self._logprobs)
