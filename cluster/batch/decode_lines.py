@@ -54,8 +54,7 @@ class PromptWork:
 def decode_lines(
     engine: Engine, lines: Sequence[ParsedLine], *, raw: bool, recorder: StepRecorder | None = None
 ) -> Iterator[LineResult]:
-    """One result per line, in input order, each as soon as all before it are there. `raw` leaves the chat template out
-    of this project's own lines."""
+    """One result per line, in input order. `raw` leaves the chat template out of this project's own lines."""
     finished: dict[int, LineResult] = {}
     work: dict[int, PromptWork | OpenAIWork | DecisionWork] = {}
     for index, line in enumerate(lines):

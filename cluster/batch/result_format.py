@@ -66,8 +66,7 @@ def stats_table(result: GenerationResult, recorder: StepRecorder, model: ModelSe
 
 
 class StepRecorder:
-    """Records the steps of requests: the name of the branch that won each, the number of accepted drafts, and the trace
-    as JSON lines if a file is given."""
+    """Records who won each step, how many drafts were accepted, and a trace as JSON lines if a file is given."""
 
     def __init__(self, trace: Path | None = None) -> None:
         self.winners: list[str] = []

@@ -18,7 +18,6 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
 from lopa_ray.text_input import BYTE_ORDER_MARK, check_encoding
 
-READ_BYTES = 2**20
 READ_ROWS = 1024
 
 
@@ -49,11 +48,9 @@ class Source:
 
     def summarize(self) -> InputSummary:
         """Read it once. Raises SettingsError."""
-        digest = hashlib.sha256()
         with storage_errors("--input", self._url):
             with self._file_system.open(self._path, "rb") as file:
-                while block := file.read(READ_BYTES):
-                    digest.update(block)
+                digest = hashlib.file_digest(file, "sha256")
             numbers = self._number_rows() if self._is_parquet else self._number_lines()
         if not numbers:
             raise SettingsError(f"--input: {self._url} has no prompts")
@@ -103,10 +100,8 @@ class Source:
         known = {*PROMPT_KEYS, *DECISION_KEYS, "id", *OPTION_KEYS}
         unknown = [name for name in parquet.schema_arrow.names if name not in known]
         if unknown:
-            raise SettingsError(
-                f"--input: {self._url} has a column {unknown[0]!r}; allowed: {', '.join(sorted(known))}; "
-                "write a file with these columns only"
-            )
+            allowed = f"{', '.join(sorted(known))}; write a file with these columns only"
+            raise SettingsError(f"--input: {self._url} has a column {unknown[0]!r}; allowed: {allowed}")
         return parquet
 
 

@@ -36,9 +36,8 @@ class AnswerFormat:
 def answer_format(
     request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt, schema_size: Callable[[str], int]
 ) -> AnswerFormat:
-    """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read. `schema_size`:
-    the number of states of a schema's automaton; it raises SettingsError for a schema that is not supported, and is
-    called for the schemas of `checked_schemas`."""
+    """The format of the answer to a prompt. `schema_size`: the states of a schema's automaton; it raises SettingsError
+    for one that is not supported. Raises CheckpointError for a template that cannot be read."""
     if request.raw:
         return AnswerFormat()
     template = tokenizer.chat_template(request.tools)
@@ -123,8 +122,8 @@ def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> di
 def _calls(
     request: ChoicesRequest, known: ToolFormat, schema_size: Callable[[str], int]
 ) -> list[dict[str, Any]]:
-    """A structure per function. A function that is not strict may have a schema that cannot be kept, or is large: then
-    its arguments are any object."""
+    """A structure per function. One that is not strict takes any object where its schema cannot be kept, or is
+    large."""
     structures = []
     free_states = FREE_SCHEMA_STATES
     for name, function in request.functions.items():

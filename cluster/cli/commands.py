@@ -1,7 +1,4 @@
-"""The commands of `lopa`, their arguments and help.
-
-Heavy imports (torch, ray) wait until a command needs them, so that help and errors are quick.
-"""
+"""The commands of `lopa`, their arguments and help. Imports of torch and ray wait until a command needs them."""
 
 from __future__ import annotations
 

@@ -137,8 +137,7 @@ def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
 
 @contextmanager
 def _open_output(name: str) -> Iterator[TextIO]:
-    """A file, compressed if its name says so, gets its name only when it is whole; until then the results lie in
-    NAME.part."""
+    """A file, compressed if its name says so. It gets its name only when it is whole, NAME.part until then."""
     path = Path(name)
     if name == "-":
         yield sys.stdout

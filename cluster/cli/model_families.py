@@ -32,8 +32,7 @@ NARROW_COLUMNS = 80
 
 
 def known_families() -> list[dict[str, Any]]:
-    """The model families with a row of their own, native ones first; `model.implementation` auto takes the first of its
-    implementations."""
+    """Native ones first; `model.implementation` auto takes the first of a family's implementations."""
     return [
         {
             "family": family.name,

@@ -31,9 +31,8 @@ def open_response(
     timeout_s: float,
     kind: str = "lopa serve",
 ) -> Iterator[http.client.HTTPResponse]:
-    """The response to a GET of `path` at the address `server`, or to a POST where there is a body. `timeout_s` is how
-    long the server may send nothing; `kind` is what errors say of it. Raises SettingsError if the server refuses,
-    ClusterError if it cannot be reached, fails, or answers what the caller cannot read (ValueError)."""
+    """The response to a GET of `path` at `server`, or to a POST where there is a body. Raises SettingsError if the
+    server refuses, ClusterError if it cannot be reached, fails, or answers what the caller cannot read (ValueError)."""
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"

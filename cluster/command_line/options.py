@@ -111,8 +111,7 @@ ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]  # section â†’ setting â†
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
-    """From `section.key=value` texts, and from those shorthands, by their names in `SETTINGS`, that are not None. A
-    shorthand wins over an assignment to the same setting. Raises SettingsError."""
+    """From `section.key=value` texts, and from shorthands (see `SETTINGS`), which win. Raises SettingsError."""
     overrides: ConfigOverrides = {}
     for text in assignments or []:
         name, equals, value = text.partition("=")

@@ -1,5 +1,4 @@
-"""`ShownTask`: what a command is doing and how far it is, on stderr while that is a terminal. A process has one
-display. A task that begins within another one is a line below it."""
+"""`ShownTask`: what a command is doing and how far it is, as a line of the one display of a process on stderr."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """JobOutput: the results of a job, written chunk by chunk so that a killed job can continue. Beside OUTPUT lie
-OUTPUT.job.json, which says what it is made of, and, until all is done, OUTPUT.parts with the results of each chunk.
-Every file has its name only once it is whole."""
+OUTPUT.job.json (what it is made of) and, until all is done, OUTPUT.parts. Every file has its name only once it is
+whole."""
 
 from __future__ import annotations
 
@@ -124,8 +124,7 @@ class JobOutput:
                 self.write_chunk(chunks - 1, [row.content.decode() for row in of_chunk])
 
     def _output_rows(self) -> Iterator[_Row | None]:
-        """The lines of the output; None for one that is no whole row with its end, and where a compressed file was
-        cut."""
+        """None for a line that is no whole row with its end, and where a compressed file was cut."""
         try:
             with open_compressed(self._file_system, self._path) as file:
                 for line in file:

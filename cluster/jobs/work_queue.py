@@ -55,8 +55,8 @@ class WorkQueue:
         on_group_lost: Callable[[str], None],
         on_poll: Callable[[int], None],
     ) -> None:
-        """Starts the groups. `on_group_lost` is called with a message that names what was lost; `on_poll` is called
-        regularly with the number of groups at work: the others wait for a place or load the model."""
+        """Starts the groups. `on_group_lost` gets a message; `on_poll` is called regularly with the number of groups at
+        work."""
         self._config, self._raw = config, raw
         self._on_group_lost, self._on_poll = on_group_lost, on_poll
         self._node = RayNode.of_this_process()

@@ -109,9 +109,8 @@ def invalid_value(param: str, message: str) -> ApiError:
 
 
 def api_error(error: Exception, setting_fields: Mapping[str, str] | None = None) -> ApiError:
-    """The response for an error. One that is no LopaError shows nothing of its inside, nor does one about workers, or
-    about the model's files, which says where they lie. `setting_fields`: decode setting, or `prompt` → the client's
-    field, which the response names in its place."""
+    """The response for an error, which shows nothing of the server's inside. `setting_fields`: decode setting, or
+    `prompt` → the client's field, which the response names in its place."""
     fields = setting_fields or {}
     if isinstance(error, ApiError):
         return error

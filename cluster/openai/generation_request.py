@@ -138,8 +138,7 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         return None
 
     def as_choices_request(self, request_id: str, client: str = "") -> ChoicesRequest:
-        """The request to a group. Raises ApiError (400) for fields that contradict each other, or are beyond the limits
-        of choices and stops."""
+        """Raises ApiError (400) for fields that contradict each other, and beyond the limits of choices and stops."""
         lopa = self.lopa or LopaOptions()
         prompts, options = self.prompts(), self.choices_options()
         n, stop = options.get("n", 1), options.get("stop", ())
@@ -170,8 +169,7 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         )
 
     def decode_settings(self) -> dict[str, Any]:
-        """The decode settings that are given. An empty list sets nothing. Raises ApiError for fields that do not go
-        together."""
+        """An empty list sets nothing. Raises ApiError for fields that do not go together."""
         given = {name: getattr(self, name) for name in FIELDS_OF_SETTINGS}
         given |= {"max_new_tokens": self.max_new_tokens(), "top_logprobs": self.num_top_logprobs()}
         settings = {name: value for name, value in given.items() if value is not None and value != []}

@@ -130,9 +130,8 @@ def unique_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any],
 def tool_options(
     tools: Sequence[Mapping[str, Any]], choice: str | Chosen | None
 ) -> dict[str, tuple[Any, ...]]:
-    """Fields of a `ChoicesRequest`: the functions that the model may call, and names of functions one of which it has
-    to call. Raises ApiError for two functions of one name, for a name that no function has, and for a call without
-    functions."""
+    """The fields `tools` and `forced_tools` of a `ChoicesRequest`. Raises ApiError for two functions of one name, for a
+    name that no function has, and for a call without functions."""
     offered = {_name(tool): tool for tool in unique_tools(tools)}
     if isinstance(choice, tuple):
         names, choice = choice

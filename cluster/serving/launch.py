@@ -68,8 +68,8 @@ class ServeLauncher:
         model: str | None,
         sections: dict[str, dict[str, Any]],
     ) -> None:
-        """Put options of the command line on top. `sections` changes the first model; `model` renames it. Raises
-        SettingsError for values that are not allowed."""
+        """`sections` changes the first model; `model` renames it. Raises SettingsError for values that are not
+        allowed."""
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
@@ -85,8 +85,8 @@ class ServeLauncher:
         self.args["models"] = [entry.model_dump() for entry in entries]
 
     def validate(self) -> None:
-        """Raises SettingsError, CheckpointError and ClusterError for errors that would otherwise occur inside a replica
-        or a proxy, and downloads weights."""
+        """Downloads weights. Raises SettingsError, CheckpointError and ClusterError in place of a replica or a
+        proxy."""
         # This process uses the same Hub, token and cache as the replicas.
         os.environ.update({name: value for name, value in self.env_vars.items() if name.startswith("HF_")})
         specs = []

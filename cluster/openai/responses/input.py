@@ -102,8 +102,7 @@ Items: TypeAlias = Annotated[
 
 
 def template_messages(items: Sequence[ResponsesItem], instructions: str | None) -> tuple[dict[str, Any], ...]:
-    """The messages for the chat template; see `lopa_ray.text.chat_template.Message`. Reasoning, text and calls that
-    follow each other are one message of the assistant."""
+    """For the chat template. Reasoning, text and calls that follow each other are one message of the assistant."""
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})

@@ -16,10 +16,9 @@ ANY = "*"  # all hosts or origins are allowed
 
 
 class CrossSiteGuard(HttpMiddleware):
-    """Refuses what a browser sends for a page of another site, and raises ApiError (403) for it. A browser may send
-    requests to this machine for every page that it shows. It names the page's origin, and says whether the page is of
-    the same site (`Sec-Fetch-Site`). Other programs send neither header. A page whose own name is made to resolve to
-    this machine (DNS rebinding) counts as the same origin for the browser, but that name is then in `Host`."""
+    """Raises ApiError (403) for what a browser sends for a page of another site: it names the page's origin, or says
+    whether the page is of the same site (`Sec-Fetch-Site`). A page whose own name is made to resolve to this machine
+    (DNS rebinding) counts as the same origin, but that name is then in `Host`."""
 
     def __init__(
         self, app: ASGIApp, *, allowed_hosts: Collection[str], allowed_origins: Collection[str]

@@ -24,8 +24,7 @@ def client_of(scope: Scope) -> str:
 
 
 def require_api_key(keys: Sequence[SecretStr]) -> Callable[..., Any]:
-    """A dependency of FastAPI's, which raises ApiError (401) for a request that bears none of the keys. It takes the
-    same time for every wrong key. See `client_of` for the client that a key stands for."""
+    """A dependency of FastAPI's. Raises ApiError (401), after the same time for every wrong key."""
 
     async def check(request: Request, _: Annotated[Any, Security(_BEARER)]) -> None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

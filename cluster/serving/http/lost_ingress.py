@@ -1,6 +1,5 @@
-"""Runs in Ray Serve's proxies: responses in OpenAI's shape where the replica of the ingress is lost. Serve's proxy
-leaves a response that it gets no more of as it is, and its HTTP server then sends a status 500 in plain text, or cuts
-the stream."""
+"""In Ray Serve's proxies: responses in OpenAI's shape where the replica of the ingress is lost. Serve's own proxy
+leaves such a response as it is: cut, or a status 500 in plain text."""
 
 from __future__ import annotations
 

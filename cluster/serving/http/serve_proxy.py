@@ -1,6 +1,5 @@
-"""The work of Ray Serve's HTTP proxy before this project's application gets a request. Ray Serve calls `set_up` in each
-of its proxies before it listens, where the environment variable RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names it
-(`lopa serve` sets it)."""
+"""The work of Ray Serve's HTTP proxy before this project's application gets a request. Serve calls `set_up` in each of
+its proxies, where `CALLBACK_VARIABLE` names it (`lopa serve` sets it)."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ are no UTF-8 would be a 500."""
 
 def set_up() -> list[Middleware]:
     """Bound the headers of requests in this process; returns the middleware that Serve is to put around its own.
-    uvicorn takes httptools where that is installed, which keeps headers of any length in memory. h11 keeps no more than
-    16 KiB before they are complete, and answers 400 then. Serve has no setting for it."""
+    httptools keeps headers of any length in memory, h11 16 KiB. Serve has no setting for it."""
     HTTP_PROTOCOLS["auto"] = HTTP_PROTOCOLS["h11"]
     return [Middleware(LostIngressMiddleware), Middleware(RequestFilter)]
 

@@ -12,10 +12,8 @@ from lopa_ray.errors import LopaError
 
 @dataclass(frozen=True, slots=True)
 class RequestRejected:
-    """The only output of a request that is wrong, between a replica and the ingress, which raises its error.
-
-    Serve writes what a replica raises to its log, and an error message may repeat what was sent.
-    """
+    """The only output of a request that is wrong; the ingress raises its error. Serve writes what a replica raises to
+    its log, and an error message may repeat what was sent."""
 
     error: LopaError
 

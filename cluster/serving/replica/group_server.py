@@ -1,6 +1,5 @@
-"""GroupServer: one decode group behind Ray Serve. A plain class; `cluster.serving.app` makes a deployment of it. One
-replica owns a master and its branch workers. They are its children, in its placement group, so they end with it however
-it ends."""
+"""GroupServer: one decode group behind Ray Serve; `cluster.serving.app` makes a deployment of it. Master and workers
+are a replica's children, in its placement group, so they end with it however it ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Ingress: from HTTP to the group of the model that a request names. A plain class; `cluster.serving.app` makes a
-deployment of it and puts the HTTP layer in front."""
+"""Ingress: from HTTP to the group of a model; `cluster.serving.app` makes a deployment of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Reads the metrics of all decode groups of this application. Serve lets a call wait while a replica has all the
-requests that it takes, and a busy group is when metrics are read. So the replicas' actors are called past Serve, each
-with a deadline of its own."""
+"""Reads the metrics of all decode groups of this application, past Serve, which lets a call wait while a replica is
+busy: that is when metrics are read."""
 
 from __future__ import annotations
 
