@@ -29,8 +29,6 @@ from lopa_ray.protocol.events import RequestFailure, RequestStep
 
 
 class PromptWork:
-    """The request in one line of this project's format."""
-
     def __init__(self, line: PromptLine, engine: Engine, *, raw: bool) -> None:
         """Raises LopaError for what cannot be decoded."""
         self.line, self._engine = line, engine

@@ -35,8 +35,6 @@ class PromptLine:
 
 @dataclass(frozen=True, slots=True)
 class OpenAILine:
-    """A line of OpenAI's batch files: what would be sent to a server."""
-
     line: int
     custom_id: str
     url: str
@@ -75,7 +73,6 @@ def identity(line: int, request_id: object) -> dict[str, Any]:
 
 
 def failed_line(line: int, error: str, request_id: object = None, *, worker_lost: bool = False) -> LineResult:
-    """The result of a line in this project's format that cannot be decoded."""
     return LineResult(line, {**identity(line, request_id), "error": error}, error, worker_lost)
 
 
@@ -120,7 +117,6 @@ def parse_line(number: int, line: bytes) -> ParsedLine:
 
 
 def parse_record(number: int, record: object) -> ParsedLine:
-    """The same for a line whose JSON is parsed already."""
     if not isinstance(record, dict):
         record = {"prompt": record}
     if set(OPENAI_KEYS) & record.keys():

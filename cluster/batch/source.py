@@ -79,7 +79,6 @@ class Source:
             return array("q", (number for number, _ in _numbered_lines(file, self._url)))
 
     def _number_rows(self) -> Sequence[int]:
-        """Rows are numbered from 1, as lines are."""
         with self._file_system.open(self._path, "rb") as file:
             return range(1, self._open_parquet(file).metadata.num_rows + 1)
 

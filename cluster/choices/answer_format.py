@@ -80,7 +80,6 @@ def answer_format(
 
 
 def checked_schemas(request: ChoicesRequest) -> list[str]:
-    """The schemas, as JSON text, that `answer_format` may have to translate."""
     if request.raw or request.forced_tools:
         return []
     guided_json = request.settings.get("guided_json") if request.tools else None

@@ -30,8 +30,6 @@ class _EncodedPrompt:
 
 
 class ChoiceFactory:
-    """Makes choices for one model."""
-
     def __init__(self, sessions: SessionFactory, *, position_bytes: int = 0, draws_anew: bool = True) -> None:
         """`position_bytes`: bytes of K/V that a committed position adds to the cache, for statistics. `draws_anew`:
         a request without a seed has another one each time, and not the configuration's."""
@@ -106,7 +104,6 @@ class ChoiceFactory:
     def _generation_settings(
         self, overrides: Mapping[str, Any], prompt_len: int, suffix_len: int
     ) -> GenerationSettings:
-        """The model's decode settings with the request's on top."""
         config = self._sessions.config
         overrides = dict(overrides)
         if "num_branches" in overrides:

@@ -43,7 +43,6 @@ def checkpoint_needs(config: Config) -> dict[str, Any]:
 
 
 def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
-    """The configured one first."""
     quantization = spec.model.quantization
     others: tuple[tuple[str, Quantization], ...] = WEIGHT_FORMATS
     if quantization == "fp8":  # bfloat16 alone is multiplied in it

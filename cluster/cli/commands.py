@@ -68,9 +68,7 @@ def generate(
             "--input", "-i", metavar="FILE|URL", help="Many prompts: JSONL, or Parquet; - is stdin."
         ),
     ] = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="JSONL", help="Results, in input order.")
-    ] = "-",
+    output: options.OutputOption = "-",
 ) -> None:
     """Decode a prompt, or a file of prompts.
 

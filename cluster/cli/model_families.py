@@ -80,7 +80,6 @@ def checkpoints_table(families: Sequence[Mapping[str, Any]], columns: int) -> Ta
 
 
 def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
-    """The implementations of each family, and the references of its results."""
     table = Table("family", "model.implementation", "checked against", box=SIMPLE_HEAD, pad_edge=False)
     for family in families:
         row = (family["family"], ", ".join(family["implementations"]), family["checked_against"])
@@ -89,7 +88,6 @@ def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def print_families(*, as_json: bool) -> None:
-    """Print the families and their published checkpoints, or a JSON object per family."""
     families = known_families()
     if as_json:
         print("\n".join(json.dumps(row) for row in families))

@@ -52,7 +52,6 @@ def open_response(
 
 
 def _error_message(body: bytes) -> str:
-    """The message of an error object, or whatever else was answered."""
     text = body.decode("utf-8", "replace")
     try:
         return str(json.loads(text)["error"]["message"])

@@ -54,14 +54,12 @@ class CanvasRenderer:
         self._decided_in: list[int] = []
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
-        """The frame of the step that follows the one of the last call."""
         self._decided_in += [0] * (len(step.canvas) - len(self._decided_in))
         for decision in step.decided:
             self._decided_in[decision.position - self._prompt_len] = step.step
         return CanvasFrame(step, tuple(self._decided_in))
 
     def render(self, frame: CanvasFrame, columns: int) -> RenderableType:
-        """Canvas and branches side by side, or one above the other where there are few columns."""
         step = frame.step
         decided = sum(1 for number in frame.decided_in if number)
         total = len(step.canvas) - len(self._given)

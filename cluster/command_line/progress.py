@@ -29,7 +29,6 @@ class ShownTask:
 
     @property
     def visible(self) -> bool:
-        """Whether stderr is a terminal, on which the task is shown."""
         return sys.stderr.isatty() if self._shown is None else True
 
     def __enter__(self) -> Self:

@@ -100,7 +100,6 @@ def _decode_chunks(
     *,
     raw: bool,
 ) -> bool:
-    """Decode and write chunks on a number of groups; false if chunks had to be abandoned."""
     # The resources of all groups at their start. `scaling` is removed, since its bounds apply to one group.
     total = config.group.replace(num_workers=groups * config.group.num_workers, scaling=None)
     with ExitStack() as stack:

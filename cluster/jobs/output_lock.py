@@ -107,7 +107,6 @@ class Lease:
             self._write()
 
     def renew(self) -> None:
-        """Write the file anew, unless another job has taken the lease."""
         found = self._read()
         if found is not None and json.loads(found)["id"] != self._holder["id"]:
             self._taken_by = found

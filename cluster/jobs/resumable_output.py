@@ -44,7 +44,6 @@ class _Row:
 
     @classmethod
     def read(cls, line: bytes) -> _Row | None:
-        """None for a line that is no whole row."""
         try:
             row = json.loads(line)
         except ValueError:
@@ -106,7 +105,6 @@ class JobOutput:
         return None
 
     def _finished_result(self) -> JobResult | None:
-        """The result of an output that has all its rows; None if it has not."""
         failed = 0
         for row, number in zip_longest(self._output_rows(), self._numbers):
             if row is None or row.number != number:
@@ -156,7 +154,6 @@ class JobOutput:
         write_atomically(self._file_system, self._state_path, iter([json.dumps(state, indent=1).encode()]))
 
     def write_chunk(self, index: int, rows: Sequence[str]) -> None:
-        """Write a chunk's results. Raises SettingsError."""
         path = f"{self._parts_path}/part-{index:06}.jsonl"
         with storage_errors("--output", self._url):
             write_atomically(self._file_system, path, (f"{row}\n".encode() for row in rows))
@@ -199,7 +196,6 @@ class JobOutput:
 
 
 def _is_state(value: Any) -> bool:
-    """Whether a value has the keys that `JobOutput` writes to OUTPUT.job.json."""
     if not isinstance(value, dict) or not {"spec", "chunk_size", "result"} <= value.keys():
         return False
     result = value["result"]

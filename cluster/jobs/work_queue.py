@@ -158,7 +158,6 @@ class WorkQueue:
                 self.abandoned.append(chunk)
 
     def close(self) -> None:
-        """End all groups. Those on a node that has ended are gone."""
         for group in self._groups if self._node.alive else []:
             _kill(group)
         self._groups = []

@@ -45,7 +45,6 @@ class AnswerBuilder(ABC):
         return self._completion()
 
     def events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
-        """Add an output; returns its events."""
         self.add(output)
         yield from self._events(output)
 

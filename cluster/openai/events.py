@@ -17,7 +17,6 @@ class ServerSentEvent:
     name: str | None = None  # its `event` field
 
     def encode(self) -> bytes:
-        """The event in the format of server-sent events."""
         data = self.data.encode("ascii") if isinstance(self.data, str) else dumps(self.data)
         name = b"" if self.name is None else b"event: " + self.name.encode("ascii") + b"\n"
         return name + b"data: " + data + b"\n\n"

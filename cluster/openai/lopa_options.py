@@ -48,7 +48,6 @@ class LopaOptions(RequestModel):
 
     @property
     def decode_settings(self) -> dict[str, Any]:
-        """The decode settings that were given."""
         return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
 
     @model_validator(mode="after")

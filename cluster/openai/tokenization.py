@@ -54,7 +54,6 @@ class TokenizeRequest(ModelRequest):
 
     @property
     def prompt_field(self) -> str:
-        """The name of the field with the prompt."""
         return "prompt" if self.messages is None else "messages"
 
     def as_prompt(self) -> PromptToTokenize:

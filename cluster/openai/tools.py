@@ -96,7 +96,6 @@ Tools: TypeAlias = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 
 
 def choice_type(value: Any) -> str:
-    """The tag of a `tool_choice`."""
     if not isinstance(value, dict | RequestModel):
         return _WORD
     given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)

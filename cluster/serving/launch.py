@@ -39,8 +39,6 @@ DRAIN_TIMEOUT_S = 600.0  # requests that take longer than this after SIGTERM are
 
 
 class ServeLauncher:
-    """Checks a Serve config before anything starts, then serves it."""
-
     def __init__(self, source: str | Path | None) -> None:
         """Read a Serve config; None: the one that ships. Raises SettingsError."""
         values = read_serve_config(source)
@@ -128,7 +126,6 @@ class ServeLauncher:
 
     @property
     def num_cpus(self) -> int:
-        """Logical CPUs that the application may request."""
         total = REPLICA_CPUS * self._max_replicas(INGRESS_DEPLOYMENT)
         for entry in self.settings.models:
             group = entry.load().group
@@ -234,7 +231,6 @@ class ServeLauncher:
 
 
 def _wait(stop: threading.Event, node: RayNode) -> None:
-    """Wait for the event. Raises ClusterError if Ray on this node ends before."""
     while not stop.wait(CHECK_S):
         node.check()
     node.check()

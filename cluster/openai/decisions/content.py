@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.openai.conversation_items import Call, FunctionCall, Item, Message, as_parts
+from cluster.openai.conversation_items import Call, FunctionCall, Item, Message, parts_or_text
 from cluster.openai.errors import invalid_value, short_repr
 from cluster.openai.request_model import UNUSED
 from lopa_ray.text.chat_message import RefusalPart, or_refusal
@@ -65,9 +65,7 @@ DecisionPart: TypeAlias = Annotated[
 ]
 
 
-Content: TypeAlias = Annotated[
-    list[DecisionPart], BeforeValidator(as_parts, json_schema_input_type=str | list[DecisionPart])
-]
+Content: TypeAlias = Annotated[list[DecisionPart], parts_or_text(DecisionPart)]
 
 
 class DecisionItem(Item):
@@ -120,7 +118,6 @@ DecisionInputParam: TypeAlias = Annotated[
 
 
 def content_text(parts: Sequence[DecisionPart] | None) -> str:
-    """The text of parts, if there are any. JSON has lines of its own."""
     text, is_json = "", False
     for part in parts or ():
         last, is_json = is_json, isinstance(part, DecisionJson)

@@ -110,7 +110,6 @@ class DecisionOptions(RequestModel):
     """Seconds after which the request ends with 504."""
 
     def settings(self) -> dict[str, Any]:
-        """The decision settings that are given, by name."""
         return self.model_dump(include={"prefix", "rotations"}, exclude_none=True)
 
 

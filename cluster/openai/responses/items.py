@@ -63,7 +63,6 @@ class _OpenItem:
             yield "response.content_part.added", self._fields(part=self._part().to_dict())
 
     def add(self, text: str, logprobs: Sequence[ChatLogprob]) -> EventFields:
-        """Add text; returns its event."""
         self._text += text
         self._logprobs += logprobs
         added = {"logprobs": [logprob.to_dict() for logprob in logprobs]} if self.kind == "message" else {}
@@ -98,7 +97,6 @@ class ResponsesItems:
         self._open: _OpenItem | None = None
 
     def add(self, delta: TextDelta, logprobs: Sequence[ChatLogprob]) -> Iterator[EventFields]:
-        """Add a delta; returns its events."""
         call = delta.tool_call
         if call is not None:
             yield from self._grow("function_call", call.index, call.name or "", call.arguments, ())

@@ -23,7 +23,6 @@ class CrossSiteGuard(HttpMiddleware):
     def __init__(
         self, app: ASGIApp, *, allowed_hosts: Collection[str], allowed_origins: Collection[str]
     ) -> None:
-        """See `HttpSettings` for both."""
         super().__init__(app)
         self._allowed_hosts = {host.lower() for host in allowed_hosts}
         self._allowed_origins = {origin.lower() for origin in allowed_origins}

@@ -31,7 +31,6 @@ _ERROR_STATUSES = (404, 409, 413, 415, 429, 499, 500, 503, 504)
 def decision_routes(
     backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
-    """Both routes. `running_ids`: see `running_request`."""
     router = APIRouter(prefix="/v1")
 
     async def decide(

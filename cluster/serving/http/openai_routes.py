@@ -41,7 +41,6 @@ _ERROR_STATUSES = (400, 404, 409, 413, 415, 429, 499, 500, 503, 504)
 def openai_routes(
     backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
-    """OpenAI's routes but for decisions, and the one that cancels. `running_ids`: see `running_request`."""
     router = APIRouter(prefix="/v1")
     started = int(time.time())
 

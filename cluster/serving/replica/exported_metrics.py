@@ -30,8 +30,6 @@ class ExportedMetric:
 
 
 class ExportedMetrics:
-    """The metrics of one replica, all of one model."""
-
     def __init__(self, model: str) -> None:
         self._model = model
         self._registry = prometheus_client.CollectorRegistry()

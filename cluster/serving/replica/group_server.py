@@ -80,7 +80,6 @@ class GroupServer(Group):
     async def stream(
         self, name: str, request: ChoicesRequest | DecisionMessage
     ) -> AsyncGenerator[ChoicesOutput | DecisionResult | RequestRejected, None]:
-        """The outputs of a method of `Group`, or RequestRejected for an error about the request."""
         try:
             async with aclosing(getattr(self, name)(request)) as outputs:
                 async for output in outputs:

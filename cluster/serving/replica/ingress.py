@@ -90,7 +90,6 @@ class Ingress:
         return True in await _answers(asked, CANCEL_TIMEOUT_S, "replicas of this server")
 
     async def cancel_here(self, owned_id: OwnedId) -> bool:
-        """`cancel`, for requests of this replica."""
         event = self._cancel_events.get(owned_id)
         if event is not None:
             event.set()

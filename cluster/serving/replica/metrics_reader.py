@@ -53,6 +53,5 @@ async def _read(model: str, replica: str, actor: Any) -> ReplicaMetrics:
 
 
 def _metrics_of_replica(_: object) -> str | None:
-    """Called in the group's replica; None as long as it starts."""
     server: Any = serve.get_replica_context().servable_object
     return None if server is None else server.metrics_text()
