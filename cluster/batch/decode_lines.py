@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cluster.batch.decision_work import DECISION_URLS, DecisionWork
@@ -68,9 +67,7 @@ def decode_lines(
                 work[index] = PromptWork(line, engine, raw=raw)
         except (ApiError, LopaError) as error:
             finished[index] = _result_of_error(line, error)
-    of_session = [(index, at) for index, request in work.items() for at in range(len(request.sessions))]
-    sessions: list[RequestSession] = [s for request in work.values() for s in request.sessions]
-    unfinished = Counter(index for index, _ in of_session)
+    unfinished = {index: len(request.sessions) for index, request in work.items()}
     next_index = 0
 
     def pop_in_order() -> Iterator[LineResult]:
@@ -84,22 +81,24 @@ def decode_lines(
         if not unfinished[index]:
             finished[index] = work[index].result(began)
 
-    numbers = [lines[index].line for index, _ in of_session]
-    on_step = None if recorder is None else recorder.listener(numbers)
     began = time.perf_counter()
-    waiting = [number for number, session in enumerate(sessions) if not session.finished]
-    for number in set(range(len(sessions))).difference(waiting):
-        end_session(of_session[number][0])
+    running: list[tuple[int, int, RequestSession]] = []
+    for index, request in work.items():
+        for at, session in enumerate(request.sessions):
+            if session.finished:
+                end_session(index)
+            else:
+                running.append((index, at, session))
+    on_step = None if recorder is None else recorder.listener([lines[index].line for index, *_ in running])
     yield from pop_in_order()
-    for event in engine.events([sessions[number] for number in waiting]) if waiting else ():
-        number = waiting[event.request_key]
-        index, at = of_session[number]
+    for event in engine.events([session for *_, session in running]) if running else ():
+        index, at, _ = running[event.request_key]
         if isinstance(event, RequestFailure):
             finished.setdefault(index, _result_of_error(work[index].line, event.error))
         else:
             work[index].add_step(at, event)
             if on_step is not None:
-                on_step(number, trace_step(event.plan, event.outcome))
+                on_step(event.request_key, trace_step(event.plan, event.outcome))
             if event.outcome.finish_reason is not None:
                 end_session(index)
         yield from pop_in_order()

@@ -66,8 +66,7 @@ class ServeLauncher:
         model: str | None,
         sections: dict[str, dict[str, Any]],
     ) -> None:
-        """`sections` changes the first model; `model` renames it. Raises SettingsError for values that are not
-        allowed."""
+        """`sections` changes the first model; `model` renames it. Raises SettingsError for a wrong value."""
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
@@ -83,8 +82,7 @@ class ServeLauncher:
         self.args["models"] = [entry.model_dump() for entry in entries]
 
     def validate(self) -> None:
-        """Downloads weights. Raises SettingsError, CheckpointError and ClusterError in place of a replica or a
-        proxy."""
+        """Downloads weights. Raises SettingsError, CheckpointError and ClusterError, as replicas and proxies would."""
         # This process uses the same Hub, token and cache as the replicas.
         os.environ.update({name: value for name, value in self.env_vars.items() if name.startswith("HF_")})
         specs = []
@@ -146,9 +144,8 @@ class ServeLauncher:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         began = time.monotonic()
         with ExitStack() as cleanup, ShownTask("Starting Ray") as task:
-            connect_to_ray(
-                ray_address(), num_cpus=self.num_cpus, env_vars=serve_environment() | self.env_vars
-            )
+            env_vars = serve_environment() | self.env_vars
+            connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=env_vars)
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
             node = RayNode.of_this_process()
