@@ -18,6 +18,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.extras import install_advice
 from lopa_ray.text_input import BYTE_ORDER_MARK, check_encoding
 
+READ_BYTES = 2**20
 READ_ROWS = 1024
 
 
@@ -48,9 +49,13 @@ class Source:
 
     def summarize(self) -> InputSummary:
         """Read it once. Raises SettingsError."""
+        digest = hashlib.sha256()
         with storage_errors("--input", self._url):
             with self._file_system.open(self._path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256")
+                while block := file.read(
+                    READ_BYTES
+                ):  # files of Arrow have no `readinto` for `hashlib.file_digest`
+                    digest.update(block)
             numbers = self._number_rows() if self._is_parquet else self._number_lines()
         if not numbers:
             raise SettingsError(f"--input: {self._url} has no prompts")
