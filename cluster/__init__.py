@@ -1,10 +1,6 @@
-"""The outside world: the command line, and what runs decode groups on a cluster.
-
-`cli` is the `lopa` command, `serving` the server behind `lopa serve`, `jobs` decodes files of prompts on many groups.
-They share `batch` (files of requests and their results), `openai` (requests and responses of OpenAI's API), `choices`
-(from a request to the choices that answer it) and `command_line` (options and exit statuses). `deploy` has files for
-Kubernetes, Slurm and Docker.
-"""
+"""The outside world: `cli` (the `lopa` command), `serving` (the server behind `lopa serve`) and `jobs` (files of
+prompts, decoded on many groups). They share `batch` (files of requests), `openai` (OpenAI's API), `choices` (from a
+request to what answers it) and `command_line`. `deploy` has files for Kubernetes, Slurm and Docker."""
 
 from lopa_ray.shadowing import refuse_shadowed_packages
 

@@ -48,7 +48,6 @@ class DecisionWork:
         self._decision.add(event)
 
     def result(self, began: float) -> LineResult:
-        """The line's result, when its session has ended."""
         result, line = self._decision.result(), self.line
         response = self._request.respond(self._model, result)
         if isinstance(line, OpenAILine):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cluster.batch.decision_work import DECISION_URLS, DecisionWork
@@ -29,8 +28,6 @@ from lopa_ray.protocol.events import RequestFailure, RequestStep
 
 
 class PromptWork:
-    """The request in one line of this project's format."""
-
     def __init__(self, line: PromptLine, engine: Engine, *, raw: bool) -> None:
         """Raises LopaError for what cannot be decoded."""
         self.line, self._engine = line, engine
@@ -42,11 +39,10 @@ class PromptWork:
         self._builder = ResultBuilder(session)
 
     def add_step(self, index: int, event: RequestStep) -> None:
-        """Take in a step."""
         self._builder.add_step(event.plan, event.outcome)
 
     def result(self, began: float) -> LineResult:
-        """The line's result, when its session has ended. `began`: when all lines were submitted, by `perf_counter`."""
+        """`began`: when all lines were submitted, by `perf_counter`."""
         result = self._engine.result_of(self._builder, began)
         row = {**identity(self.line.line, self.line.id), **result_as_dict(result, self._settings)}
         return LineResult(self.line.line, row, tokens=result.tokens, steps=result.steps)
@@ -55,10 +51,7 @@ class PromptWork:
 def decode_lines(
     engine: Engine, lines: Sequence[ParsedLine], *, raw: bool, recorder: StepRecorder | None = None
 ) -> Iterator[LineResult]:
-    """One result per line, in input order, each as soon as all before it are there.
-
-    `raw` leaves the chat template out of this project's own lines.
-    """
+    """One result per line, in input order. `raw` leaves the chat template out of this project's own lines."""
     finished: dict[int, LineResult] = {}
     work: dict[int, PromptWork | OpenAIWork | DecisionWork] = {}
     for index, line in enumerate(lines):
@@ -74,9 +67,7 @@ def decode_lines(
                 work[index] = PromptWork(line, engine, raw=raw)
         except (ApiError, LopaError) as error:
             finished[index] = _result_of_error(line, error)
-    of_session = [(index, at) for index, request in work.items() for at in range(len(request.sessions))]
-    sessions: list[RequestSession] = [s for request in work.values() for s in request.sessions]
-    unfinished = Counter(index for index, _ in of_session)
+    unfinished = {index: len(request.sessions) for index, request in work.items()}
     next_index = 0
 
     def pop_in_order() -> Iterator[LineResult]:
@@ -90,22 +81,24 @@ def decode_lines(
         if not unfinished[index]:
             finished[index] = work[index].result(began)
 
-    numbers = [lines[index].line for index, _ in of_session]
-    on_step = None if recorder is None else recorder.listener(numbers)
     began = time.perf_counter()
-    waiting = [number for number, session in enumerate(sessions) if not session.finished]
-    for number in set(range(len(sessions))).difference(waiting):
-        end_session(of_session[number][0])
+    running: list[tuple[int, int, RequestSession]] = []
+    for index, request in work.items():
+        for at, session in enumerate(request.sessions):
+            if session.finished:
+                end_session(index)
+            else:
+                running.append((index, at, session))
+    on_step = None if recorder is None else recorder.listener([lines[index].line for index, *_ in running])
     yield from pop_in_order()
-    for event in engine.events([sessions[number] for number in waiting]) if waiting else ():
-        number = waiting[event.request_key]
-        index, at = of_session[number]
+    for event in engine.events([session for *_, session in running]) if running else ():
+        index, at, _ = running[event.request_key]
         if isinstance(event, RequestFailure):
             finished.setdefault(index, _result_of_error(work[index].line, event.error))
         else:
             work[index].add_step(at, event)
             if on_step is not None:
-                on_step(number, trace_step(event.plan, event.outcome))
+                on_step(event.request_key, trace_step(event.plan, event.outcome))
             if event.outcome.finish_reason is not None:
                 end_session(index)
         yield from pop_in_order()

@@ -16,36 +16,25 @@ if TYPE_CHECKING:
     from lopa_ray.engine.session_factory import Prompt
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
-
 OPTION_KEYS = ("settings", "parse_special", *GIVING)
-"""How the prompt is read and decoded, and what is given of the answer."""
-
 OPENAI_KEYS = ("custom_id", "method", "url", "body")
-
 _RESPONSE_ID = "batch_req_"
-
-DECISION_KEYS = ("input", "questions")
-"""The keys of a line with questions, both in the shape of OpenAI's API."""
+DECISION_KEYS = ("input", "questions")  # the keys of a line with questions, both in the shape of OpenAI's API
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLine:
-    """A line in this project's format. `id` is repeated in its result, `settings` go on top of the others. What the
-    line gives of the answer is among them."""
+    """A line in this project's format. `id` is repeated in its result, `settings` go on top of the others."""
 
-    line: int
-    """Number of the line, from 1."""
+    line: int  # number of the line, from 1
     prompt: Prompt
     id: object = None
     settings: dict[str, Any] | None = None
-    parse_special: bool = True
-    """In raw text special tokens are recognised."""
+    parse_special: bool = True  # in raw text special tokens are recognised
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAILine:
-    """A line of OpenAI's batch files: what would be sent to a server."""
-
     line: int
     custom_id: str
     url: str
@@ -54,12 +43,10 @@ class OpenAILine:
 
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """A line with questions about an input, in this project's format. `id` is repeated in its result, `settings` go on
-    top of the others."""
+    """A line with questions about an input, in this project's format."""
 
     line: int
-    body: dict[str, Any]
-    """`input` and `questions`."""
+    body: dict[str, Any]  # `input` and `questions`
     id: object = None
     settings: dict[str, Any] | None = None
 
@@ -69,19 +56,15 @@ class LineResult:
     """A line with its result, or with an error in its place."""
 
     line: int
-    row: Mapping[str, Any]
-    """Its row of the output."""
-    error: str = ""
-    """Why there is no result; empty if there is one."""
-    worker_lost: bool = False
-    """Its group was lost: nothing is wrong with the line itself."""
+    row: Mapping[str, Any]  # its row of the output
+    error: str = ""  # why there is no result; empty if there is one
+    worker_lost: bool = False  # its group was lost: nothing is wrong with the line itself
     tokens: int = 0
     steps: int = 0
 
 
 RequestLine: TypeAlias = PromptLine | OpenAILine | DecisionLine
-ParsedLine: TypeAlias = RequestLine | LineResult
-"""A line that is no request has its result already."""
+ParsedLine: TypeAlias = RequestLine | LineResult  # a line that is no request has its result already
 
 
 def identity(line: int, request_id: object) -> dict[str, Any]:
@@ -90,7 +73,6 @@ def identity(line: int, request_id: object) -> dict[str, Any]:
 
 
 def failed_line(line: int, error: str, request_id: object = None, *, worker_lost: bool = False) -> LineResult:
-    """The result of a line in this project's format that cannot be decoded."""
     return LineResult(line, {**identity(line, request_id), "error": error}, error, worker_lost)
 
 
@@ -117,7 +99,6 @@ def line_of(row: Mapping[str, Any]) -> int | None:
 
 
 def is_failed(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the output has an error."""
     if row.get("error") is not None:
         return True
     response = row.get("response")
@@ -128,7 +109,6 @@ def is_failed(row: Mapping[str, Any]) -> bool:
 
 
 def parse_line(number: int, line: bytes) -> ParsedLine:
-    """A request, or the error of the line."""
     try:
         value = parse_json(line)
     except ValueError as error:
@@ -137,7 +117,6 @@ def parse_line(number: int, line: bytes) -> ParsedLine:
 
 
 def parse_record(number: int, record: object) -> ParsedLine:
-    """The same for a line whose JSON is parsed already."""
     if not isinstance(record, dict):
         record = {"prompt": record}
     if set(OPENAI_KEYS) & record.keys():
@@ -184,9 +163,8 @@ def _parse_prompt(record: dict[str, Any]) -> Prompt:
     _check_keys(record, (*PROMPT_KEYS, "id", *OPTION_KEYS))
     given = [key for key in PROMPT_KEYS if key in record]
     if len(given) != 1:
-        raise PromptError(
-            f"got {' and '.join(given) or 'no prompt'}; give exactly one of {', '.join(PROMPT_KEYS)}"
-        )
+        got = " and ".join(given) or "no prompt"
+        raise PromptError(f"got {got}; give exactly one of {', '.join(PROMPT_KEYS)}")
     key, prompt = given[0], record[given[0]]
     if key == "prompt" and isinstance(prompt, str):
         return require_unicode(prompt)
@@ -199,7 +177,6 @@ def _parse_prompt(record: dict[str, Any]) -> Prompt:
 
 
 def _require(record: dict[str, Any], key: str, kind: Any, allowed: str) -> Any:
-    """The value of a key. Raises PromptError for one of another type."""
     value = record.get(key)
     if not isinstance(value, kind):
         raise PromptError(f"{key}: got {short_repr(value)}; allowed: {allowed}")
@@ -211,9 +188,8 @@ def require_unicode(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise PromptError(
-            f"the prompt is not valid Unicode at character {error.start}; repair its encoding"
-        ) from None
+        message = f"the prompt is not valid Unicode at character {error.start}; repair its encoding"
+        raise PromptError(message) from None
     return text
 
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
-    """An engine in this process or on Ray actors; always closed, however the command ends. A terminal shows what it
-    waits for."""
+    """An engine in this process or on Ray actors, which is always closed. A terminal shows what it waits for."""
     config = pin_model(config)
     if local or not os.environ.get("RAY_ADDRESS"):
         download_weights(config.model)  # it has progress bars of its own

@@ -31,8 +31,7 @@ URLS: dict[str, tuple[type[GenerationRequest], NewBuilder]] = {
 
 
 class OpenAIWork:
-    """The choices of one request. Its `model` is repeated in the response, and not checked: a run has one model, whose
-    path stands in the response to a request without `model`."""
+    """The choices of one request. Its `model` is repeated in the response, and not checked: a run has one model."""
 
     def __init__(self, line: OpenAILine, sessions: SessionFactory) -> None:
         """Raises ApiError and LopaError for a request that cannot be answered."""
@@ -42,16 +41,13 @@ class OpenAIWork:
         model = request.model or str(sessions.config.model.path)
         self._builder = new_builder(model, request, choices_request)
         try:
-            self._choices = ChoiceFactory(sessions, draws_anew=False).create(
-                choices_request, time.monotonic()
-            )
+            factory = ChoiceFactory(sessions, draws_anew=False)
+            self._choices = factory.create(choices_request, time.monotonic())
         except RequestError as error:
             raise api_error(error, request.setting_fields()) from None
-        prompts = self._choices[:: choices_request.n]
-        settings = self._choices[0].session.settings
-        self._builder.add(
-            RequestAccepted(tuple(choice.prompt_tokens for choice in prompts), settings.max_new_tokens)
-        )
+        tokens = tuple(choice.prompt_tokens for choice in self._choices[:: choices_request.n])
+        max_new_tokens = self._choices[0].session.settings.max_new_tokens
+        self._builder.add(RequestAccepted(tokens, max_new_tokens))
         self.sessions = [choice.session for choice in self._choices]
         self._steps = 0
         for choice in self._choices:
@@ -78,6 +74,5 @@ class OpenAIWork:
                 self._builder.add(output)
 
     def result(self, began: float) -> LineResult:
-        """The line's result, when all its sessions have ended."""
         row = response_row(self.line, 200, self._builder.completion())
         return LineResult(self.line.line, row, tokens=self._builder.completion_tokens, steps=self._steps)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> dict[str, Any]:
-    """A result as plain values, for JSON."""
     return {
         "text": result.text,
         "token_ids": result.token_ids,
@@ -41,7 +40,6 @@ def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> di
 
 
 def format_winners(winners: Sequence[str]) -> str:
-    """The branch that won each step, in one line; repeats are counted."""
     runs = [(name, len(list(repeats))) for name, repeats in groupby(winners)]
     return " ".join(name if count == 1 else f"{name}×{count}" for name, count in runs)
 
@@ -68,8 +66,7 @@ def stats_table(result: GenerationResult, recorder: StepRecorder, model: ModelSe
 
 
 class StepRecorder:
-    """Records the steps of requests: the name of the branch that won each, the number of accepted drafts, and the trace
-    as JSON lines if a file is given."""
+    """Records who won each step, how many drafts were accepted, and a trace as JSON lines if a file is given."""
 
     def __init__(self, trace: Path | None = None) -> None:
         self.winners: list[str] = []

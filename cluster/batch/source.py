@@ -19,20 +19,14 @@ from lopa_ray.extras import install_advice
 from lopa_ray.text_input import BYTE_ORDER_MARK, check_encoding
 
 READ_BYTES = 2**20
-
 READ_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class InputSummary:
-    """The content of a file."""
-
-    sha256: str
-    """SHA-256 of its bytes as they are stored, in hexadecimal digits."""
-    format: str
-    """As what they are read: parquet, or as JSONL with this compression (plain: none)."""
-    numbers: Sequence[int]
-    """Of the lines with prompts; blank ones do not count."""
+    sha256: str  # of its bytes as they are stored, in hexadecimal digits
+    format: str  # `parquet`, or the compression of JSONL (plain: none)
+    numbers: Sequence[int]  # of the lines with prompts; blank ones do not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,9 @@ class Source:
         digest = hashlib.sha256()
         with storage_errors("--input", self._url):
             with self._file_system.open(self._path, "rb") as file:
-                while block := file.read(READ_BYTES):
+                while block := file.read(
+                    READ_BYTES
+                ):  # files of Arrow have no `readinto` for `hashlib.file_digest`
                     digest.update(block)
             numbers = self._number_rows() if self._is_parquet else self._number_lines()
         if not numbers:
@@ -88,7 +84,6 @@ class Source:
             return array("q", (number for number, _ in _numbered_lines(file, self._url)))
 
     def _number_rows(self) -> Sequence[int]:
-        """Rows are numbered from 1, as lines are."""
         with self._file_system.open(self._path, "rb") as file:
             return range(1, self._open_parquet(file).metadata.num_rows + 1)
 
@@ -109,10 +104,8 @@ class Source:
         known = {*PROMPT_KEYS, *DECISION_KEYS, "id", *OPTION_KEYS}
         unknown = [name for name in parquet.schema_arrow.names if name not in known]
         if unknown:
-            raise SettingsError(
-                f"--input: {self._url} has a column {unknown[0]!r}; allowed: {', '.join(sorted(known))}; "
-                "write a file with these columns only"
-            )
+            allowed = f"{', '.join(sorted(known))}; write a file with these columns only"
+            raise SettingsError(f"--input: {self._url} has a column {unknown[0]!r}; allowed: {allowed}")
         return parquet
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 from zipfile import BadZipFile
 
 from fsspec.core import OpenFile, get_compression, url_to_fs
@@ -50,9 +50,7 @@ def resolve_url(url: str) -> tuple[Any, str]:
 
 def write_atomically(file_system: Any, path: str, contents: Iterator[bytes]) -> None:
     """Write a file, compressed if its name says so, that gets its name only when it is complete, also after a failure.
-
-    Local file systems rename; object stores copy on their side, and show a copy when it is complete.
-    """
+    Local file systems rename; object stores copy on their side, and show a copy when it is complete."""
     unfinished = f"{path}.tmp"
     with OpenFile(file_system, unfinished, "wb", compression=compression_of(path)) as file:
         for content in contents:
@@ -62,10 +60,8 @@ def write_atomically(file_system: Any, path: str, contents: Iterator[bytes]) -> 
 
 @contextmanager
 def open_compressed(file_system: Any, path: str) -> Iterator[IO[bytes]]:
-    """A file to read, compressed if its name says so.
-
-    Raises EOFError, also in the reading, where it was cut, and DamagedFileError for other damage.
-    """
+    """A file to read, compressed if its name says so. Raises EOFError, also in the reading, where it was cut, and
+    DamagedFileError for other damage."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context(OpenFile(file_system, path, compression=compression_of(path)))
@@ -91,8 +87,7 @@ def _is_of_decompressor(error: Exception) -> bool:
 
 def compression_of(path: str) -> str | None:
     """The compression by a file's name (`.gz`, `.bz2`, `.xz`, `.zst` and others of fsspec); None: plain."""
-    compression: str | None = get_compression(path, "infer")
-    return compression
+    return cast(str | None, get_compression(path, "infer"))
 
 
 def is_absolute(url: str) -> bool:

@@ -18,9 +18,7 @@ from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format
 
-FREE_SCHEMA_STATES = 20_000
-"""States that the automata of functions that are not strict may have together."""
-
+FREE_SCHEMA_STATES = 20_000  # states that the automata of functions that are not strict may have together
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
@@ -30,22 +28,16 @@ class AnswerFormat:
     """The consequences of a request's tools, and of the checkpoint's template, for its answer."""
 
     new_parser: Callable[[], AnswerParser] = PlainParser
-    prefill: str = ""
-    """The beginning of the answer, which is not left to the model."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Decode settings in place of the request's, by name; None takes one away."""
-    shown_tokens: frozenset[str] = frozenset()
-    """Special tokens that the answer's text has."""
+    prefill: str = ""  # the beginning of the answer, which is not left to the model
+    settings: Mapping[str, Any] = field(default_factory=dict)  # decode settings in place of the request's
+    shown_tokens: frozenset[str] = frozenset()  # special tokens that the answer's text has
 
 
 def answer_format(
     request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt, schema_size: Callable[[str], int]
 ) -> AnswerFormat:
-    """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read.
-
-    `schema_size`: the number of states of a schema's automaton; it raises SettingsError for a schema that is not
-    supported, and is called for the schemas of `checked_schemas`.
-    """
+    """The format of the answer to a prompt. `schema_size`: the states of a schema's automaton; it raises SettingsError
+    for one that is not supported. Raises CheckpointError for a template that cannot be read."""
     if request.raw:
         return AnswerFormat()
     template = tokenizer.chat_template(request.tools)
@@ -88,7 +80,6 @@ def answer_format(
 
 
 def checked_schemas(request: ChoicesRequest) -> list[str]:
-    """The schemas, as JSON text, that `answer_format` may have to translate."""
     if request.raw or request.forced_tools:
         return []
     guided_json = request.settings.get("guided_json") if request.tools else None
@@ -103,11 +94,8 @@ def _check_calls_can_be_constrained(request: ChoicesRequest, known: ToolFormat) 
     """Raises SettingsError where calls have to match a schema, and their arguments are not written as JSON."""
     if known.has_json_arguments or not request.tools:
         return
-    if (
-        request.forced_tools
-        or request.has_strict_functions
-        or request.settings.get("guided_json") is not None
-    ):
+    schema = request.settings.get("guided_json")
+    if request.forced_tools or request.has_strict_functions or schema is not None:
         raise SettingsError(
             "guided_structural_tag: this model does not write the arguments of a call as JSON, so no call can be "
             "forced and none can be kept to a schema; use tool_choice auto without strict and without a schema for the "
@@ -133,8 +121,8 @@ def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> di
 def _calls(
     request: ChoicesRequest, known: ToolFormat, schema_size: Callable[[str], int]
 ) -> list[dict[str, Any]]:
-    """A structure per function. A function that is not strict may have a schema that cannot be kept, or is large: then
-    its arguments are any object."""
+    """A structure per function. One that is not strict takes any object where its schema cannot be kept, or is
+    large."""
     structures = []
     free_states = FREE_SCHEMA_STATES
     for name, function in request.functions.items():

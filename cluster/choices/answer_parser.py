@@ -1,8 +1,5 @@
-"""From the text of an answer to its parts: reasoning, content and tool calls, as the text becomes final.
-
-A part is returned when nothing that follows can change it: what may be the beginning of a tag is held back, and so is
-a call until all of it is there.
-"""
+"""From the text of an answer to its parts: reasoning, content and tool calls, each as soon as nothing that follows can
+change it: the possible beginning of a tag is held back, and a call until all of it is there."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from lopa_ray.text.tool_format import ToolCall, ToolFormat
 
 @dataclass(slots=True)
 class Answer:
-    """The parts of an answer so far."""
-
     content: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -26,8 +21,6 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """The new piece of one of the parts."""
-
     content: str = ""
     reasoning: str = ""
     tool_call: ToolCallDelta | None = None
@@ -164,7 +157,8 @@ class ChatParser:
             return AnswerDelta(content=before + tag)
         self._text, self._state = after, "after"
         self.complete = not self._parallel_tool_calls
-        return _call_delta(len(self.answer.tool_calls), call)
+        new_call = ToolCallDelta(len(self.answer.tool_calls), call.name, call.arguments)
+        return AnswerDelta(tool_call=new_call)
 
     def _release(self, stable: int, final: bool, part: Literal["reasoning", "content"]) -> AnswerDelta | None:
         """The first `stable` characters, without white space at their end where a tag may follow."""
@@ -184,12 +178,7 @@ def _before_tag(text: str, tag: str) -> int:
     return next((len(text) - size for size in sizes if tag.startswith(text[-size:])), len(text))
 
 
-def _call_delta(index: int, call: ToolCall) -> AnswerDelta:
-    return AnswerDelta(tool_call=ToolCallDelta(index, call.name, call.arguments))
-
-
 def _add(answer: Answer, delta: AnswerDelta) -> AnswerDelta:
-    """Add a delta to an answer; returns it."""
     answer.content += delta.content
     answer.reasoning += delta.reasoning
     call = delta.tool_call

@@ -66,8 +66,7 @@ class ChoiceState:
         self._decisions: dict[int, Decision] = {}
         self._decided_at_step: dict[int, int] = {}
         self._logprobs: list[TokenLogprob] = []
-        self._is_text_empty = True
-        """True until a token with a log-probability has added to the text."""
+        self._is_text_empty = True  # true until a token with a log-probability has added to the text
         self._phase_seconds = dict.fromkeys(PHASES, 0.0)
         self._first_step: float | None = None
         self._position_bytes, self._commit_bytes = position_bytes, 0
@@ -75,11 +74,10 @@ class ChoiceState:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt, and those that the request gives of the answer."""
+        """Those that the request gives of the answer included."""
         return len(self.session.prompt) + len(self.session.given)
 
     def start(self) -> Iterator[ChoicesOutput]:
-        """The outputs before the first step."""
         if self._request.echo:
             prompt = self._request.prompts[self.index // self._request.n]
             # The text of the request, because a tokenizer may normalise it.
@@ -90,7 +88,6 @@ class ChoiceState:
             yield self._finish(self.session.finish_reason)
 
     def add_step(self, event: RequestStep) -> Iterator[ChoicesOutput]:
-        """Add a step; returns its outputs."""
         now, outcome = time.monotonic(), event.outcome
         step = self._result.add_step(event.plan, outcome)
         self._add_stats(event, step, now)
@@ -139,7 +136,7 @@ class ChoiceState:
         return token, self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
 
     def _in_text(self, token: int) -> bytes:
-        """See `TokenLogprob.in_text`, of the next token."""
+        """See `TokenLogprob.in_text`."""
         if not self._tokenizer.decode([token, token]):
             return b""
         first, self._is_text_empty = self._is_text_empty, False
@@ -202,11 +199,8 @@ class ChoiceState:
         result, settings = self._result, self.session.settings
         canvas = result.returned_canvas
         text_tokens = self._detokenizer.num_text_tokens(canvas)
-        ended = (
-            not self._detokenizer.stopped
-            and text_tokens < len(canvas)
-            and (canvas[text_tokens] in self.session.end_token_ids)
-        )
+        has_end = not self._detokenizer.stopped and text_tokens < len(canvas)
+        ended = has_end and canvas[text_tokens] in self.session.end_token_ids
         tokens = result.num_generated(text_tokens + ended)
         return ChoiceCost(
             steps=result.steps,
@@ -252,7 +246,5 @@ class ChoiceState:
         )
 
     def _tried(self, fills: Sequence[Fill]) -> str:
-        prompt = len(self.session.prompt)
-        return " ".join(
-            f"{self._tokenizer.token_text(token)}@{position - prompt}" for position, token in fills
-        )
+        text, prompt = self._tokenizer.token_text, len(self.session.prompt)
+        return " ".join(f"{text(token)}@{position - prompt}" for position, token in fills)

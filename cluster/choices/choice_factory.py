@@ -30,8 +30,6 @@ class _EncodedPrompt:
 
 
 class ChoiceFactory:
-    """Makes choices for one model."""
-
     def __init__(self, sessions: SessionFactory, *, position_bytes: int = 0, draws_anew: bool = True) -> None:
         """`position_bytes`: bytes of K/V that a committed position adds to the cache, for statistics. `draws_anew`:
         a request without a seed has another one each time, and not the configuration's."""
@@ -39,10 +37,8 @@ class ChoiceFactory:
         self._draws_anew = draws_anew
 
     def create(self, request: ChoicesRequest, arrival_time: float) -> list[ChoiceState]:
-        """The choices of a request; each of `n` draws with a seed of its own.
-
-        `arrival_time`: on the monotonic clock. Raises PromptError and SettingsError.
-        """
+        """The choices of a request; each of `n` draws with a seed of its own. `arrival_time`: on the monotonic clock.
+        Raises PromptError and SettingsError."""
         return self._choices(request, self._encode(request), arrival_time)
 
     async def create_in_background(self, request: ChoicesRequest, arrival_time: float) -> list[ChoiceState]:
@@ -64,7 +60,6 @@ class ChoiceFactory:
         return self._sessions.constraints
 
     def _encode(self, request: ChoicesRequest) -> list[_EncodedPrompt]:
-        """The prompts of a request as ids, with all that belongs to each."""
         tokenizer = require_tokenizer(self._sessions.tokenizer)
         prompts = []
         for prompt in request.prompts:
@@ -80,9 +75,8 @@ class ChoiceFactory:
             suffix_len = self._sessions.suffix_length(
                 request.settings.get("suffix") or "", parse_special=request.raw and request.parse_special
             )
-            settings = self._generation_settings(
-                {**request.settings, **answer.settings}, len(ids), suffix_len
-            )
+            overrides = {**request.settings, **answer.settings}
+            settings = self._generation_settings(overrides, len(ids), suffix_len)
             prompts.append(_EncodedPrompt(ids, settings, answer))
         return prompts
 
@@ -103,23 +97,13 @@ class ChoiceFactory:
                     prompt.ids, settings, raw=request.raw, parse_special=request.parse_special
                 )
                 session.client, session.priority = request.client, request.priority
-                choices.append(
-                    ChoiceState(
-                        request,
-                        len(choices),
-                        session,
-                        tokenizer,
-                        prompt.answer,
-                        self._position_bytes,
-                        arrival_time,
-                    )
-                )
+                rest = (session, tokenizer, prompt.answer, self._position_bytes, arrival_time)
+                choices.append(ChoiceState(request, len(choices), *rest))
         return choices
 
     def _generation_settings(
         self, overrides: Mapping[str, Any], prompt_len: int, suffix_len: int
     ) -> GenerationSettings:
-        """The model's decode settings with the request's on top."""
         config = self._sessions.config
         overrides = dict(overrides)
         if "num_branches" in overrides:

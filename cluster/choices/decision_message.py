@@ -15,17 +15,14 @@ from lopa_ray.decisions.questions import Question
 class DecisionMessage:
     """One HTTP request, checked as far as that is possible without the model."""
 
-    id: str
-    """See `ChoicesRequest`, for this and what has the same name."""
+    id: str  # see `ChoicesRequest`, for this and what has the same name
     input: DecisionInput
     questions: tuple[Question, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of decisions that the request names; the group's defaults fill the rest."""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the group's defaults fill the rest
     client: str = ""
     priority: int = 0
     deadline_s: float | None = None
 
     @property
     def owned_id(self) -> OwnedId:
-        """Its name among all running requests."""
         return self.client, self.id

@@ -1,9 +1,5 @@
-"""The messages between the ingress and a decode group: OpenAI's shapes on neither side, no tensors.
-
-The ingress turns an HTTP request into an `ChoicesRequest`; the group answers with `ChoicesOutput`s: `RequestAccepted`
-(or it raises one of the errors of `lopa_ray.errors`), then text deltas, canvases and one `ChoiceFinished`
-per choice.
-"""
+"""The messages between the ingress and a decode group, without OpenAI's shapes. The group answers a `ChoicesRequest`
+with `RequestAccepted`, then text deltas, canvases and one `ChoiceFinished` per choice."""
 
 from __future__ import annotations
 
@@ -17,9 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.tool_format import ToolCall
 
-OwnedId: TypeAlias = tuple[str, str]
-"""The client of a request, and its id there."""
-
+OwnedId: TypeAlias = tuple[str, str]  # the client of a request, and its id there
 ChoiceFinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
@@ -27,58 +21,38 @@ ChoiceFinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 class ChoicesRequest:
     """One HTTP request, checked as far as that is possible without the model."""
 
-    id: str
-    """Its name at the client; no two running requests of one client have the same."""
-    prompts: tuple[Prompt, ...]
-    """Choice i belongs to prompt i // n."""
-    settings: Mapping[str, Any]
-    """Decode settings that the request names; the group's defaults fill the rest."""
-    client: str = ""
-    """Who asks, `key N` or an address: ids are the client's own, and clients share a group fairly."""
-    priority: int = 0
-    """Of the requests of one client, those with the lowest value get slots first."""
+    id: str  # its name at the client; no two running requests of one client have the same
+    prompts: tuple[Prompt, ...]  # choice i belongs to prompt i // n
+    settings: Mapping[str, Any]  # decode settings that the request names; the group's defaults fill the rest
+    client: str = ""  # `key N` or an address; clients share a group fairly
+    priority: int = 0  # of the requests of one client, those with the lowest value get slots first
     n: int = 1
-    raw: bool = False
-    """Text prompts go in as they are, without the chat template."""
-    parse_special: bool = True
-    """In raw text special tokens are recognised."""
+    raw: bool = False  # text prompts go in as they are, without the chat template
+    parse_special: bool = True  # in raw text special tokens are recognised
     stop: tuple[str, ...] = ()
-    tools: tuple[Mapping[str, Any], ...] = ()
-    """Functions that the model may call, in the shape of OpenAI's chat API."""
-    forced_tools: tuple[str, ...] = ()
-    """Names of functions one of which the answer calls; empty: the model writes what it likes."""
-    parallel_tool_calls: bool = True
-    """A choice may have more than one call."""
+    tools: tuple[Mapping[str, Any], ...] = ()  # in the shape of OpenAI's chat API
+    forced_tools: tuple[str, ...] = ()  # names of functions, one of which the answer calls
+    parallel_tool_calls: bool = True  # a choice may have more than one call
     template_variables: Mapping[str, Any] = field(default_factory=dict)
-    """Further variables of the chat template."""
-    echo: bool = False
-    """The prompt's text comes before the answer."""
-    logprobs: bool = False
-    """`TextDelta`s and `ChoiceFinished` carry the log-probabilities of their tokens."""
-    stream: bool = False
-    """Send `TextDelta`s as text becomes final."""
-    stream_canvas: bool = False
-    """Send a `ChoiceCanvas` per step."""
-    trace: bool = False
-    """`ChoiceFinished` carries the events of a Chrome trace."""
-    deadline_s: float | None = None
-    """Seconds from arrival after which the request ends."""
-    partial: bool = False
-    """At the deadline, end with what was decided so far."""
+    echo: bool = False  # the prompt's text comes before the answer
+    logprobs: bool = False  # `TextDelta`s and `ChoiceFinished` carry the log-probabilities of their tokens
+    stream: bool = False  # send `TextDelta`s as text becomes final
+    stream_canvas: bool = False  # send a `ChoiceCanvas` per step
+    trace: bool = False  # `ChoiceFinished` carries the events of a Chrome trace
+    deadline_s: float | None = None  # seconds from arrival after which the request ends
+    partial: bool = False  # at the deadline, end with what was decided so far
 
     @property
     def owned_id(self) -> OwnedId:
-        """Its name among all running requests."""
         return self.client, self.id
 
     @property
     def functions(self) -> dict[str, Mapping[str, Any]]:
-        """The functions of `tools` by name."""
+        """By name."""
         return {tool["function"]["name"]: tool["function"] for tool in self.tools}
 
     @property
     def has_strict_functions(self) -> bool:
-        """Some calls have to match a schema."""
         return any(function.get("strict") for function in self.functions.values())
 
 
@@ -86,8 +60,7 @@ class ChoicesRequest:
 class RequestAccepted:
     """The request was checked and waits for a slot, or has one."""
 
-    prompt_tokens: tuple[int, ...]
-    """Per prompt: its own, and those that the request gives of the answer."""
+    prompt_tokens: tuple[int, ...]  # per prompt: its own, and those that the request gives of the answer
     max_new_tokens: int
 
 
@@ -96,26 +69,19 @@ class TokenLogprob:
     """One decided token, in the pass that decided it. Log-probabilities are of the plain softmax."""
 
     id: int
-    token: str
-    """Its text; bytes that are no text of their own show as U+FFFD."""
+    token: str  # its text; bytes that are no text of their own show as U+FFFD
     bytes: bytes
     logprob: float
-    top: tuple[tuple[int, str, builtins.bytes, float], ...]
-    """(id, text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
+    top: tuple[tuple[int, str, builtins.bytes, float], ...]  # (id, text, bytes, log-probability)
     in_text: builtins.bytes
     """The part of `bytes` that is in the text: nothing of a special token, and the first token may lack its space."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The new part of a call."""
-
-    index: int
-    """Which call of the choice."""
-    name: str | None
-    """In the first delta of a call."""
-    arguments: str
-    """JSON text, which continues the earlier deltas."""
+    index: int  # which call of the choice
+    name: str | None  # in the first delta of a call
+    arguments: str  # JSON text, which continues the earlier deltas
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +93,10 @@ class TextDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: str = ""
     tool_call: ToolCallDelta | None = None
-    tokens: int = 0
-    """Tokens of the choice up to here."""
+    tokens: int = 0  # tokens of the choice up to here
 
 
 _SENT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-"""Clients get these objects as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,21 +186,15 @@ class ChoiceCost(Cost):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """The end of a choice."""
-
     choice: int
-    text: str
-    """The whole of it, equal to its deltas joined, as reasoning and calls are."""
-    finish_reason: ChoiceFinishReason | None
-    """None: the deadline came first."""
+    text: str  # the whole of it, equal to its deltas joined, as reasoning and calls are
+    finish_reason: ChoiceFinishReason | None  # None: the deadline came first
     stats: ChoiceCost
     logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: str = ""
-    reasoning_tokens: int = 0
-    """Tokens that `reasoning` has when it is encoded."""
+    reasoning_tokens: int = 0  # tokens that `reasoning` has when it is encoded
     tool_calls: tuple[ToolCall, ...] = ()
-    trace: tuple[Mapping[str, Any], ...] = field(default=())
-    """Events in Chrome's trace format."""
+    trace: tuple[Mapping[str, Any], ...] = field(default=())  # events in Chrome's trace format
 
 
 ChoicesOutput: TypeAlias = RequestAccepted | TextDelta | ChoiceCanvas | ChoiceFinished
@@ -247,14 +205,10 @@ class PromptToTokenize:
     """A text, which goes in as it is, or a chat."""
 
     prompt: Prompt
-    add_special_tokens: bool = True
-    """A text gets the tokens that the tokenizer puts around every text; a chat has the tokens of its template."""
-    parse_special: bool = True
-    """In a text special tokens are recognised."""
-    tools: tuple[Mapping[str, Any], ...] = ()
-    """See `ChoicesRequest`."""
-    template_variables: Mapping[str, Any] = field(default_factory=dict)
-    """See `ChoicesRequest`."""
+    add_special_tokens: bool = True  # to a text, as the tokenizer does; a chat has its template's
+    parse_special: bool = True  # in a text special tokens are recognised
+    tools: tuple[Mapping[str, Any], ...] = ()  # see `ChoicesRequest`
+    template_variables: Mapping[str, Any] = field(default_factory=dict)  # see `ChoicesRequest`
 
 
 class TokenizeResponse(BaseModel):

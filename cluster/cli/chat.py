@@ -21,11 +21,8 @@ PROMPT = "> "
 
 
 def converse(partner: ChatPartner, system: str | None) -> None:
-    """Read messages from stdin, a line each, until its end, and print the answers as they come.
-
-    An error is a line on stderr; the message that it belongs to is then no part of the conversation. The same goes for
-    an answer that Ctrl-C ends. Raises typer.Exit with status 1 if messages that are not typed had errors.
-    """
+    """Read messages from stdin, a line each, and print the answers. A message whose answer fails, or is ended by
+    Ctrl-C, is forgotten. Raises typer.Exit with status 1 if messages that are not typed had errors."""
     typed = sys.stdin.isatty()
     messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
     failures = 0

@@ -11,7 +11,6 @@ from cluster.command_line.engine_options import EngineOptions, engine_options
 from lopa_ray.errors import SettingsError
 
 NOT_OF_CHATS = ("model", "dtype", "decoder", "num_branches", "suffix", "tensor_parallel_size")
-"""Engine options that `lopa chat` does not have, or has as its own."""
 
 
 def chat(

@@ -12,12 +12,10 @@ Message: TypeAlias = dict[str, str]  # role and content
 
 
 class ChatPartner(Protocol):
-    note: str
-    """The cost of the last answer, and whether it was cut; empty if neither is known."""
+    note: str  # the cost of the last answer, and whether it was cut; empty if neither is known
 
     def answer(self, messages: Sequence[Message]) -> Generator[str, None, None]:
         """The answer to the last message, in parts, as they become final. Raises LopaError."""
-        ...
 
 
 class EnginePartner:

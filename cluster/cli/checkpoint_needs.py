@@ -20,7 +20,6 @@ WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
     ("bfloat16", "none"),
     ("bfloat16", "w8a8"),
 )
-"""Number formats that are compared, as `model.dtype` and `model.quantization`."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -44,7 +43,6 @@ def checkpoint_needs(config: Config) -> dict[str, Any]:
 
 
 def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
-    """The configured format, then the other possible formats."""
     quantization = spec.model.quantization
     others: tuple[tuple[str, Quantization], ...] = WEIGHT_FORMATS
     if quantization == "fp8":  # bfloat16 alone is multiplied in it
@@ -57,7 +55,6 @@ def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
 
 
 def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> dict[str, Any]:
-    """The memory of a worker with the model in one number format."""
     settings = spec.config.model.replace(dtype=dtype)
     model = spec.model.unfolded() if quantization == "none" else spec.model.with_quantization(quantization)
     formatted = replace(spec, config=spec.config.replace(model=settings), model=model)

@@ -1,7 +1,4 @@
-"""The commands of `lopa`, their arguments and help.
-
-Heavy imports (torch, ray) wait until a command needs them, so that help and errors are quick.
-"""
+"""The commands of `lopa`, their arguments and help. Imports of torch and ray wait until a command needs them."""
 
 from __future__ import annotations
 
@@ -71,9 +68,7 @@ def generate(
             "--input", "-i", metavar="FILE|URL", help="Many prompts: JSONL, or Parquet; - is stdin."
         ),
     ] = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="JSONL", help="Results, in input order.")
-    ] = "-",
+    output: options.OutputOption = "-",
 ) -> None:
     """Decode a prompt, or a file of prompts.
 

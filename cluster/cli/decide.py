@@ -38,9 +38,8 @@ def read_questions(
         except ValueError as error:
             raise SettingsError(f"--questions: {file} is no JSON ({error})") from None
         if not isinstance(asked, list) or not all(isinstance(question, dict) for question in asked):
-            raise SettingsError(
-                f"--questions: {file} has no list of objects; write questions as OpenAI's API has them"
-            )
+            hint = "write questions as OpenAI's API has them"
+            raise SettingsError(f"--questions: {file} has no list of objects; {hint}")
     asked += [{"type": "predicate", "instructions": text} for text in predicates]
     for text in choices:
         instructions, *values = text.split("|")
@@ -68,11 +67,8 @@ def decide_one(
         return
     console = Console(highlight=False)
     console.print(answers_table(questions, result))
-    console.print(
-        f"{result.input_tokens} input tokens, {result.forwards} forwards in {result.steps} steps, "
-        f"{result.seconds:.3f} s",
-        style="dim",
-    )
+    work = f"{result.forwards} forwards in {result.steps} steps, {result.seconds:.3f} s"
+    console.print(f"{result.input_tokens} input tokens, {work}", style="dim")
 
 
 def answers_table(questions: Sequence[Question], result: DecisionResult) -> Table:
@@ -85,12 +81,8 @@ def answers_table(questions: Sequence[Question], result: DecisionResult) -> Tabl
 
 def _answer_cells(answer: Answer) -> tuple[str, str, str]:
     if isinstance(answer, PredicateAnswer):
-        probability = answer.probability
-        return (
-            "yes" if probability >= 0.5 else "no",
-            f"{abs(2 * probability - 1):.3f}",
-            f"yes {probability:.3f}",
-        )
+        yes = answer.probability
+        return "yes" if yes >= 0.5 else "no", f"{abs(2 * yes - 1):.3f}", f"yes {yes:.3f}"
     values = [f"{value_text(value)} {probability:.3f}" for value, probability in answer.probabilities.items()]
     shown = value_text(answer.choice) if isinstance(answer, ChoiceAnswer) else f"{answer.score:.3f}"
     return shown, f"{answer.confidence:.3f}", ", ".join(values)
@@ -98,10 +90,8 @@ def _answer_cells(answer: Answer) -> tuple[str, str, str]:
 
 def read_decision_lines(source: str, asked: list[dict[str, Any]]) -> list[ParsedLine]:
     """The lines of a file; `asked` go with the lines that have no questions."""
-    return [_with_questions(line, asked) for line in read_lines(source)]
-
-
-def _with_questions(line: ParsedLine, asked: list[dict[str, Any]]) -> ParsedLine:
-    if isinstance(line, DecisionLine) and asked and "questions" not in line.body:
-        return replace(line, body={**line.body, "questions": asked})
-    return line
+    lines = read_lines(source)
+    for at, line in enumerate(lines):
+        if isinstance(line, DecisionLine) and asked and "questions" not in line.body:
+            lines[at] = replace(line, body={**line.body, "questions": asked})
+    return lines

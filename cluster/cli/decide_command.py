@@ -55,9 +55,7 @@ def decide(
         str | None,
         typer.Option("--input", "-i", metavar="FILE|URL", help="Many inputs: JSONL, or Parquet; - is stdin."),
     ] = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="JSONL", help="Results, in input order.")
-    ] = "-",
+    output: options.OutputOption = "-",
 ) -> None:
     """Answer typed questions about an input by probabilities.
 

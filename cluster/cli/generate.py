@@ -113,9 +113,8 @@ def decode_file(
 ) -> None:
     """Decode the lines of a file to a file of results. Raises typer.Exit if lines failed."""
     with StepRecorder(trace) as recorder, open_engine(config, local=local) as engine:
-        failures = _write_outputs(
-            decode_lines(engine, lines, raw=raw, recorder=recorder if trace else None), output, len(lines)
-        )
+        outputs = decode_lines(engine, lines, raw=raw, recorder=recorder if trace else None)
+        failures = _write_outputs(outputs, output, len(lines))
     if failures:
         raise error_exit(f"{failures} of {len(lines)} lines failed", FAILED)
 
@@ -138,8 +137,7 @@ def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
 
 @contextmanager
 def _open_output(name: str) -> Iterator[TextIO]:
-    """A file, compressed if its name says so, gets its name only when it is whole; until then the results lie in
-    NAME.part."""
+    """A file, compressed if its name says so. It gets its name only when it is whole, NAME.part until then."""
     path = Path(name)
     if name == "-":
         yield sys.stdout
@@ -148,8 +146,7 @@ def _open_output(name: str) -> Iterator[TextIO]:
             yield file
     else:
         part = path.with_name(path.name + ".part")
-        with OpenFile(
-            LocalFileSystem(), str(part.absolute()), "wt", compression=compression_of(name), encoding="utf-8"
-        ) as file:
+        options = {"compression": compression_of(name), "encoding": "utf-8"}
+        with OpenFile(LocalFileSystem(), str(part.absolute()), "wt", **options) as file:
             yield file
         part.replace(path)

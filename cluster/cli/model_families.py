@@ -27,14 +27,12 @@ _OTHERS = (
 )
 
 PIPE_COLUMNS = 1000
-WIDE_COLUMNS = 170
-"""So wide a terminal has a column for each of name, preset and adapter."""
+WIDE_COLUMNS = 170  # so wide a terminal has a column for each of name, preset and adapter
 NARROW_COLUMNS = 80
 
 
 def known_families() -> list[dict[str, Any]]:
-    """The model families with a row of their own, native ones first; `model.implementation` auto takes the first of its
-    implementations."""
+    """Native ones first; `model.implementation` auto takes the first of a family's implementations."""
     return [
         {
             "family": family.name,
@@ -82,7 +80,6 @@ def checkpoints_table(families: Sequence[Mapping[str, Any]], columns: int) -> Ta
 
 
 def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
-    """The implementations of each family, and the references of its results."""
     table = Table("family", "model.implementation", "checked against", box=SIMPLE_HEAD, pad_edge=False)
     for family in families:
         row = (family["family"], ", ".join(family["implementations"]), family["checked_against"])
@@ -91,7 +88,6 @@ def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def print_families(*, as_json: bool) -> None:
-    """Print the families and their published checkpoints, or a JSON object per family."""
     families = known_families()
     if as_json:
         print("\n".join(json.dumps(row) for row in families))

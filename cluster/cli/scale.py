@@ -9,8 +9,7 @@ from typing import Any
 from cluster.cli.server_request import open_response
 from cluster.command_line.options import check_url
 
-TIMEOUT_S = 90.0
-"""Longer than the server waits for its groups."""
+TIMEOUT_S = 90.0  # longer than the server waits for its groups
 
 
 def call_workers_endpoint(
@@ -30,7 +29,6 @@ def format_status(status: dict[str, Any]) -> list[str]:
     for number, group in enumerate(status["groups"], 1):
         coming = f", {group['coming']} coming" if group["coming"] else ""
         problem = f"; last problem: {group['problem']}" if group["problem"] else ""
-        lines.append(
-            f"{status['model']} group {number}: {group['workers']} of {group['wanted']} workers{coming}{problem}"
-        )
+        workers = f"{group['workers']} of {group['wanted']} workers"
+        lines.append(f"{status['model']} group {number}: {workers}{coming}{problem}")
     return lines

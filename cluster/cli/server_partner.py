@@ -13,9 +13,7 @@ from cluster.cli.server_request import open_response
 from cluster.command_line.options import check_url
 from lopa_ray.errors import ClusterError
 
-READ_TIMEOUT_S = 600.0
-"""How long a server may send nothing of an answer."""
-
+READ_TIMEOUT_S = 600.0  # how long a server may send nothing of an answer
 KIND = "an OpenAI-compatible server"
 
 
@@ -24,8 +22,7 @@ class ServerPartner:
         self, url: str, api_key: str | None, model: str | None, parameters: Mapping[str, Any]
     ) -> None:
         """`url`: the server's address, or its API's (`http://host:port/v1`). `model`: None for the first one that it
-        lists. `parameters`: further ones of each request, such as `temperature`. Raises SettingsError for what is no
-        address."""
+        lists. `parameters`: further ones of each request. Raises SettingsError for what is no address."""
         check_url(url, with_path=True)
         self.note = ""
         self._api = f"{url.rstrip('/')}/v1" if urlsplit(url).path in ("", "/") else url

@@ -31,11 +31,8 @@ def open_response(
     timeout_s: float,
     kind: str = "lopa serve",
 ) -> Iterator[http.client.HTTPResponse]:
-    """The response to a GET of `path` at the address `server`, or to a POST where there is a body.
-
-    `timeout_s` is how long the server may send nothing; `kind` is what errors say of it. Raises SettingsError if the
-    server refuses, ClusterError if it cannot be reached, fails, or answers what the caller cannot read (ValueError).
-    """
+    """The response to a GET of `path` at `server`, or to a POST where there is a body. Raises SettingsError if the
+    server refuses, ClusterError if it cannot be reached, fails, or answers what the caller cannot read (ValueError)."""
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
@@ -50,13 +47,11 @@ def open_response(
     except urllib.error.URLError as error:
         raise ClusterError(f"cannot reach {server} ({error.reason}); does {kind} run there?") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ClusterError(
-            f"{server} did not answer as {kind} does ({type(error).__name__}: {error})"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise ClusterError(f"{server} did not answer as {kind} does ({reason})") from None
 
 
 def _error_message(body: bytes) -> str:
-    """The message of an error object, or whatever else was answered."""
     text = body.decode("utf-8", "replace")
     try:
         return str(json.loads(text)["error"]["message"])

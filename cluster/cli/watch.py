@@ -24,20 +24,13 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession
     from lopa_ray.text.tokenizer import Tokenizer
 
-MIN_FRAME_S = 0.3
-"""How long a frame stays at least, unless drawing lags behind decoding."""
-
-MAX_LAG_S = 6.0
-"""Shared by the steps that wait to be drawn, where these are many."""
-
-SIDE_BY_SIDE_COLUMNS = 100
-"""A narrower terminal has the branches below the canvas."""
-
+MIN_FRAME_S = 0.3  # how long a frame stays at least, unless drawing lags behind decoding
+MAX_LAG_S = 6.0  # shared by the steps that wait to be drawn, where these are many
+SIDE_BY_SIDE_COLUMNS = 100  # a narrower terminal has the branches below the canvas
 BRANCHES_WIDTH = 46
 MAX_BRANCH_ROWS = 12
 MAX_BAR_WIDTH = 16
-ROW_WIDTH_BESIDE_BAR = 33
-"""Of a branch: borders, mark, name, fills, confidence and the spaces between them."""
+ROW_WIDTH_BESIDE_BAR = 33  # of a branch: borders, mark, name, fills, confidence and the spaces between them
 MASK_SYMBOL, EOS_SYMBOL = "·", "∎"
 
 
@@ -61,20 +54,16 @@ class CanvasRenderer:
         self._decided_in: list[int] = []
 
     def next_frame(self, step: TraceStep) -> CanvasFrame:
-        """The frame of the step that follows the one of the last call."""
         self._decided_in += [0] * (len(step.canvas) - len(self._decided_in))
         for decision in step.decided:
             self._decided_in[decision.position - self._prompt_len] = step.step
         return CanvasFrame(step, tuple(self._decided_in))
 
     def render(self, frame: CanvasFrame, columns: int) -> RenderableType:
-        """Canvas and branches side by side, or one above the other where there are few columns."""
         step = frame.step
         decided = sum(1 for number in frame.decided_in if number)
-        title = (
-            f"step {step.step} · {decided}/{len(step.canvas) - len(self._given)} decided"
-            f" · {decided / step.step:.1f} per step"
-        )
+        total = len(step.canvas) - len(self._given)
+        title = f"step {step.step} · {decided}/{total} decided · {decided / step.step:.1f} per step"
         if step.depth > 1:
             title += f" · depth {step.depth}"
         canvas = Panel(self.canvas(frame), title=title, title_align="left", border_style="dim")
@@ -108,8 +97,9 @@ class CanvasRenderer:
     def branch_table(self, step: TraceStep, width: int) -> RenderableType:
         """The anchor comes first, then accepted drafts. Logarithms of confidences are shown as the confidences."""
         bar_width = min(MAX_BAR_WIDTH, max(1, width - ROW_WIDTH_BESIDE_BAR))
+        branches = step.branches
         order = sorted(
-            range(len(step.branches)), key=lambda at: (bool(step.branches[at].fills), at not in step.accepted)
+            range(len(branches)), key=lambda at: (bool(branches[at].fills), at not in step.accepted)
         )
         shown = order[:MAX_BRANCH_ROWS]
         if step.winner not in shown:
@@ -120,10 +110,8 @@ class CanvasRenderer:
             confidence = self._share(branch.confidence)
             won = at == step.winner
             counts = won or at in step.accepted
-            tried = " ".join(
-                f"{self._token_text(token).strip() or '␣'}@{p - self._prompt_len}"
-                for p, token in branch.fills
-            )
+            fills = [(p - self._prompt_len, self._token_text(token).strip()) for p, token in branch.fills]
+            tried = " ".join(f"{text or '␣'}@{position}" for position, text in fills)
             table.add_row(
                 Text("▶" if won else "✓" if counts else " ", "bold green"),
                 Text(step.branch_name(at), "bold" if counts else ""),

@@ -13,17 +13,12 @@ from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import DEMO
 
 DEMO_LINE = "The demo model solves arithmetic word problems alone; --model takes another."
-
-ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")
-"""Settings of `group` that only a group on Ray has a use for."""
+ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")  # settings that only Ray has a use for
 
 
 def reason_for_ray(config: Config, *, source: str | None, options: Collection[str]) -> str | None:
-    """Why to decode on Ray, as words of a message; None: nothing asks for it.
-
-    `source`: the file or preset that the command line names; None without one, as the number of workers in the
-    default preset is then no wish of the user's. `options`: the settings of `group` that the command line sets.
-    """
+    """Why to decode on Ray, as words of a message; None: nothing asks for it. `source`: the file or preset of the
+    command line, if it names one. `options`: the settings of `group` that it sets."""
     for setting in ASKING_SETTINGS:
         if setting in options:
             return f"the command line sets group.{setting}"
@@ -37,8 +32,8 @@ def reason_for_ray(config: Config, *, source: str | None, options: Collection[st
 
 
 def is_local(config: Config, engine: EngineOptions, source: str | None) -> bool:
-    """Whether to decode in this process, as `--local` demands or since nothing asks for Ray; without it a line on
-    stderr tells where and why."""
+    """Whether to decode in this process: with `--local`, or if nothing asks for Ray. A line on stderr says where and
+    why."""
     reason = None
     if not engine["local"]:
         reason = reason_for_ray(config, source=source, options=engine.overrides().get("group", {}))

@@ -14,9 +14,7 @@ from cluster.command_line.engine_options import with_engine_options
 from cluster.command_line.exit_status import exit_on_error
 
 ENTRY_POINT_GROUP = "lopa.commands"
-
-_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
-"""Typer's name of a type → its shorter name in the help, so that 80 columns fit long options."""
+_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}  # so that 80 columns fit long options
 
 
 class _ShortTypes:

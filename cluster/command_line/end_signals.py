@@ -11,16 +11,11 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any] | signal.Handlers
-
-TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)
-"""From a supervisor, and from a terminal that closes; Ctrl-C, SIGINT, is Python's."""
+TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)  # ctrl-C, SIGINT, is Python's
 
 
 def exit_on_signals() -> None:
-    """Have SIGTERM and SIGHUP raise SystemExit in the main thread, with the status of shells, 128 and the number.
-
-    Signals that are ignored, as SIGHUP by nohup, stay ignored.
-    """
+    """Have SIGTERM and SIGHUP raise SystemExit in the main thread, with a shell's status, unless they are ignored."""
     for number in TERMINATIONS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _exit)

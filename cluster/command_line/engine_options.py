@@ -70,15 +70,10 @@ def with_engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
             declared.append(parameter)
             continue
         given_as, names = parameter.name, get_args(parameter.annotation)[1]
-        declared += [
-            Parameter(
-                name,
-                Parameter.KEYWORD_ONLY,
-                default=False if name == "local" else None,
-                annotation=ENGINE_OPTIONS[name],
-            )
-            for name in names
-        ]
+        for name in names:
+            default = False if name == "local" else None
+            kind = Parameter.KEYWORD_ONLY
+            declared.append(Parameter(name, kind, default=default, annotation=ENGINE_OPTIONS[name]))
     if not given_as:
         return function
 

@@ -38,7 +38,7 @@ def exit_on_error() -> Iterator[None]:
 
 
 def error_exit(message: str, status: int, prefix: str = "Error: ") -> typer.Exit:
-    """Print a message on stderr; returns what to raise."""
+    """Returns what to raise."""
     typer.echo(f"{prefix}{message}", err=True)
     return typer.Exit(status)
 

@@ -23,14 +23,12 @@ def allowed_values(setting: str) -> str:
 
 
 def config_option(help: str = "YAML file, or a preset that ships.") -> Any:
-    """`--config`, which the shell completes with the names of presets."""
     return typer.Option(
         "--config", "-c", metavar="FILE|PRESET", help=help, autocompletion=lambda: [*presets()]
     )
 
 
 def _model_setting(name: str) -> Any:
-    """An option that the shell completes with the values of a setting of the model."""
     values = get_args(ModelSettings.model_fields[name].annotation)
     help = f"{allowed_values(name)} (model.{name})."
     return typer.Option(f"--{name}", help=help, autocompletion=lambda: list(values))
@@ -47,6 +45,9 @@ SetOption = Annotated[
 DeviceOption = Annotated[str | None, _model_setting("device")]
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Leave the chat template out; text may have special tokens.")
+]
+OutputOption = Annotated[
+    str, typer.Option("--output", "-o", metavar="JSONL", help="Results, in input order.")
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")
@@ -105,20 +106,13 @@ ENGINE_OPTIONS: dict[str, Any] = {
     ),
     "local": Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")],
 }
-"""Name → the option of commands that decode, in the order of their help."""
 
-SETTINGS = {**SHORTHANDS, "suffix": "decode.suffix"}
-"""Name → the setting that the option is short for."""
-
-ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
-"""Section → setting → value."""
+SETTINGS = {**SHORTHANDS, "suffix": "decode.suffix"}  # name → the setting that the option is short for
+ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]  # section → setting → value
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
-    """From `section.key=value` texts, and from those shorthands, by their names in `SETTINGS`, that are not None.
-
-    A shorthand wins over an assignment to the same setting. Raises SettingsError.
-    """
+    """From `section.key=value` texts, and from shorthands (see `SETTINGS`), which win. Raises SettingsError."""
     overrides: ConfigOverrides = {}
     for text in assignments or []:
         name, equals, value = text.partition("=")

@@ -1,7 +1,4 @@
-"""`ShownTask`: what a command is doing and how far it is, on stderr while that is a terminal.
-
-A process has one display. A task that begins within another one is a line below it.
-"""
+"""`ShownTask`: what a command is doing and how far it is, as a line of the one display of a process on stderr."""
 
 from __future__ import annotations
 
@@ -25,16 +22,13 @@ class ShownTask:
 
     def __init__(self, doing: str, total: int | None = None, unit: str = "") -> None:
         """`total`: how many `unit` there are to do, if that is known."""
-        self._doing = doing
-        self._total = total
-        self._unit = unit
+        self._doing, self._total, self._unit = doing, total, unit
         self._console = Console(stderr=True, highlight=False)
         self._stack = ExitStack()
         self._shown: tuple[Progress, TaskID] | None = None
 
     @property
     def visible(self) -> bool:
-        """Whether stderr is a terminal, on which the task is shown."""
         return sys.stderr.isatty() if self._shown is None else True
 
     def __enter__(self) -> Self:
@@ -106,15 +100,11 @@ class _Shown(ProgressColumn):
 
 
 def _count(task: Task) -> Text:
-    """4 of 12 problems."""
-    return Text(
-        ""
-        if task.total is None
-        else f"{task.completed:.0f} of {task.total:.0f} {task.fields['unit']}".rstrip()
-    )
+    if task.total is None:
+        return Text()
+    return Text(f"{task.completed:.0f} of {task.total:.0f} {task.fields['unit']}".rstrip())
 
 
 def _seconds(task: Task) -> Text:
-    """How long it has taken so far, from the first full second on."""
     minutes, seconds = divmod(int(task.elapsed or 0), 60)
     return Text(f"{minutes} min {seconds} s" if minutes else f"{seconds} s" if seconds else "", "dim")

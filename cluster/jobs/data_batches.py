@@ -17,10 +17,7 @@ from lopa_ray.errors import SettingsError
 
 
 def start_engine(config: Config) -> Engine:
-    """The engine of an actor of Ray Data: in its process, or a group with actors of its own.
-
-    Raises SettingsError if both reserve accelerators.
-    """
+    """In this process, or a group with actors of its own. Raises SettingsError if both reserve accelerators."""
     if config.group.max_actors == 1:
         torch.set_num_threads(config.group.threads)
         return LocalEngine.from_config(config)
@@ -72,8 +69,7 @@ def with_columns(table: Any, prefix: str, types: Mapping[str, str], rows: Sequen
 
 
 def plain(value: Any) -> Any:
-    """Lists for arrays of numbers, and whole numbers again where Ray Data has made floats of them, as it does beside
-    nulls in numpy's format."""
+    """Lists for arrays, and whole numbers again where Ray Data has made floats of them, as it does with nulls."""
     if isinstance(value, dict):
         return {key: plain(field) for key, field in value.items()}
     if isinstance(value, list | np.ndarray):

@@ -37,13 +37,9 @@ class LopaDecider:
         input_column: str = "input",
         output_prefix: str = "",
     ) -> None:
-        """Load the model.
-
-        `questions` are those about every row, in the shape of OpenAI's API; each needs a `name` of its own, after which
-        its columns are called. `input_column` has a text or messages. For the others see `LopaPredictor`.
-
-        Raises SettingsError for wrong questions too, before the model is loaded.
-        """
+        """`questions`: about every row, in the shape of OpenAI's API; each needs a `name` of its own, after which its
+        columns are called. `input_column` has a text or messages. For the others see `LopaPredictor`. Raises
+        SettingsError for wrong questions too, before the model is loaded."""
         self._questions = [dict(question) for question in questions]
         self._input, self._prefix = input_column, output_prefix
         try:
@@ -52,14 +48,14 @@ class LopaDecider:
             raise SettingsError(error.message) from None
         names = [question.name for question in parsed]
         if None in names or len(set(names)) < len(names):
-            raise SettingsError(
-                f"questions: got the names {names}; each needs one of its own, for its columns"
-            )
-        self._types = {
-            column: kind
-            for question in parsed
-            for column, kind in _columns_of(str(question.name), question.type).items()
-        } | {ANSWERS: "string", ERROR: "string"}
+            hint = "each needs one of its own, for its columns"
+            raise SettingsError(f"questions: got the names {names}; {hint}")
+        self._types: dict[str, str] = {}  # column → pyarrow's name of its type
+        for question in parsed:
+            self._types[str(question.name)] = "string" if question.type == "choice" else "double"
+            if question.type != "predicate":
+                self._types[f"{question.name}_confidence"] = "double"
+        self._types |= {ANSWERS: "string", ERROR: "string"}
         self._engine = start_engine(Config.load(config, overrides))
 
     def __call__(self, batch: Any) -> Any:
@@ -74,9 +70,8 @@ class LopaDecider:
         table = as_table(batch)
         names = table.column_names
         if self._input not in names:
-            raise SettingsError(
-                f"got the columns {', '.join(names)}; needed: {self._input}; set input_column"
-            )
+            got = ", ".join(names)
+            raise SettingsError(f"got the columns {got}; needed: {self._input}; set input_column")
         check_new_columns(names, self._prefix, self._types, "answers")
         records = [without_nulls(plain(record)) for record in table.select([self._input]).to_pylist()]
         lines = [
@@ -87,27 +82,15 @@ class LopaDecider:
         return with_columns(table, self._prefix, self._types, rows)
 
 
-def _columns_of(name: str, question_type: str) -> dict[str, str]:
-    """Columns of a question, with pyarrow's names of their types."""
-    if question_type == "predicate":
-        return {name: "double"}
-    return {name: "string" if question_type == "choice" else "double", f"{name}_confidence": "double"}
-
-
 def _row(output: LineResult) -> dict[str, Any]:
-    """Column → value of a row."""
     if output.error:
         return {ERROR: output.error}
     answers = output.row["answers"]
     row: dict[str, Any] = {ANSWERS: json.dumps(answers, ensure_ascii=False)}
     for answer in answers:
-        name = answer["name"]
-        if answer["type"] == "predicate":
-            row[name] = answer["probability"]
-        elif answer["type"] == "choice":
-            choice = answer["choice"]
-            text = choice if isinstance(choice, str) else json.dumps(choice)
-            row |= {name: text, f"{name}_confidence": answer["confidence"]}
-        else:
-            row |= {name: answer["score"], f"{name}_confidence": answer["confidence"]}
+        name, kind = answer["name"], answer["type"]
+        value = answer["probability" if kind == "predicate" else kind]
+        row[name] = json.dumps(value) if isinstance(value, bool) else value  # of a choice
+        if kind != "predicate":
+            row[f"{name}_confidence"] = answer["confidence"]
     return row

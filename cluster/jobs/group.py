@@ -16,8 +16,7 @@ from lopa_ray.errors import WorkerLostError
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    rows: tuple[str, ...]
-    """A line of the output per prompt, in order."""
+    rows: tuple[str, ...]  # a line of the output per prompt, in order
     failures: tuple[LineResult, ...]
     tokens: int
     steps: int
@@ -35,10 +34,8 @@ class JobGroup:
         self._engine = RayEngine.from_config(self._config)
 
     def decode(self, lines: Sequence[ParsedLine]) -> ChunkResult:
-        """Decode a chunk, in flight together with others that are called meanwhile.
-
-        Raises WorkerLostError if the group is lost; then nothing of the chunk counts.
-        """
+        """Decode a chunk, in flight together with others that are called meanwhile. Raises WorkerLostError if the group
+        is lost; then nothing of the chunk counts."""
         rows: list[str] = []
         failures: list[LineResult] = []
         tokens = steps = 0

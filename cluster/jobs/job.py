@@ -20,11 +20,8 @@ from lopa_ray.engine.open_model import resolve_config
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_files import local_fingerprint
 
-MAX_CHUNK_MULTIPLE = 16
-"""Largest chunk, in multiples of `model.max_num_seqs`."""
-
-MIN_CHUNKS_PER_GROUP = 16
-"""Smaller inputs are cut finer, so that all groups have something to do to the end."""
+MAX_CHUNK_MULTIPLE = 16  # largest chunk, in multiples of `model.max_num_seqs`
+MIN_CHUNKS_PER_GROUP = 16  # smaller inputs are cut finer, so that all groups have something to do to the end
 
 SPEED_SETTINGS = {
     "model": {"max_num_seqs"},
@@ -70,10 +67,9 @@ def _run_locked(
         return finished
     for name in results.damaged:
         typer.echo(f"{name} is damaged; what it lacks is decoded again")
-    progress = JobProgress(len(summary.numbers), results.chunk_size, results.chunk_files)
-    missing = (
-        chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in results.chunk_files
-    )
+    done = results.chunk_files
+    progress = JobProgress(len(summary.numbers), results.chunk_size, done)
+    missing = (chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in done)
     if not _decode_chunks(missing, config, groups, results, progress, check_lock, raw=raw):
         return None
     if prompts.summarize() != summary:
@@ -87,12 +83,9 @@ def _run_locked(
 def job_spec(config: Config, summary: InputSummary, *, raw: bool) -> JobSpec:
     """The key of a job's results: its input, all settings but `SPEED_SETTINGS`, and the files of a local checkpoint,
     which others may replace. `config` has pinned names. Raises CheckpointError."""
-    sections = {
-        section: {
-            name: value for name, value in values.items() if name not in SPEED_SETTINGS.get(section, ())
-        }
-        for section, values in config.as_dict().items()
-    }
+    sections = config.as_dict()
+    for section, settings in SPEED_SETTINGS.items():
+        sections[section] = {key: value for key, value in sections[section].items() if key not in settings}
     given = {"sha256": summary.sha256, "format": summary.format, "lines": len(summary.numbers)}
     return {"input": given, "raw": raw, **sections, "checkpoint": local_fingerprint(config.model)}
 
@@ -107,7 +100,6 @@ def _decode_chunks(
     *,
     raw: bool,
 ) -> bool:
-    """Decode and write chunks on a number of groups; false if chunks had to be abandoned."""
     # The resources of all groups at their start. `scaling` is removed, since its bounds apply to one group.
     total = config.group.replace(num_workers=groups * config.group.num_workers, scaling=None)
     with ExitStack() as stack:

@@ -1,9 +1,6 @@
-"""`output_lock`: one job at a time writes to an output. A job that is killed does not hold up the next one.
-
-Beside OUTPUT lies OUTPUT.job.lock, which says who writes. On a local file system it has a lock of the operating system,
-which ends with the process. Object stores have no locks: there the holder writes the file anew again and again, and a
-file that stays as it is was left behind.
-"""
+"""`output_lock`: one job at a time writes to OUTPUT, beside which OUTPUT.job.lock says who does. On a local file system
+the operating system locks it; elsewhere the holder writes it anew again and again, and a file that stays as it is was
+left behind."""
 
 from __future__ import annotations
 
@@ -24,17 +21,14 @@ from fsspec.implementations.local import LocalFileSystem
 from cluster.batch.storage import resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
 
-RENEWAL_S = 10.0
-"""Seconds after which a holder writes its file anew, where there are no locks."""
+RENEWAL_S = 10.0  # seconds after which a holder writes its file anew, where there are no locks
 
 
 @contextmanager
 def output_lock(url: str, wait: Callable[[float], object]) -> Iterator[Callable[[], None]]:
     """Hold the lock of an output. Yields a function that raises SettingsError if another job has taken it meanwhile.
-
     Raises SettingsError, which names the holder, if another job has the lock. Where there are no locks and a file lies
-    there, `wait` is called with 30 s, to see whether it changes.
-    """
+    there, `wait` is called with 30 s, to see whether it changes."""
     with storage_errors("--output", url):
         file_system, path = resolve_url(url)
     path = f"{path}.job.lock"
@@ -44,10 +38,21 @@ def output_lock(url: str, wait: Callable[[float], object]) -> Iterator[Callable[
         return
     lease = Lease(url, file_system, path)
     lease.take(wait)
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(RENEWAL_S):
+            # A store that does not answer now may do so later; otherwise writing the chunks says why it does not.
+            with suppress(OSError):
+                lease.renew()
+
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
     try:
-        with _renewed(lease):
-            yield lease.check
+        yield lease.check
     finally:
+        ended.set()
+        thread.join()
         lease.release()
 
 
@@ -62,14 +67,12 @@ def _in_use(url: str, content: bytes) -> SettingsError:
         who = f"process {holder['process']} on {holder['host']}, since {holder['since']}"
     except (ValueError, TypeError, KeyError):
         who = "a process that has not written its name yet"
-    return SettingsError(
-        f"--output: another job writes to {url}: {who}; wait until it ends, end it, or choose another --output"
-    )
+    hint = "wait until it ends, end it, or choose another --output"
+    return SettingsError(f"--output: another job writes to {url}: {who}; {hint}")
 
 
 @contextmanager
 def _locked_file(url: str, path: Path) -> Iterator[None]:
-    """Hold the operating system's lock of a file, which exists meanwhile."""
     lock = FileLock(path, timeout=0.5)  # a holder may be about to remove it
     with storage_errors("--output", url):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,8 +93,7 @@ class Lease:
         self._url, self._file_system, self._path = url, file_system, path
         self._holder = {**_holder(), "id": secrets.token_hex(8)}
         self._renewals = 0
-        self._taken_by: bytes | None = None
-        """The file of a job that has taken the lease."""
+        self._taken_by: bytes | None = None  # the file of a job that has taken the lease
 
     def take(self, wait: Callable[[float], object]) -> None:
         """Raises SettingsError if the file that is there changes."""
@@ -105,7 +107,6 @@ class Lease:
             self._write()
 
     def renew(self) -> None:
-        """Write the file anew, unless another job has taken the lease."""
         found = self._read()
         if found is not None and json.loads(found)["id"] != self._holder["id"]:
             self._taken_by = found
@@ -132,22 +133,3 @@ class Lease:
         self._renewals += 1
         content = json.dumps({**self._holder, "renewals": self._renewals})
         self._file_system.pipe_file(self._path, content.encode())
-
-
-@contextmanager
-def _renewed(lease: Lease) -> Iterator[None]:
-    ended = threading.Event()
-
-    def renew() -> None:
-        while not ended.wait(RENEWAL_S):
-            # A store that does not answer now may do so later; otherwise writing the chunks says why it does not.
-            with suppress(OSError):
-                lease.renew()
-
-    thread = threading.Thread(target=renew, name="lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

@@ -9,8 +9,7 @@ import typer
 
 from cluster.jobs.group import ChunkResult
 
-LOG_INTERVAL_S = 10.0
-"""Between two lines."""
+LOG_INTERVAL_S = 10.0  # between two lines
 
 
 class JobProgress:
@@ -18,11 +17,9 @@ class JobProgress:
 
     def __init__(self, lines: int, chunk_size: int, completed: Container[int]) -> None:
         """`completed`: chunks that an earlier run has finished."""
-        starts = range(0, lines, chunk_size)
         self._total_lines = lines
-        self._resumed_lines = sum(
-            min(chunk_size, lines - start) for index, start in enumerate(starts) if index in completed
-        )
+        done = [start for start in range(0, lines, chunk_size) if start // chunk_size in completed]
+        self._resumed_lines = sum(min(chunk_size, lines - start) for start in done)
         self._lines = self._failures = self._tokens = self._steps = 0
         self.started = self._last_logged = time.monotonic()
         if self._resumed_lines:

@@ -1,8 +1,6 @@
-"""JobOutput: the results of a job, written chunk by chunk so that a killed job can continue.
-
-Beside OUTPUT lie OUTPUT.job.json, which says what it is made of, and, until all is done,
-OUTPUT.parts with the results of each chunk. Every file has its name only once it is whole.
-"""
+"""JobOutput: the results of a job, written chunk by chunk so that a killed job can continue. Beside OUTPUT lie
+OUTPUT.job.json (what it is made of) and, until all is done, OUTPUT.parts. Every file has its name only once it is
+whole."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ from cluster.batch.storage import (
 from lopa_ray.errors import SettingsError, short_repr
 
 PART = re.compile(r"part-(\d{6,})\.jsonl$")
-
-PARTS_PER_FETCH = 32
-"""Parts that are fetched together: object stores answer many at a time."""
+PARTS_PER_FETCH = 32  # parts that are fetched together: object stores answer many at a time
 
 JobSpec: TypeAlias = dict[str, Any]
 """Everything that determines the results, as plain values: `input`, and others. A resumed job must have the same."""
@@ -44,12 +40,10 @@ class JobResult:
 class _Row:
     number: int
     failed: bool
-    content: bytes
-    """Without the end of the line."""
+    content: bytes  # without the end of the line
 
     @classmethod
     def read(cls, line: bytes) -> _Row | None:
-        """None for a line that is no whole row."""
         try:
             row = json.loads(line)
         except ValueError:
@@ -59,8 +53,6 @@ class _Row:
 
 
 class JobOutput:
-    """The files of one job's output."""
-
     def __init__(self, url: str, numbers: Sequence[int]) -> None:
         """`numbers`: of the input's lines, each of which has a row. Raises SettingsError if nothing can be written
         there."""
@@ -71,17 +63,13 @@ class JobOutput:
         self._state_path = f"{self._path}.job.json"
         self._numbers = numbers
         self.chunk_size = 0
-        self.chunk_files: dict[int, str] = {}
-        """The files of the chunks that need no more work."""
-        self.damaged: list[str] = []
-        """Files without some of their rows, which are decoded again."""
+        self.chunk_files: dict[int, str] = {}  # the files of the chunks that need no more work
+        self.damaged: list[str] = []  # files without some of their rows, which are decoded again
 
     def start_or_resume(self, spec: JobSpec, chunk_size: int) -> JobResult | None:
         """Find what a job with this spec has written here; its result, if it has finished and all rows are there.
-
-        `chunk_size` counts for a job that starts anew. Raises SettingsError if another job's files lie
-        here, or if OUTPUT.job.json or a finished output cannot be read.
-        """
+        `chunk_size` counts for a job that starts anew. Raises SettingsError if another job's files lie here, or if
+        OUTPUT.job.json or a finished output cannot be read."""
         with storage_errors("--output", self._url):
             self._file_system.invalidate_cache()
             state = self._read_state()
@@ -111,14 +99,12 @@ class JobOutput:
             with suppress(FileNotFoundError):  # an object store has no empty folders
                 names = self._file_system.ls(self._parts_path, detail=False)
             files = {int(match[1]): name for name in names if (match := PART.search(name))}
-            self.chunk_files = {
-                index: files[index] for index, rows in self._read_parts(files) if rows is not None
-            }
+            whole = [index for index, rows in self._read_parts(files) if rows is not None]
+            self.chunk_files = {index: files[index] for index in whole}
             self.damaged += [name for index, name in files.items() if index not in self.chunk_files]
         return None
 
     def _finished_result(self) -> JobResult | None:
-        """The result of an output that has all its rows; None if it has not."""
         failed = 0
         for row, number in zip_longest(self._output_rows(), self._numbers):
             if row is None or row.number != number:
@@ -136,8 +122,7 @@ class JobOutput:
                 self.write_chunk(chunks - 1, [row.content.decode() for row in of_chunk])
 
     def _output_rows(self) -> Iterator[_Row | None]:
-        """The lines of the output; None for one that is no whole row with its end, and where a compressed file was
-        cut."""
+        """None for a line that is no whole row with its end, and where a compressed file was cut."""
         try:
             with open_compressed(self._file_system, self._path) as file:
                 for line in file:
@@ -145,9 +130,8 @@ class JobOutput:
         except EOFError:
             yield None
         except DamagedFileError as error:
-            raise SettingsError(
-                f"--output: {self._url} is damaged ({error}); remove it to decode all of it again"
-            ) from None
+            message = f"{self._url} is damaged ({error}); remove it to decode all of it again"
+            raise SettingsError(f"--output: {message}") from None
 
     def _numbers_of(self, chunk: int) -> list[int]:
         return list(self._numbers[chunk * self.chunk_size : (chunk + 1) * self.chunk_size])
@@ -170,7 +154,6 @@ class JobOutput:
         write_atomically(self._file_system, self._state_path, iter([json.dumps(state, indent=1).encode()]))
 
     def write_chunk(self, index: int, rows: Sequence[str]) -> None:
-        """Write a chunk's results. Raises SettingsError."""
         path = f"{self._parts_path}/part-{index:06}.jsonl"
         with storage_errors("--output", self._url):
             write_atomically(self._file_system, path, (f"{row}\n".encode() for row in rows))
@@ -213,7 +196,6 @@ class JobOutput:
 
 
 def _is_state(value: Any) -> bool:
-    """Whether a value has the keys that `JobOutput` writes to OUTPUT.job.json."""
     if not isinstance(value, dict) or not {"spec", "chunk_size", "result"} <= value.keys():
         return False
     result = value["result"]
@@ -225,9 +207,9 @@ def _is_state(value: Any) -> bool:
 def _difference(before: Any, now: Any, name: str = "") -> str | None:
     """The first difference of two JSON values, in words; None if there is none."""
     if isinstance(before, dict) and isinstance(now, dict):
-        found = (
-            _difference(before.get(key), now.get(key), f"{name}.{key}".removeprefix("."))
-            for key in {**now, **before}
-        )
-        return next(filter(None, found), None)
+        for key in {**now, **before}:
+            found = _difference(before.get(key), now.get(key), f"{name}.{key}".removeprefix("."))
+            if found is not None:
+                return found
+        return None
     return None if before == now else f"{name} ({short_repr(before)}, now {short_repr(now)})"

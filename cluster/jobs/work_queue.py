@@ -1,9 +1,6 @@
-"""WorkQueue: chunks go to groups as these have room; a group that is lost is replaced, its chunks are requeued.
-
-Ray Data could distribute the chunks too, but needs pyarrow and pandas everywhere, and by default ends each batch
-before it begins the next on the same actor. Order, restarts and lost groups would still be this project's work. For
-pipelines in Ray Data there is `LopaPredictor`.
-"""
+"""WorkQueue: chunks go to groups as these have room; a group that is lost is replaced, its chunks are requeued. Ray
+Data would need pyarrow and pandas everywhere, and leave order, restarts and lost groups to this project all the same;
+for its pipelines there is `LopaPredictor`."""
 
 from __future__ import annotations
 
@@ -22,29 +19,19 @@ from cluster.jobs.group import ChunkResult, JobGroup
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, WorkerLostError
 
-CHUNKS_IN_FLIGHT = 2
-"""A group gets the next chunk before it has finished one, so that its slots stay filled."""
-
-MAX_ATTEMPTS = 3
-"""A chunk that was in flight when this many groups were lost is abandoned."""
-
-MAX_LOST_GROUPS = 5
-"""Groups that may be lost, per group of the job, with no chunk finished in between."""
-
-POLL_S = 2.0
-"""How long to wait for a result before progress is reported without one."""
+CHUNKS_IN_FLIGHT = 2  # a group gets the next chunk before it has finished one, so that its slots stay filled
+MAX_ATTEMPTS = 3  # a chunk that was in flight when this many groups were lost is abandoned
+MAX_LOST_GROUPS = 5  # groups that may be lost, per group of the job, with no chunk finished in between
+POLL_S = 2.0  # how long to wait for a result before progress is reported without one
 
 
 @dataclass(slots=True, eq=False)
 class _GroupHandle:
     actor: Any
     reservation: Reservation
-    start_call: Any
-    """Reference of the call of `start`; None once it has returned."""
-    in_flight: dict[Any, Chunk] = field(default_factory=dict)
-    """Reference of a call → the chunk that it decodes."""
-    isolated: bool = False
-    """Decodes a chunk that was in flight when a group was lost, and gets no other beside it."""
+    start_call: Any  # reference of the call of `start`; None once it has returned
+    in_flight: dict[Any, Chunk] = field(default_factory=dict)  # by the reference of its call
+    isolated: bool = False  # its chunk was in flight when a group was lost, and gets no company
 
     @property
     def num_prompts(self) -> int:
@@ -68,15 +55,12 @@ class WorkQueue:
         on_group_lost: Callable[[str], None],
         on_poll: Callable[[int], None],
     ) -> None:
-        """Starts the groups. `on_group_lost` is called with a message that names what was lost; `on_poll` is called
-        regularly with the number of groups at work: the others wait for a place or load the model."""
-        self._config = config
+        """Starts the groups. `on_group_lost` gets a message; `on_poll` is called regularly with the number of groups at
+        work."""
+        self._config, self._raw = config, raw
+        self._on_group_lost, self._on_poll = on_group_lost, on_poll
         self._node = RayNode.of_this_process()
-        self._raw = raw
-        self._on_group_lost = on_group_lost
-        self._on_poll = on_poll
-        self._min_prompts = 2 * config.model.max_num_seqs
-        """Prompts that a group has in flight at least, where chunks are smaller than max_num_seqs."""
+        self._min_prompts = 2 * config.model.max_num_seqs  # in flight of a group, where chunks are small
         self._queue: deque[Chunk] = deque()
         self._attempts: Counter[int] = Counter()
         self._lost_groups = 0
@@ -99,11 +83,9 @@ class WorkQueue:
         self._groups.append(_GroupHandle(actor, reservation, actor.start.remote()))
 
     def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, ChunkResult]]:
-        """Chunks with their results, as they come; those that are missing at the end are in `abandoned`.
-
-        Raises what starting the groups raises, WorkerLostError if group after group is lost, and ClusterError if Ray on
-        this node has ended.
-        """
+        """Chunks with their results, as they come; those that are missing at the end are in `abandoned`. Raises what
+        starting the groups raises, WorkerLostError if group after group is lost, and ClusterError if Ray on this node
+        has ended."""
         while True:
             self._dispatch(chunks)
             calls = {call: group for group in self._groups for call in group.in_flight}
@@ -152,9 +134,8 @@ class WorkQueue:
         """Raises the error if too many groups were lost."""
         self._lost_groups += 1
         if self._lost_groups > self.max_lost_groups:
-            raise WorkerLostError(
-                f"{self._lost_groups} groups were lost and no chunk finished; the last: {error}"
-            )
+            lost = f"{self._lost_groups} groups were lost and no chunk finished"
+            raise WorkerLostError(f"{lost}; the last: {error}")
         self._on_group_lost(f"a group was lost and is replaced: {str(error).splitlines()[0]}")
         self._retire(group)
         self._add_group()
@@ -177,7 +158,6 @@ class WorkQueue:
                 self.abandoned.append(chunk)
 
     def close(self) -> None:
-        """End all groups. Those on a node that has ended are gone."""
         for group in self._groups if self._node.alive else []:
             _kill(group)
         self._groups = []

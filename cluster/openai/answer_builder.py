@@ -7,41 +7,30 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, ClassVar
 
-from cluster.choices.messages import (
-    ChoiceFinished,
-    ChoicesOutput,
-    ChoicesRequest,
-    RequestAccepted,
-    TextDelta,
-)
+from cluster.choices.messages import ChoiceFinished, ChoicesOutput, ChoicesRequest, RequestAccepted, TextDelta
 from cluster.openai.completion_objects import RequestCost, Trace
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
 
-MIN_LOGPROB = -9999.0
-"""OpenAI's log-probability for a probability of almost 0; JSON has no infinity."""
+MIN_LOGPROB = -9999.0  # OpenAI's log-probability for a probability of almost 0; JSON has no infinity
 
 
 class AnswerBuilder(ABC):
     """Builds the response, or the events, of one request. It takes every output, in order."""
 
-    end_of_stream: ClassVar[ServerSentEvent | None] = None
-    """After all other events, also where an error ended them."""
+    end_of_stream: ClassVar[ServerSentEvent | None] = None  # also where an error ended it
 
     def __init__(self, model: str, request: ChoicesRequest) -> None:
         self.model, self.request = model, request
         self.prompt_tokens = 0
-        self._tokens: dict[int, int] = {}
-        """Tokens of each choice so far."""
+        self._tokens: dict[int, int] = {}  # tokens of each choice so far
         self._finished: dict[int, ChoiceFinished] = {}
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens of all choices so far."""
         return sum(self._tokens.values())
 
     def add(self, output: ChoicesOutput) -> None:
-        """Store what the response needs of an output."""
         if isinstance(output, RequestAccepted):
             self.prompt_tokens = sum(output.prompt_tokens)
         elif isinstance(output, TextDelta):
@@ -56,7 +45,6 @@ class AnswerBuilder(ABC):
         return self._completion()
 
     def events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
-        """Add an output; returns its events."""
         self.add(output)
         yield from self._events(output)
 
@@ -65,12 +53,10 @@ class AnswerBuilder(ABC):
         """The events after the last output. Raises ApiError (504) if a choice ran into its deadline."""
 
     @abstractmethod
-    def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
-        """The events of an error that ends a stream."""
+    def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]: ...
 
     @abstractmethod
-    def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
-        """The events of an output that was added."""
+    def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]: ...
 
     @abstractmethod
     def _completion(self) -> dict[str, Any]:
@@ -83,9 +69,7 @@ class AnswerBuilder(ABC):
     def _check_finished(self) -> None:
         count = self._num_choices
         if sorted(self._finished) != list(range(count)):
-            raise RuntimeError(
-                f"request {self.request.id}: {len(self._finished)} of {count} choices have ended"
-            )
+            raise RuntimeError(f"{len(self._finished)} of {count} choices have ended")
         unfinished = sum(finished.finish_reason is None for finished in self._finished.values())
         if unfinished:
             message = (
@@ -115,5 +99,4 @@ class AnswerBuilder(ABC):
 
 
 def clamp_logprob(logprob: float) -> float:
-    """A log-probability that JSON can represent."""
     return max(logprob, MIN_LOGPROB)

@@ -1,7 +1,5 @@
-"""The objects of chat and text completions: OpenAI's, each with what this project adds under `lopa`.
-
-Only fields that were set are sent: null stands where OpenAI sends null, and nothing where it sends nothing.
-"""
+"""The objects of chat and text completions, with this project's own under `lopa`. Only fields that were set are
+sent."""
 
 from __future__ import annotations
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
-from cluster.openai.errors import short_repr
-from cluster.openai.request_model import UNUSED
+from cluster.openai.request_model import UNUSED, or_text
 from lopa_ray.text.chat_message import EarlierCall, EarlierFunction, check_content
 from lopa_ray.text.tolerant_object import TolerantObject
 
@@ -39,7 +38,6 @@ class Message(Item):
 
     @property
     def template_role(self) -> str:
-        """The role for the chat template."""
         return "system" if self.role == "developer" else self.role
 
 
@@ -50,7 +48,6 @@ class Call(Item):
     name: str
 
     def template_call(self, arguments: str) -> dict[str, Any]:
-        """The call for the chat template."""
         function = EarlierFunction(name=self.name, arguments=arguments)
         return EarlierCall(id=self.call_id, function=function).template_call()
 
@@ -62,8 +59,6 @@ class FunctionCall(Call):
     """JSON text."""
 
 
-def as_parts(value: Any) -> Any:
-    """A text as the only part of a list. Raises ValueError for neither text nor list."""
-    if not isinstance(value, str | list):
-        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of parts")
-    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
+def parts_or_text(part: Any) -> BeforeValidator:
+    """For a list of parts of this type that a text may stand for."""
+    return or_text("parts", lambda text: {"type": "input_text", "text": text}, str | list[part])

@@ -35,7 +35,6 @@ _TOO_LARGE = (
 )
 
 _LOST = "the model's workers failed or were lost, and are being replaced; try again later"
-
 _FAILED = "the model's workers fail at this request, also alone; the server's log has the details"
 
 _RESPONSES: tuple[tuple[type[LopaError], int, str, str | None], ...] = (
@@ -97,7 +96,6 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The response's body."""
         error_type = _ERROR_TYPES.get(
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )
@@ -111,11 +109,8 @@ def invalid_value(param: str, message: str) -> ApiError:
 
 
 def api_error(error: Exception, setting_fields: Mapping[str, str] | None = None) -> ApiError:
-    """The response for an error. One that is no LopaError shows nothing of its inside, nor does one about workers, or
-    about the model's files, which says where they lie.
-
-    `setting_fields`: decode setting, or `prompt` → the client's field, which the response names in its place.
-    """
+    """The response for an error, which shows nothing of the server's inside. `setting_fields`: decode setting, or
+    `prompt` → the client's field, which the response names in its place."""
     fields = setting_fields or {}
     if isinstance(error, ApiError):
         return error

@@ -13,13 +13,10 @@ from cluster.openai.response_model import dumps
 class ServerSentEvent:
     """One event of a stream."""
 
-    data: Mapping[str, Any] | str
-    """An object, sent as JSON, or text without line breaks."""
-    name: str | None = None
-    """Its `event` field."""
+    data: Mapping[str, Any] | str  # an object, sent as JSON, or text without line breaks
+    name: str | None = None  # its `event` field
 
     def encode(self) -> bytes:
-        """The event in the format of server-sent events."""
         data = self.data.encode("ascii") if isinstance(self.data, str) else dumps(self.data)
         name = b"" if self.name is None else b"event: " + self.name.encode("ascii") + b"\n"
         return name + b"data: " + data + b"\n\n"

@@ -16,19 +16,16 @@ from lopa_ray.config.generation_settings import GUIDED, MAX_GIVEN_PARTS, Generat
 from lopa_ray.config.http_field import MAX_INT, http_fields
 from lopa_ray.engine.session_factory import Prompt
 
-MAX_CHOICES, MAX_STOP = 16, 64
-"""Choices of a request, and its stop texts."""
+MAX_CHOICES, MAX_STOP = 16, 64  # choices of a request, and its stop texts
 
 FIELDS_OF_SETTINGS = {
     name: field
     for name, field in http_fields(GenerationSettings).items()
     if field.fields is None and not field.in_lopa
 }
-"""Fields of requests that decode settings declare."""
 
 
 def _request_field(name: str) -> Any:
-    """Its type and default, as `create_model` takes them."""
     field, setting = FIELDS_OF_SETTINGS[name], GenerationSettings.model_fields[name]
     limits = [Field(le=MAX_INT)] if setting.annotation is int else []
     kind = field.type or Annotated[(setting.annotation, field, *setting.metadata, *limits)]
@@ -37,9 +34,7 @@ def _request_field(name: str) -> Any:
 
 
 _SettingFields: Any = create_model(
-    "_SettingFields",
-    __base__=RequestModel,
-    **{name: _request_field(name) for name in FIELDS_OF_SETTINGS},
+    "_SettingFields", __base__=RequestModel, **{name: _request_field(name) for name in FIELDS_OF_SETTINGS}
 )
 
 
@@ -129,9 +124,8 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         """Decode setting, or `prompt` → the field of this request that sets it, or could."""
         given = self.constraint_fields()
         constraint = next(iter(given), self.tools_field)
-        fields = {name: name for name in OPENAI_FIELDS} | {
-            name: f"lopa.{name}" for name in LOPA_DECODE_SETTINGS
-        }
+        fields = {name: name for name in OPENAI_FIELDS}
+        fields |= {name: f"lopa.{name}" for name in LOPA_DECODE_SETTINGS}
         fields |= {"max_new_tokens": self.max_tokens_field, "top_logprobs": self.top_logprobs_field}
         fields |= {name: constraint for name in GUIDED if constraint is not None}
         if self.tools_field is not None and "guided_structural_tag" not in dict(given.values()):
@@ -140,20 +134,18 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
 
     @property
     def tools_field(self) -> str | None:
-        """The name of the field with the functions that may be called; None without functions."""
+        """None without functions."""
         return None
 
     def as_choices_request(self, request_id: str, client: str = "") -> ChoicesRequest:
-        """The request to a group. Raises ApiError (400) for fields that contradict each other, or are beyond the limits
-        of choices and stops."""
+        """Raises ApiError (400) for fields that contradict each other, and beyond the limits of choices and stops."""
         lopa = self.lopa or LopaOptions()
         prompts, options = self.prompts(), self.choices_options()
         n, stop = options.get("n", 1), options.get("stop", ())
         if n * len(prompts) > MAX_CHOICES:
             got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
-            raise invalid_value(
-                "n", f"got {got}; allowed: {MAX_CHOICES} choices per request; split the request"
-            )
+            message = f"got {got}; allowed: {MAX_CHOICES} choices per request; split the request"
+            raise invalid_value("n", message)
         if len(stop) > MAX_STOP:
             raise invalid_value("stop", f"got {len(stop)} texts; allowed: {MAX_STOP}; leave some out")
         if lopa.stream_canvas and not self.stream:
@@ -177,22 +169,18 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         )
 
     def decode_settings(self) -> dict[str, Any]:
-        """The decode settings that are given. An empty list sets nothing. Raises ApiError for fields that do not go
-        together."""
+        """An empty list sets nothing. Raises ApiError for fields that do not go together."""
         given = {name: getattr(self, name) for name in FIELDS_OF_SETTINGS}
         given |= {"max_new_tokens": self.max_new_tokens(), "top_logprobs": self.num_top_logprobs()}
         settings = {name: value for name, value in given.items() if value is not None and value != []}
         # Off is off also where the model's default is not.
         off = {name: None for name, field in FIELDS_OF_SETTINGS.items() if settings.get(name) in field.off}
         lopa = {} if self.lopa is None else self.lopa.decode_settings
-        return lopa | settings | off | self._constraint_settings() | self.giving_settings()
-
-    def _constraint_settings(self) -> dict[str, Any]:
-        given = self.constraint_fields()
-        if len(given) > 1:
-            first, second, *_ = given
+        constraints = self.constraint_fields()
+        if len(constraints) > 1:
+            first, second, *_ = constraints
             raise invalid_value(second, f"excludes {first}: an answer has one constraint; give one of them")
-        return dict(given.values())
+        return lopa | settings | off | dict(constraints.values()) | self.giving_settings()
 
     def giving_settings(self) -> dict[str, Any]:
         """The decode setting that gives parts of the answer, if any. Raises ApiError for fields that do not go
@@ -213,11 +201,10 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
 
     @property
     def max_tokens_field(self) -> str:
-        """The field that sets the number of tokens of the answer."""
         return "max_tokens"
 
     def max_new_tokens(self) -> int | None:
-        """The number of tokens of the answer. Raises ApiError for two fields that differ."""
+        """Raises ApiError for two fields that differ."""
         limit: int | None = getattr(self, self.max_tokens_field)
         return limit
 
@@ -226,8 +213,7 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
         return {}
 
     @abstractmethod
-    def prompts(self) -> tuple[Prompt, ...]:
-        """The prompts that the model continues."""
+    def prompts(self) -> tuple[Prompt, ...]: ...
 
     @abstractmethod
     def constraint_fields(self) -> dict[str, tuple[str, Any]]:

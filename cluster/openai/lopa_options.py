@@ -19,15 +19,13 @@ from lopa_ray.text.client_object import unknown_field_message
 OPENAI_FIELDS = {
     name: field.fields or name for name, field in http_fields(GenerationSettings).items() if not field.in_lopa
 }
-"""Decode settings that have a field of their own beside `lopa`, under their own name or another one."""
+"""Decode setting → its field beside `lopa`."""
 
 LOPA_DECODE_SETTINGS = sorted(
     {name for decoder in DECODERS.values() for name in decoder.settings.model_fields} - OPENAI_FIELDS.keys()
 )
-"""Decode settings that go into `lopa`, of all decoders."""
 
-MAX_SETTING_CHARS = 100
-"""Characters of a decode setting; an error message shows what it got."""
+MAX_SETTING_CHARS = 100  # characters of a decode setting; an error message shows what it got
 
 
 class LopaOptions(RequestModel):
@@ -50,16 +48,14 @@ class LopaOptions(RequestModel):
 
     @property
     def decode_settings(self) -> dict[str, Any]:
-        """The decode settings that were given."""
         return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
 
     @model_validator(mode="after")
     def _check_decode_settings(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             if name in OPENAI_FIELDS:
-                raise _setting_error(
-                    "unsupported", name, f"is set outside of lopa: use {OPENAI_FIELDS[name]}"
-                )
+                hint = f"is set outside of lopa: use {OPENAI_FIELDS[name]}"
+                raise _setting_error("unsupported", name, hint)
             if name not in LOPA_DECODE_SETTINGS:
                 known = [*type(self).model_fields, *LOPA_DECODE_SETTINGS]
                 hint = f"is gone: {REMOVED[name]}" if name in REMOVED else unknown_field_message(name, known)
@@ -67,13 +63,11 @@ class LopaOptions(RequestModel):
             if isinstance(value, dict | list):
                 raise _setting_error("unsupported", name, f"takes a single value: got {short_repr(value)}")
             if isinstance(value, str) and len(value) > MAX_SETTING_CHARS:
-                raise _setting_error(
-                    "unsupported", name, f"takes at most {MAX_SETTING_CHARS} characters: got {len(value)}"
-                )
+                hint = f"takes at most {MAX_SETTING_CHARS} characters: got {len(value)}"
+                raise _setting_error("unsupported", name, hint)
             if isinstance(value, int) and abs(value) > MAX_INT:
-                raise _setting_error(
-                    "unsupported", name, f"takes no number beyond {MAX_INT}: got {short_repr(value)}"
-                )
+                hint = f"takes no number beyond {MAX_INT}: got {short_repr(value)}"
+                raise _setting_error("unsupported", name, hint)
         return self
 
     @classmethod

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from cluster.openai.errors import ApiError
+from cluster.openai.errors import ApiError, short_repr
 from lopa_ray.text.client_object import MAX_DEPTH, ClientObject, first_error, is_too_deep
 
 
@@ -17,8 +18,18 @@ def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
 
 
 JsonObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_depth)]
-
 UNUSED: Any = Field(default=None, description="Accepted, and not used.")
+
+
+def or_text(items: str, as_item: Callable[[str], Any], schema: Any) -> BeforeValidator:
+    """For a list that a text may stand for. `schema` describes what may be given."""
+
+    def as_list(value: Any) -> Any:
+        if not isinstance(value, str | list):
+            raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of {items}")
+        return [as_item(value)] if isinstance(value, str) else value
+
+    return BeforeValidator(as_list, json_schema_input_type=schema)
 
 
 class RequestModel(ClientObject):

@@ -11,8 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import UNUSED, RequestModel
 
-ANY_JSON_OBJECT = '{"type": "object"}'
-"""The schema for requests of any JSON object."""
+ANY_JSON_OBJECT = '{"type": "object"}'  # the schema for requests of any JSON object
 
 
 def _schema_text(value: Any) -> Any:
@@ -27,7 +26,6 @@ def _schema_text(value: Any) -> Any:
 JsonSchema: TypeAlias = Annotated[
     str | None, BeforeValidator(_schema_text, json_schema_input_type=str | dict[str, Any] | None)
 ]
-"""As text."""
 
 GuidedChoice: TypeAlias = Annotated[list[str], Field(min_length=1)]
 

@@ -54,7 +54,6 @@ class TokenizeRequest(ModelRequest):
 
     @property
     def prompt_field(self) -> str:
-        """The name of the field with the prompt."""
         return "prompt" if self.messages is None else "messages"
 
     def as_prompt(self) -> PromptToTokenize:
@@ -71,9 +70,8 @@ class TokenizeRequest(ModelRequest):
             raise invalid_value("prompt", "excludes messages; leave one of them out")
         for name in ("add_special_tokens", "parse_special"):
             if getattr(self, name):
-                raise invalid_value(
-                    name, "got true with messages, whose special tokens are the template's: leave it out"
-                )
+                message = "got true with messages, whose special tokens are the template's: leave it out"
+                raise invalid_value(name, message)
         variables = dict(self.chat_template_kwargs or {})
         if self.add_generation_prompt is not None:
             variables["add_generation_prompt"] = self.add_generation_prompt

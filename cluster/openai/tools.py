@@ -13,10 +13,8 @@ from cluster.openai.request_model import JsonObject, RequestModel
 from lopa_ray.text.client_object import TAG_MARK
 
 MAX_TOOLS = 128
-
 _WORD = f"{TAG_MARK}word"
 NAMED_TAG, ALLOWED_TAG = f"{TAG_MARK}function", f"{TAG_MARK}allowed_tools"
-
 AllowedMode: TypeAlias = Literal["auto", "required"]
 
 
@@ -98,7 +96,6 @@ Tools: TypeAlias = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 
 
 def choice_type(value: Any) -> str:
-    """The tag of a `tool_choice`."""
     if not isinstance(value, dict | RequestModel):
         return _WORD
     given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
@@ -132,11 +129,8 @@ def unique_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any],
 def tool_options(
     tools: Sequence[Mapping[str, Any]], choice: str | Chosen | None
 ) -> dict[str, tuple[Any, ...]]:
-    """Fields of a `ChoicesRequest`: the functions that the model may call, and names of functions one of which it has
-    to call.
-
-    Raises ApiError for two functions of one name, for a name that no function has, and for a call without functions.
-    """
+    """The fields `tools` and `forced_tools` of a `ChoicesRequest`. Raises ApiError for two functions of one name, for a
+    name that no function has, and for a call without functions."""
     offered = {_name(tool): tool for tool in unique_tools(tools)}
     if isinstance(choice, tuple):
         names, choice = choice
@@ -158,5 +152,4 @@ def tool_options(
 
 
 def _name(tool: Mapping[str, Any]) -> str:
-    name: str = tool["function"]["name"]
-    return name
+    return str(tool["function"]["name"])

@@ -3,9 +3,7 @@
     serve run cluster.serving.app:build                      # the demo model
     RAY_AUTH_MODE=token serve deploy configs/serve.yaml     # on a running cluster that requires Ray's token
 
-`num_replicas`, `autoscaling_config`, `max_ongoing_requests` and `max_queued_requests` are Serve's
-own, and stand in the `deployments` of a Serve config under the names `ingress` and of the models.
-"""
+Serve's own options stand in the `deployments` of its config under the names `ingress` and of the models."""
 
 from __future__ import annotations
 
@@ -30,25 +28,13 @@ from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_files import pin_model
 
-REPLICA_CPUS = 0.1
-"""CPUs that a replica of the ingress or of a group requests: it waits more than it computes."""
-
+REPLICA_CPUS = 0.1  # of the ingress and of a group: they wait more than they compute
 INGRESS_DEPLOYMENT = "ingress"
-
-CORES_FOR_TWO_INGRESSES = 4
-"""Cores of this machine from which on there are two replicas of the ingress, so that one is left when one is lost. On a
-smaller one the second would take time from the groups."""
-
+CORES_FOR_TWO_INGRESSES = 4  # on a smaller machine the second would take time from the groups
 INGRESS_MAX_ONGOING_REQUESTS = 1000
-
-GROUP_MAX_ONGOING_REQUESTS = 1000
-"""Requests that a group has at once, in slots or waiting; `group.max_requests_per_client` bounds those of a client."""
-
-HEALTH_CHECK_PERIOD_S = 1.0
-"""Seconds between two health checks of a replica. They cost it nothing."""
-
-GRACEFUL_SHUTDOWN_S = 120.0
-"""How long a replica that is to stop may finish what it has."""
+GROUP_MAX_ONGOING_REQUESTS = 1000  # `group.max_requests_per_client` bounds those of a client
+HEALTH_CHECK_PERIOD_S = 1.0  # seconds between two health checks of a replica. They cost it nothing
+GRACEFUL_SHUTDOWN_S = 120.0  # how long a replica that is to stop may finish what it has
 
 
 class GroupReplica(GroupServer):
@@ -64,16 +50,13 @@ class GroupReplica(GroupServer):
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application that `args` (see `ServeSettings`) describe. Raises SettingsError."""
-    # Serve takes no builder that has a second parameter.
+    """See `build_application`. Serve takes no builder that has a second parameter."""
     return build_application(args, {})
 
 
 def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> Application:
-    """As `build`, with options per deployment on top, which Serve else takes from its config.
-
-    Raises SettingsError, and CheckpointError for a name that the Hugging Face Hub does not have.
-    """
+    """The application that `args` (see `ServeSettings`) describe; `overrides`: options per deployment, which Serve else
+    takes from its config. Raises SettingsError, and CheckpointError for a name that the Hub does not have."""
     settings = ServeSettings(**args)
     remaining = dict(overrides)
     groups: dict[str, Any] = {}
@@ -103,7 +86,6 @@ def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[s
 
 
 def default_replicas(deployment: str) -> int:
-    """How many replicas a deployment has unless its options say so."""
     return 2 if deployment == INGRESS_DEPLOYMENT and (os.cpu_count() or 1) >= CORES_FOR_TWO_INGRESSES else 1
 
 
@@ -126,7 +108,6 @@ def group_options(name: str, config: Config) -> dict[str, Any]:
 
 
 def use_serve_log_handlers() -> None:
-    """Send this project's log lines where Serve's go, in the replica that calls this."""
     logger = logging.getLogger("lopa")
     logger.setLevel(logging.getLogger("ray.serve").level)
     for handler in logging.getLogger("ray.serve").handlers:

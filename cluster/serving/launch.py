@@ -35,13 +35,10 @@ from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import resolve_dtype
 from lopa_ray.model.hub.repository import short_name
 
-DRAIN_TIMEOUT_S = 600.0
-"""Requests that take longer than this after SIGTERM are cut off."""
+DRAIN_TIMEOUT_S = 600.0  # requests that take longer than this after SIGTERM are cut off
 
 
 class ServeLauncher:
-    """Checks a Serve config before anything starts, then serves it."""
-
     def __init__(self, source: str | Path | None) -> None:
         """Read a Serve config; None: the one that ships. Raises SettingsError."""
         values = read_serve_config(source)
@@ -69,10 +66,7 @@ class ServeLauncher:
         model: str | None,
         sections: dict[str, dict[str, Any]],
     ) -> None:
-        """Put options of the command line on top. `sections` changes the first model; `model` renames it.
-
-        Raises SettingsError for values that are not allowed.
-        """
+        """`sections` changes the first model; `model` renames it. Raises SettingsError for a wrong value."""
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
@@ -88,8 +82,7 @@ class ServeLauncher:
         self.args["models"] = [entry.model_dump() for entry in entries]
 
     def validate(self) -> None:
-        """Raises SettingsError, CheckpointError and ClusterError for errors that would otherwise occur inside a replica
-        or a proxy, and downloads weights."""
+        """Downloads weights. Raises SettingsError, CheckpointError and ClusterError, as replicas and proxies would."""
         # This process uses the same Hub, token and cache as the replicas.
         os.environ.update({name: value for name, value in self.env_vars.items() if name.startswith("HF_")})
         specs = []
@@ -131,7 +124,6 @@ class ServeLauncher:
 
     @property
     def num_cpus(self) -> int:
-        """Logical CPUs that the application may request."""
         total = REPLICA_CPUS * self._max_replicas(INGRESS_DEPLOYMENT)
         for entry in self.settings.models:
             group = entry.load().group
@@ -145,18 +137,15 @@ class ServeLauncher:
         return max(max_replicas, num_replicas if isinstance(num_replicas, int) else 1)
 
     def run(self, echo: Callable[[str], object] = print) -> None:
-        """Serve until SIGINT, SIGTERM or SIGHUP, then finish the requests in flight.
-
-        Raises CapacityError, and ClusterError also if Ray on this node ends.
-        """
+        """Serve until SIGINT, SIGTERM or SIGHUP, then finish the requests in flight. Raises CapacityError, and
+        ClusterError also if Ray on this node ends."""
         local = ray_address() == LOCAL_RAY
         # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         began = time.monotonic()
         with ExitStack() as cleanup, ShownTask("Starting Ray") as task:
-            connect_to_ray(
-                ray_address(), num_cpus=self.num_cpus, env_vars=serve_environment() | self.env_vars
-            )
+            env_vars = serve_environment() | self.env_vars
+            connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=env_vars)
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
             node = RayNode.of_this_process()
@@ -187,7 +176,9 @@ class ServeLauncher:
             with stop_signals() as stop:
                 if local:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
-                    echo(f"Metrics for Prometheus on {_metrics_url()}")
+                    (own,) = ray.nodes()
+                    metrics = f"http://{own['NodeManagerAddress']}:{own['MetricsExportPort']}/metrics"
+                    echo(f"Metrics for Prometheus on {metrics}")
                 echo(f"Serving {', '.join(map(_with_dtype, self.settings.models))} on {address}")
                 _wait(stop, node)
                 echo("Finishing the requests in flight; press Ctrl-C again to stop at once")
@@ -214,18 +205,12 @@ class ServeLauncher:
         try:
             return serve.run(application, name=self.name, route_prefix=self.route_prefix)
         except (RuntimeError, ValueError, serve.exceptions.RayServeException) as error:
-            raise ClusterError(
-                f"the application did not start: {error}\n{self._deployment_messages()}"
-            ) from None
-
-    def _deployment_messages(self) -> str:
-        application = serve.status().applications.get(self.name)
-        deployments = {} if application is None else application.deployments
-        return "\n".join(
-            f"{name}: {' '.join(deployment.message.strip().splitlines()[-1:])}"
-            for name, deployment in deployments.items()
-            if deployment.message
-        )
+            lines = [f"the application did not start: {error}"]
+            started = serve.status().applications.get(self.name)
+            for name, deployment in ({} if started is None else started.deployments).items():
+                if deployment.message:
+                    lines.append(f"{name}: {' '.join(deployment.message.strip().splitlines()[-1:])}")
+            raise ClusterError("\n".join(lines)) from None
 
     def _drain(self, handle: Any, stop: threading.Event) -> None:
         """Finish the requests in flight and remove the application, in a thread; then set the event."""
@@ -243,7 +228,6 @@ class ServeLauncher:
 
 
 def _wait(stop: threading.Event, node: RayNode) -> None:
-    """Wait for the event. Raises ClusterError if Ray on this node ends before."""
     while not stop.wait(CHECK_S):
         node.check()
     node.check()
@@ -255,7 +239,6 @@ def _call_if_alive(node: RayNode, function: Callable[..., object], *arguments: o
 
 
 def _with_dtype(entry: ModelEntry) -> str:
-    """A served model as the first line names it: "demo (float32 on cpu)"."""
     model = entry.load().model
     return f"{entry.id} ({resolve_dtype(model)} on {model.device})"
 
@@ -283,9 +266,3 @@ def _check_port(host: str, port: int) -> None:
         }.get(getattr(error, "errno", 0), "choose a --host that is a name or an address of this machine")
         reason = str(getattr(error, "strerror", error)).partition(" (while")[0]
         raise ClusterError(f"cannot listen on {_in_url(host)}:{port} ({reason}); {advice}") from None
-
-
-def _metrics_url() -> str:
-    """Where the only node of a local Ray exports its metrics."""
-    (node,) = ray.nodes()
-    return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"

@@ -17,7 +17,6 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import read_text
 
 IMPORT_PATH = "cluster.serving.app:build"
-
 _TOP_KEYS = ("proxy_location", "http_options", "logging_config", "applications")
 _APPLICATION_KEYS = ("name", "route_prefix", "import_path", "runtime_env", "args", "deployments")
 
@@ -32,17 +31,13 @@ def read_serve_config(source: str | Path | None) -> dict[str, Any]:
     except (ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"the Serve config {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise SettingsError(
-            f"the Serve config {path} is a {type(values).__name__}; allowed: a mapping with the keys "
-            f"{', '.join(_TOP_KEYS)}"
-        )
+        hint = f"a mapping with the keys {', '.join(_TOP_KEYS)}"
+        raise SettingsError(f"the Serve config {path} is a {type(values).__name__}; allowed: {hint}")
     _check_values(path, values)
     for where, mapping, allowed in _mappings(values):
-        unknown = [key for key in mapping if key not in allowed]
-        if unknown:
-            raise SettingsError(
-                f"{path}: unknown key {unknown[0]!r} in {where}; allowed: {', '.join(allowed)}"
-            )
+        for key in mapping:
+            if key not in allowed:
+                raise SettingsError(f"{path}: unknown key {key!r} in {where}; allowed: {', '.join(allowed)}")
     return values
 
 

@@ -20,5 +20,5 @@ SERVE_ENVIRONMENT = {
 
 
 def serve_environment() -> dict[str, str]:
-    """`SERVE_ENVIRONMENT`, with the values of this process's environment where it has them."""
+    """Where this process's environment has values of its own, they win."""
     return {name: os.environ.get(name, value) for name, value in SERVE_ENVIRONMENT.items()}

@@ -30,23 +30,19 @@ class UnprocessableError(ApiError):
     """422: a field of the request is wrong."""
 
     def __init__(self, location: Sequence[str | int], message: str, code: str) -> None:
-        """`location` is the path of the field in the body."""
         super().__init__(422, message, code, param=".".join(map(str, location)) or None)
         self._location = ["body", *location]
 
     @property
     def body(self) -> dict[str, Any]:
-        """The response's body."""
         return {"detail": [{"loc": self._location, "msg": self.message, "type": self.code}]}
 
 
 def unprocessable(
     error: ApiError, names: Sequence[str] = (), fields: Mapping[str, str] | None = None
 ) -> ApiError:
-    """An error as clients of this protocol expect it: 422 in place of 400; others stay as they are.
-
-    `names`: the questions' names, which replace their numbers. `fields`: field → its name in this protocol.
-    """
+    """An error as clients of this protocol expect it: 422 in place of 400; others stay as they are. `names`: the
+    questions' names, which replace their numbers. `fields`: field → its name in this protocol."""
     if error.status != 400 or isinstance(error, UnprocessableError):
         return error
     steps = re.findall(r"[^.\[\]]+", error.param or "")

@@ -31,20 +31,15 @@ from lopa_ray.decisions.questions import (
     PredicateQuestion,
     Question,
     ScoreQuestion,
-    check_questions,
 )
-from lopa_ray.errors import PromptError
 from lopa_ray.text.client_object import ByType, first_error
 from lopa_ray.text.json_content import check_json, json_text
 
-HEADER = "x-typesafe-sdk"
-"""Its clients send this header, in any case of letters."""
-
-REQUEST_ID_HEADER = "x-typesafe-request-id"
-"""Its clients read the request's id from this header of the response."""
+HEADER = "x-typesafe-sdk"  # its clients send this header, in any case of letters
+REQUEST_ID_HEADER = "x-typesafe-request-id"  # of the response
 
 MODEL_FIELDS = {"choices": "criteria", "levels": "criteria", "input": "state"}
-"""Fields of questions as the model's side names them → as this protocol does."""
+"""The model's side → this protocol."""
 
 NO_IMAGES = "is not supported: models here read text alone; leave images out"
 
@@ -74,7 +69,7 @@ class AnyQuestion(RequestModel):
 
     @abstractmethod
     def as_question(self, name: str) -> Question:
-        """The same for the model."""
+        """For the model."""
 
     @abstractmethod
     def answer_object(self, answer: Any) -> AnswerObject:
@@ -191,20 +186,9 @@ class SystemOneRequest(DecisionRequest):
 
     def as_message(self, request_id: str, client: str) -> DecisionMessage:
         options = self.lopa or DecisionOptions()
-        questions = tuple(question.as_question(name) for name, question in self.questions.items())
-        try:
-            check_questions(questions)
-        except PromptError as error:
-            wrong = ApiError(400, str(error), "invalid_value", param=error.setting)
-            raise self.as_error(wrong) from None
-        return DecisionMessage(
-            request_id,
-            json_text(self.state),
-            questions,
-            options.settings(),
-            client,
-            deadline_s=options.deadline,
-        )
+        questions = self._checked(question.as_question(name) for name, question in self.questions.items())
+        given, settings = json_text(self.state), options.settings()
+        return DecisionMessage(request_id, given, questions, settings, client, deadline_s=options.deadline)
 
     def respond(self, model: str, result: DecisionResult) -> SystemOneResponse:
         answers = {

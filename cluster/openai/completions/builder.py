@@ -25,8 +25,6 @@ from lopa_ray import __version__
 
 
 class MultiChoiceBuilder(AnswerBuilder):
-    """Builds a completion of choices, or its chunks."""
-
     end_of_stream: ClassVar[ServerSentEvent] = ServerSentEvent("[DONE]")
 
     id_prefix: ClassVar[str]
@@ -46,18 +44,19 @@ class MultiChoiceBuilder(AnswerBuilder):
         }
 
     def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
-        """Chunks. A canvas snapshot is one without choices, as the one with the usage is: clients of
-        OpenAI's streams know those, and events of another kind would break them.
-        """
+        """A canvas is a chunk without choices, as the usage is: events of another kind would break clients."""
+        choices: list[ResponseModel | None] = []
         if isinstance(output, RequestAccepted):
-            for index in range(self._num_choices):
-                yield from self._choice_chunks(self.start_chunk_choice(index))
+            choices = [self.start_chunk_choice(index) for index in range(self._num_choices)]
         elif isinstance(output, TextDelta):
-            yield from self._choice_chunks(self.delta_chunk_choice(output))
+            choices = [self.delta_chunk_choice(output)]
         elif isinstance(output, ChoiceCanvas):
             yield self._chunk([], lopa=CanvasNote(canvas=output))
         elif output.finish_reason is not None:
-            yield from self._choice_chunks(self.finish_chunk_choice(output))
+            choices = [self.finish_chunk_choice(output)]
+        for choice in choices:
+            if choice is not None:
+                yield self._chunk([choice])
 
     def last_events(self) -> Iterator[ServerSentEvent]:
         self._check_finished()
@@ -86,21 +85,15 @@ class MultiChoiceBuilder(AnswerBuilder):
 
     def _completion(self) -> dict[str, Any]:
         choices = [self.completion_choice(finished) for _, finished in sorted(self._finished.items())]
-        return self.new_completion(
-            **self._envelope, choices=choices, usage=self._usage(), lopa=self._request_cost()
-        ).to_dict()
-
-    def _choice_chunks(self, choice: ResponseModel | None) -> Iterator[ServerSentEvent]:
-        if choice is not None:
-            yield self._chunk([choice])
+        costs = {"usage": self._usage(), "lopa": self._request_cost()}
+        return self.new_completion(**self._envelope, choices=choices, **costs).to_dict()
 
     def _chunk(self, choices: Sequence[ResponseModel], **fields: Any) -> ServerSentEvent:
         usage: dict[str, Any] = {}
         if self._include_usage:
             usage = {"usage": self._usage() if choices and self._continuous_usage else None}
-        return ServerSentEvent(
-            self.new_chunk(**{**self._envelope, "choices": choices, **usage, **fields}).to_dict()
-        )
+        chunk = self.new_chunk(**{**self._envelope, "choices": choices, **usage, **fields})
+        return ServerSentEvent(chunk.to_dict())
 
     def _usage(self) -> Usage:
         prompt, completion = self.prompt_tokens, self.completion_tokens

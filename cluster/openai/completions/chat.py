@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import Field
 
-from cluster.choices.messages import (
-    ChoiceFinished,
-    ChoicesRequest,
-    TextDelta,
-    TokenLogprob,
-    ToolCallDelta,
-)
+from cluster.choices.messages import ChoiceFinished, ChoicesRequest, TextDelta, TokenLogprob, ToolCallDelta
 from cluster.openai.answer_builder import clamp_logprob
 from cluster.openai.completion_objects import (
     AssistantMessage,
@@ -126,8 +121,6 @@ class ChatRequest(ToolRequest, MultiChoiceRequest):
 
 
 class ChatBuilder(MultiChoiceBuilder):
-    """Builds the responses to a chat request."""
-
     id_prefix = "chatcmpl"
     new_completion = partial(ChatCompletion, object="chat.completion")
     new_chunk = partial(ChatChunk, object="chat.completion.chunk")
@@ -144,18 +137,14 @@ class ChatBuilder(MultiChoiceBuilder):
         hidden = bool(delta.reasoning) and not self._include_reasoning
         if hidden and not delta.logprobs:
             return None
-        added: dict[str, Any] = {}
+        added: dict[str, Any] = {"content": delta.text}
         if delta.reasoning and not hidden:
             added = {"reasoning_content": delta.reasoning}
         elif delta.tool_call is not None:
             added = {"tool_calls": [_call_chunk(delta.tool_call)]}
-        else:
-            added = {"content": delta.text}
+        logprobs = self._logprobs(delta.logprobs)
         return ChatChunkChoice(
-            index=delta.choice,
-            delta=ChatDelta(**added),
-            logprobs=self._logprobs(delta.logprobs),
-            finish_reason=None,
+            index=delta.choice, delta=ChatDelta(**added), logprobs=logprobs, finish_reason=None
         )
 
     def finish_chunk_choice(self, finished: ChoiceFinished) -> ChatChunkChoice:
@@ -172,13 +161,9 @@ class ChatBuilder(MultiChoiceBuilder):
         if finished.reasoning and self._include_reasoning:
             optional["reasoning_content"] = finished.reasoning
         if finished.tool_calls:
+            functions = [CalledFunction(**asdict(call)) for call in finished.tool_calls]
             optional["tool_calls"] = [
-                MadeCall(
-                    id=new_call_id(),
-                    type="function",
-                    function=CalledFunction(name=call.name, arguments=call.arguments),
-                )
-                for call in finished.tool_calls
+                MadeCall(id=new_call_id(), type="function", function=function) for function in functions
             ]
         # As in OpenAI's API: null together with calls, otherwise text, which may be empty.
         content = None if finished.tool_calls and not finished.text else finished.text
@@ -195,7 +180,6 @@ class ChatBuilder(MultiChoiceBuilder):
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprob]) -> list[ChatLogprob]:
-    """Log-probabilities as they are sent."""
     return [
         ChatLogprob(
             token=token.token,
@@ -211,8 +195,7 @@ def chat_logprobs(tokens: Sequence[TokenLogprob]) -> list[ChatLogprob]:
 
 
 def _call_chunk(delta: ToolCallDelta) -> CallChunk:
-    """The first chunk of a call has its id and name, the others arguments alone."""
-    if delta.name is None:
+    if delta.name is None:  # only the first chunk has id and name
         return CallChunk(index=delta.index, function=CalledFunctionChunk(arguments=delta.arguments))
     function = CalledFunctionChunk(name=delta.name, arguments=delta.arguments)
     return CallChunk(index=delta.index, id=new_call_id(), type="function", function=function)

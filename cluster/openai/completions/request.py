@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
-from cluster.openai.errors import invalid_value, short_repr
+from cluster.openai.errors import invalid_value
 from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.request_model import RequestModel
+from cluster.openai.request_model import RequestModel, or_text
 from cluster.openai.structured_output import (
     ANY_JSON_OBJECT,
     GuidedChoice,
@@ -19,16 +19,8 @@ from cluster.openai.structured_output import (
 )
 from lopa_ray.config.http_field import MAX_INT
 
-
-def _as_list(value: Any) -> Any:
-    if value is not None and not isinstance(value, str | list):
-        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of texts")
-    return [value] if isinstance(value, str) else value
-
-
 Stop: TypeAlias = Annotated[
-    list[Annotated[str, StringConstraints(min_length=1)]],
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    list[Annotated[str, StringConstraints(min_length=1)]], or_text("texts", str, str | list[str])
 ]
 
 

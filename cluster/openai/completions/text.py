@@ -23,12 +23,9 @@ from lopa_ray.engine.session_factory import Prompt
 def _as_list(value: Any) -> Any:
     if isinstance(value, str) or _is_token_ids(value):
         return [value]
-    if (
-        isinstance(value, list)
-        and value
-        and (all(isinstance(item, str) for item in value) or all(map(_is_token_ids, value)))
-    ):
-        return value
+    items = value if isinstance(value, list) else []
+    if items and (all(isinstance(item, str) for item in items) or all(map(_is_token_ids, items))):
+        return items
     raise ValueError(
         f"got {short_repr(value)}; allowed: text, a list of texts, a list of token ids (0 to {MAX_INT}), "
         "or a list of such lists"
@@ -36,18 +33,16 @@ def _as_list(value: Any) -> Any:
 
 
 def _is_token_ids(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(type(item) is int and 0 <= item <= MAX_INT for item in value)
-    )
+    if not isinstance(value, list) or not value:
+        return False
+    return all(type(item) is int and 0 <= item <= MAX_INT for item in value)
 
 
 class CompletionRequest(MultiChoiceRequest):
     """A text completion: no chat template is applied."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "add_special_tokens": (True,),  # vLLM's
+        "add_special_tokens": (True,)  # vLLM's
     }
 
     prompt_field: ClassVar[str] = "prompt"
@@ -56,10 +51,7 @@ class CompletionRequest(MultiChoiceRequest):
 
     prompt: Annotated[
         list[str | list[int]],
-        BeforeValidator(
-            _as_list,
-            json_schema_input_type=str | list[str] | list[int] | list[list[int]],
-        ),
+        BeforeValidator(_as_list, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ]
     """Text, token ids, or several of either."""
 
@@ -81,10 +73,8 @@ class CompletionRequest(MultiChoiceRequest):
     here, and `lopa eval` computes the log-likelihood of a text."""
 
     def choices_options(self) -> dict[str, Any]:
-        return super().choices_options() | {
-            "echo": bool(self.echo),
-            "parse_special": self.parse_special is not False,
-        }
+        own = {"echo": bool(self.echo), "parse_special": self.parse_special is not False}
+        return super().choices_options() | own
 
     def giving_settings(self) -> dict[str, Any]:
         given = super().giving_settings()
@@ -110,8 +100,6 @@ class CompletionRequest(MultiChoiceRequest):
 
 
 class CompletionBuilder(MultiChoiceBuilder):
-    """Builds the responses to a text completion request."""
-
     id_prefix = "cmpl"
     new_completion = partial(Completion, object="text_completion")
     new_chunk = partial(CompletionChunk, object="text_completion")
@@ -125,19 +113,13 @@ class CompletionBuilder(MultiChoiceBuilder):
         return TextChoice(index=delta.choice, text=delta.text, logprobs=logprobs, finish_reason=None)
 
     def finish_chunk_choice(self, finished: ChoiceFinished) -> TextChoice:
-        reason = finished.finish_reason
-        return TextChoice(
-            index=finished.choice, text="", logprobs=None, finish_reason=reason, lopa=finished.stats
-        )
+        end: dict[str, Any] = {"finish_reason": finished.finish_reason, "lopa": finished.stats}
+        return TextChoice(index=finished.choice, text="", logprobs=None, **end)
 
     def completion_choice(self, finished: ChoiceFinished) -> TextChoice:
-        return TextChoice(
-            index=finished.choice,
-            text=finished.text,
-            logprobs=self._logprobs(finished.logprobs, _TextOffsets()),
-            finish_reason=finished.finish_reason,
-            lopa=finished.stats,
-        )
+        logprobs = self._logprobs(finished.logprobs, _TextOffsets())
+        whole = self.finish_chunk_choice(finished)
+        return whole.model_copy(update={"text": finished.text, "logprobs": logprobs})
 
     def _logprobs(self, tokens: Sequence[TokenLogprob], offsets: _TextOffsets) -> TextLogprobs | None:
         if not self.request.logprobs:
@@ -166,11 +148,9 @@ class _TextOffsets:
 
 
 def _named_logprobs(token: TokenLogprob) -> dict[int, tuple[str, float]]:
-    """Id → name and log-probability of each token of a place; names differ.
-
-    A name is the text, or as in OpenAI's API the bytes of what is no text. Where several tokens have the same, it is
-    the likeliest one's, and the others are called by their ids, as in vLLM.
-    """
+    """Id → name and log-probability of each token of a place; names differ. A name is the text, or as in OpenAI's API
+    the bytes of what is no text. Where several tokens have the same, it is the likeliest one's, and the others are
+    called by their ids, as in vLLM."""
     named: dict[int, tuple[str, float]] = {}
     for id, text, raw, logprob in (*token.top, (token.id, token.token, token.bytes, token.logprob)):
         name = text if text.encode() == raw else "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.openai.conversation_items import Call, FunctionCall, Item, Message, as_parts
+from cluster.openai.conversation_items import Call, FunctionCall, Item, Message, parts_or_text
 from cluster.openai.errors import invalid_value, short_repr
 from cluster.openai.request_model import UNUSED
 from lopa_ray.text.chat_message import RefusalPart, or_refusal
@@ -65,9 +65,7 @@ DecisionPart: TypeAlias = Annotated[
 ]
 
 
-Content: TypeAlias = Annotated[
-    list[DecisionPart], BeforeValidator(as_parts, json_schema_input_type=str | list[DecisionPart])
-]
+Content: TypeAlias = Annotated[list[DecisionPart], parts_or_text(DecisionPart)]
 
 
 class DecisionItem(Item):
@@ -120,17 +118,12 @@ DecisionInputParam: TypeAlias = Annotated[
 
 
 def content_text(parts: Sequence[DecisionPart] | None) -> str:
-    """The text of parts, if there are any. JSON has lines of its own."""
     text, is_json = "", False
     for part in parts or ():
         last, is_json = is_json, isinstance(part, DecisionJson)
-        added = _part_text(part)
+        added = json_text(part.data) if isinstance(part, DecisionJson) else getattr(part, "text", "")
         text += f"\n{added}" if text and added and (last or is_json) and not text.endswith("\n") else added
     return text
-
-
-def _part_text(part: DecisionPart) -> str:
-    return json_text(part.data) if isinstance(part, DecisionJson) else getattr(part, "text", "")
 
 
 def decision_input(given: str | Sequence[AnyDecisionItem]) -> str | tuple[dict[str, Any], ...]:
@@ -146,10 +139,8 @@ def _messages(items: Sequence[AnyDecisionItem]) -> Iterator[dict[str, Any]]:
             yield {"role": item.template_role, "content": text}
         elif isinstance(item, DecisionOutput):
             if item.call_id not in calls:
-                raise invalid_value(
-                    f"input[{index}].call_id",
-                    f"got {short_repr(item.call_id)}, which no call before it has; add the call",
-                )
+                message = f"got {short_repr(item.call_id)}, which no call before it has; add the call"
+                raise invalid_value(f"input[{index}].call_id", message)
             yield {"role": "tool", "content": content_text(item.output), "tool_call_id": item.call_id}
         else:
             calls.add(item.call_id)

@@ -84,15 +84,11 @@ def _answer_object(answer: Answer) -> PredicateObject | ChoiceObject | ScoreObje
 
 
 def decision_object(model: str, result: DecisionResult) -> DecisionObject:
-    """The response to a request."""
     return DecisionObject(
         model=model,
         answers=[_answer_object(answer) for answer in result.answers],
         usage=ResponseUsage.of(
-            result.input_tokens,
-            result.output_tokens,
-            cached=result.cached_tokens,
-            stored=result.saved_tokens,
+            result.input_tokens, result.output_tokens, cached=result.cached_tokens, stored=result.saved_tokens
         ),
         lopa=DecisionStats(steps=result.steps, forwards=result.forwards, seconds=result.seconds),
     )

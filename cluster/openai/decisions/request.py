@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
@@ -109,7 +110,6 @@ class DecisionOptions(RequestModel):
     """Seconds after which the request ends with 504."""
 
     def settings(self) -> dict[str, Any]:
-        """The decision settings that are given, by name."""
         return self.model_dump(include={"prefix", "rotations"}, exclude_none=True)
 
 
@@ -129,6 +129,14 @@ class DecisionRequest(RequestModel, ABC):
     def as_error(self, error: ApiError) -> ApiError:
         """An error about this request as clients expect it."""
         return error
+
+    def _checked(self, questions: Iterable[Question]) -> tuple[Question, ...]:
+        checked = tuple(questions)
+        try:
+            check_questions(checked)
+        except PromptError as error:
+            raise self.as_error(ApiError(400, str(error), "invalid_value", param=error.setting)) from None
+        return checked
 
 
 class DecisionsRequest(ModelRequest, DecisionRequest):
@@ -150,20 +158,9 @@ class DecisionsRequest(ModelRequest, DecisionRequest):
 
     def as_message(self, request_id: str, client: str) -> DecisionMessage:
         options = self.lopa or DecisionOptions()
-        questions = tuple(question.as_question() for question in self.questions)
-        try:
-            check_questions(questions)
-        except PromptError as error:
-            raise ApiError(400, str(error), "invalid_value", param=error.setting) from None
-        return DecisionMessage(
-            request_id,
-            decision_input(self.input),
-            questions,
-            options.settings(),
-            client,
-            self.priority or 0,
-            options.deadline,
-        )
+        questions = self._checked(question.as_question() for question in self.questions)
+        given, settings, priority = decision_input(self.input), options.settings(), self.priority or 0
+        return DecisionMessage(request_id, given, questions, settings, client, priority, options.deadline)
 
     def respond(self, model: str, result: DecisionResult) -> DecisionObject:
         return decision_object(model, result)

@@ -22,12 +22,7 @@ from cluster.openai.completions.chat import chat_logprobs
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
 from cluster.openai.responses.items import EventFields, ResponsesItems
-from cluster.openai.responses.objects import (
-    IncompleteDetails,
-    ResponseFailure,
-    ResponseObject,
-    ResponseUsage,
-)
+from cluster.openai.responses.objects import IncompleteDetails, ResponseFailure, ResponseObject, ResponseUsage
 from cluster.openai.responses.request import ResponsesRequest
 
 REPEATED = (
@@ -39,7 +34,6 @@ REPEATED = (
     "top_p",
     "user",
 )
-"""Fields of the request that the response has as they are."""
 
 
 class ResponsesBuilder(AnswerBuilder):

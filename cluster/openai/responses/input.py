@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from cluster.openai.conversation_items import FunctionCall, Item, Message, as_parts
-from cluster.openai.errors import short_repr
-from cluster.openai.request_model import UNUSED
+from cluster.openai.conversation_items import FunctionCall, Item, Message, parts_or_text
+from cluster.openai.request_model import UNUSED, or_text
 from lopa_ray.text.chat_message import RefusalPart, or_refusal
 from lopa_ray.text.client_object import ByType
 from lopa_ray.text.tolerant_object import TolerantObject
@@ -32,13 +31,8 @@ class InputText(TolerantObject):
 
 InputPart: TypeAlias = Annotated[InputText | RefusalPart, ByType("text")]
 
-MessageParts: TypeAlias = Annotated[
-    list[InputPart], BeforeValidator(as_parts, json_schema_input_type=str | list[InputPart])
-]
-
-TextParts: TypeAlias = Annotated[
-    list[InputText], BeforeValidator(as_parts, json_schema_input_type=str | list[InputText])
-]
+MessageParts: TypeAlias = Annotated[list[InputPart], parts_or_text(InputPart)]
+TextParts: TypeAlias = Annotated[list[InputText], parts_or_text(InputText)]
 
 
 class InputItem(Item):
@@ -88,24 +82,15 @@ ResponsesItem: TypeAlias = Annotated[
 ]
 
 
-def _as_items(value: Any) -> Any:
-    if not isinstance(value, str | list):
-        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of items")
-    return [{"role": "user", "content": value}] if isinstance(value, str) else value
-
-
 Items: TypeAlias = Annotated[
     list[ResponsesItem],
-    BeforeValidator(_as_items, json_schema_input_type=str | list[ResponsesItem]),
+    or_text("items", lambda text: {"role": "user", "content": text}, str | list[ResponsesItem]),
     Field(min_length=1),
 ]
 
 
 def template_messages(items: Sequence[ResponsesItem], instructions: str | None) -> tuple[dict[str, Any], ...]:
-    """The messages for the chat template; see `lopa_ray.text.chat_template.Message`.
-
-    Reasoning, text and calls that follow each other are one message of the assistant.
-    """
+    """For the chat template. Reasoning, text and calls that follow each other are one message of the assistant."""
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
@@ -120,7 +105,7 @@ def template_messages(items: Sequence[ResponsesItem], instructions: str | None) 
 
 
 def _add_to_answer(messages: list[dict[str, Any]], item: ResponsesItem) -> None:
-    """Add an assistant's item to its last message, or as a new one where the last is complete already."""
+    """A new message where the last one is complete already."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     begins = isinstance(item, ReasoningItem) or (
         isinstance(item, MessageItem) and last is not None and (last["content"] or "tool_calls" in last)

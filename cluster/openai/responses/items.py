@@ -20,10 +20,7 @@ from cluster.openai.responses.objects import (
 from cluster.openai.tools import new_call_id
 
 Kind: TypeAlias = Literal["reasoning", "message", "function_call"]
-
-EventFields: TypeAlias = tuple[str, dict[str, Any]]
-"""The type of an event, and its fields but for the sequence number."""
-
+EventFields: TypeAlias = tuple[str, dict[str, Any]]  # all but the sequence number
 _ID_PREFIX: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
 
 _TEXT: dict[Kind, str] = {
@@ -35,20 +32,14 @@ _TEXT: dict[Kind, str] = {
 
 
 class _OpenItem:
-    """An item that grows."""
-
     def __init__(self, kind: Kind, output_index: int, call_index: int | None, name: str) -> None:
         self.kind, self.call_index = kind, call_index
         self._name, self._call_id = name, new_call_id()
-        self._where = {
-            "item_id": f"{_ID_PREFIX[kind]}_{uuid.uuid4().hex}",
-            "output_index": output_index,
-        }
+        self._where = {"item_id": f"{_ID_PREFIX[kind]}_{uuid.uuid4().hex}", "output_index": output_index}
         self._text = ""
         self._logprobs: list[ChatLogprob] = []
 
     def output(self, status: ItemStatus) -> OutputItem:
-        """The item as it stands."""
         item_id: Any = self._where["item_id"]
         match self.kind:
             case "reasoning":
@@ -62,31 +53,22 @@ class _OpenItem:
                     type="message", id=item_id, role="assistant", status=status, content=parts
                 )
             case "function_call":
-                return OutputFunctionCall(
-                    type="function_call",
-                    id=item_id,
-                    call_id=self._call_id,
-                    name=self._name,
-                    arguments=self._text,
-                    status=status,
-                )
+                call = {"call_id": self._call_id, "name": self._name, "arguments": self._text}
+                return OutputFunctionCall(type="function_call", id=item_id, **call, status=status)
 
     def begin(self) -> Iterator[EventFields]:
-        """The events of its beginning."""
         item = self.output("in_progress").to_dict()
         yield "response.output_item.added", {"output_index": self._where["output_index"], "item": item}
         if self.kind == "message":
             yield "response.content_part.added", self._fields(part=self._part().to_dict())
 
     def add(self, text: str, logprobs: Sequence[ChatLogprob]) -> EventFields:
-        """Add text; returns its event."""
         self._text += text
         self._logprobs += logprobs
         added = {"logprobs": [logprob.to_dict() for logprob in logprobs]} if self.kind == "message" else {}
         return f"response.{_TEXT[self.kind]}.delta", self._fields(delta=text, **added)
 
     def end(self, item: OutputItem) -> Iterator[EventFields]:
-        """The events of its end; `item` is what it has become."""
         done, part = f"response.{_TEXT[self.kind]}.done", self._part().to_dict()
         match self.kind:
             case "reasoning":
@@ -96,8 +78,8 @@ class _OpenItem:
                 yield "response.content_part.done", self._fields(part=part)
             case "function_call":
                 yield done, self._fields(name=self._name, arguments=self._text)
-        fields = {"output_index": self._where["output_index"], "item": item.to_dict()}
-        yield "response.output_item.done", fields
+        output_index = self._where["output_index"]
+        yield "response.output_item.done", {"output_index": output_index, "item": item.to_dict()}
 
     def _part(self) -> OutputText:
         return OutputText(type="output_text", text=self._text, annotations=[], logprobs=self._logprobs)
@@ -115,7 +97,6 @@ class ResponsesItems:
         self._open: _OpenItem | None = None
 
     def add(self, delta: TextDelta, logprobs: Sequence[ChatLogprob]) -> Iterator[EventFields]:
-        """Add a delta; returns its events."""
         call = delta.tool_call
         if call is not None:
             yield from self._grow("function_call", call.index, call.name or "", call.arguments, ())
@@ -131,12 +112,7 @@ class ResponsesItems:
         yield from self._end("completed" if complete else "incomplete")
 
     def _grow(
-        self,
-        kind: Kind,
-        call_index: int | None,
-        name: str,
-        text: str,
-        logprobs: Sequence[ChatLogprob],
+        self, kind: Kind, call_index: int | None, name: str, text: str, logprobs: Sequence[ChatLogprob]
     ) -> Iterator[EventFields]:
         if self._open is None or (self._open.kind, self._open.call_index) != (kind, call_index):
             yield from self._end("completed")

@@ -80,7 +80,6 @@ class ResponseUsage(ResponseModel):
 
     @classmethod
     def of(cls, read: int, written: int, *, cached: int = 0, stored: int = 0, reasoning: int = 0) -> Self:
-        """The usage of `read` input and `written` output tokens."""
         return cls(
             input_tokens=read,
             input_tokens_details=InputTokensDetails(cached_tokens=cached, cache_write_tokens=stored),

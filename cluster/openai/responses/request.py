@@ -136,7 +136,6 @@ class ResponsesRequest(ToolRequest):
         return (f"tools: left out {', '.join(others)}; only functions can be called",) if others else ()
 
     def own_functions(self) -> list[dict[str, Any]]:
-        """The tools that are functions, in the shape of this API."""
         tools = [tool for tool in self.tools or () if isinstance(tool, ResponseTool)]
         return [tool.model_dump(exclude_none=True) for tool in tools]
 

@@ -35,7 +35,7 @@ class ResponseTool(Function):
     @model_validator(mode="before")
     @classmethod
     def _check_type(cls, value: Any) -> Any:
-        # Tools of other types have other fields. Without this check the error would be about these fields.
+        # Else the error would be about the fields of a tool of another type.
         if isinstance(value, dict) and value.get("type", "function") != "function":
             message = "is not supported: got {got}; allowed: function"
             fields = {"field": "type", "got": short_repr(value["type"])}

@@ -11,9 +11,7 @@ from starlette.types import Scope
 from cluster.openai.errors import ApiError
 
 logger = logging.getLogger("lopa.http")
-
-CLIENT_CLOSED_REQUEST = 499
-"""The status in the log where no response was begun, because the client had disconnected."""
+CLIENT_CLOSED_REQUEST = 499  # in the log alone: no response was begun
 
 
 @dataclass
@@ -29,14 +27,12 @@ class RequestLogRecord:
 
 
 def log_record_of(scope: Scope) -> RequestLogRecord:
-    """The record that `RequestLogMiddleware` made for a request."""
     record = scope["lopa.log_record"]
     assert isinstance(record, RequestLogRecord)
     return record
 
 
 def log_unexpected_error(record: RequestLogRecord, error: Exception) -> None:
-    """Log an error that has no status of its own, with its traceback."""
     logger.error("request %s failed", record.id, exc_info=error, extra={"request_id": record.id})
 
 

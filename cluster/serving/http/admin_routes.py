@@ -17,7 +17,6 @@ from cluster.serving.protocol.group import Group
 
 
 def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
-    """Looking at workers, and changing their number. Without API keys all of it is refused."""
     router = APIRouter(prefix="/admin", dependencies=[] if settings.api_keys else [Depends(_forbid)])
 
     @router.get(

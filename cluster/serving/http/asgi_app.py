@@ -37,15 +37,12 @@ _PAGE_HEADERS = {
 }
 
 
-METHODS = ("GET", "POST", "DELETE")
-"""Methods of routes. HEAD is answered wherever GET is."""
+METHODS = ("GET", "POST", "DELETE")  # methods of routes. HEAD is answered wherever GET is
 
 
 def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_id: bool = True) -> FastAPI:
-    """The application. `backend` is called per request, since a server may build the application first.
-
-    `send_id` is false where a proxy in front puts X-Request-ID into requests and responses, as Ray Serve's does.
-    """
+    """`backend` is called per request. `send_id` is false where a proxy puts X-Request-ID into requests and
+    responses."""
     app = FastAPI(
         title="lopa-ray",
         version=__version__,

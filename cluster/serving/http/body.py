@@ -13,19 +13,12 @@ from cluster.serving.http.content_encoding import decompressed
 from lopa_ray.text_input import parse_json
 
 JSON, CURL_DEFAULT = "application/json", "application/x-www-form-urlencoded"
-"""Media types of bodies: the right one, and the one that curl names for any data."""
-
 SHOWN_CHARS = 40
-
-DRAIN_FACTOR = 4
-"""A body up to this many times too long is read to its end, so that its sender gets to read the response."""
+DRAIN_FACTOR = 4  # up to this many limits a body is read, so that its sender reads the response
 
 
 async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object that a request's body is, compressed or not.
-
-    Raises what `check_content_type`, `read_body` and `decompressed` raise, and ApiError (400) for another body.
-    """
+    """A request's body, compressed or not. Raises ApiError: 400, 413 and 415."""
     check_content_type(request.headers)
     body = decompressed(await read_body(request, limit), request.headers, limit)
     try:
@@ -38,11 +31,8 @@ async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
 
 
 def check_content_type(headers: Mapping[str, str]) -> None:
-    """Raises ApiError (415) for a body that is declared to be anything but JSON.
-
-    curl declares a form where it is told nothing else. A browser may send forms and text to other sites, so a form that
-    has one of a browser's headers is refused.
-    """
+    """Raises ApiError (415) for a body that is declared to be anything but JSON. curl declares a form by default; a
+    browser may send forms to other sites, so one with a browser's headers is refused."""
     content_type = headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     is_from_browser = "origin" in headers or "sec-fetch-site" in headers

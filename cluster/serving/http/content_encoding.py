@@ -16,21 +16,13 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-_OPEN: Mapping[str, Callable[[io.BytesIO], Any]] = {
-    "gzip": gzip.open,
-    "x-gzip": gzip.open,
-    "zstd": zstd.open,
-}
-
+_OPEN: Mapping[str, Callable[[io.BytesIO], Any]] = {"gzip": gzip.open, "x-gzip": gzip.open, "zstd": zstd.open}
 _IDENTITY = ("", "identity")
 
 
 def decompressed(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
-    """A body without its Content-Encoding, which is gzip or zstd, or none.
-
-    No more than `limit` bytes are made of it. Raises ApiError: 413 beyond, 415 for another encoding or several, and 400
-    for a body that is not in its encoding.
-    """
+    """A body without its Content-Encoding, which is gzip or zstd, or none. No more than `limit` bytes are made of it.
+    Raises ApiError: 413 beyond, 415 for another encoding or several, and 400 for a body that is not in its encoding."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in _IDENTITY:
         return body

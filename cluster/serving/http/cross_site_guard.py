@@ -1,4 +1,4 @@
-"""CrossSiteGuard: keeps web pages of other sites from using a server that asks for no API key. Pure ASGI."""
+"""CrossSiteGuard: keeps web pages of other sites from using a server that asks for no API key."""
 
 from __future__ import annotations
 
@@ -10,34 +10,29 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cluster.openai.errors import ApiError, short_repr
+from cluster.serving.http.middleware import HttpMiddleware
 
 ANY = "*"  # all hosts or origins are allowed
 
 
-class CrossSiteGuard:
-    """Refuses what a browser sends for a page of another site, and raises ApiError (403) for it.
-
-    A browser may send requests to this machine for every page that it shows. It names the page's origin, and says
-    whether the page is of the same site (`Sec-Fetch-Site`). Other programs send neither header. A page whose own name
-    is made to resolve to this machine (DNS rebinding) counts as the same origin for the browser, but that name is then
-    in `Host`.
-    """
+class CrossSiteGuard(HttpMiddleware):
+    """Raises ApiError (403) for what a browser sends for a page of another site: it names the page's origin, or says
+    whether the page is of the same site (`Sec-Fetch-Site`). A page whose own name is made to resolve to this machine
+    (DNS rebinding) counts as the same origin, but that name is then in `Host`."""
 
     def __init__(
         self, app: ASGIApp, *, allowed_hosts: Collection[str], allowed_origins: Collection[str]
     ) -> None:
-        """See `HttpSettings` for both."""
-        self._app = app
+        super().__init__(app)
         self._allowed_hosts = {host.lower() for host in allowed_hosts}
         self._allowed_origins = {origin.lower() for origin in allowed_origins}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            if self._allowed_hosts or _is_loopback((scope.get("server") or ("",))[0]):
-                for host in headers.getlist("host"):
-                    self._check_host(host)
-            self._check_site(scope["method"], headers)
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        if self._allowed_hosts or _is_loopback((scope.get("server") or ("",))[0]):
+            for host in headers.getlist("host"):
+                self._check_host(host)
+        self._check_site(scope["method"], headers)
         await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:

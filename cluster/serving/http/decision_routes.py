@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from fastapi import APIRouter, Request, Response
 
@@ -32,7 +31,6 @@ _ERROR_STATUSES = (404, 409, 413, 415, 429, 499, 500, 503, 504)
 def decision_routes(
     backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
-    """Both routes. `running_ids`: see `running_request`."""
     router = APIRouter(prefix="/v1")
 
     async def decide(
@@ -43,8 +41,7 @@ def decision_routes(
         message = request.as_message(record.id, client_of(http_request.scope))
 
         async def result() -> DecisionResult:
-            running = running_request(backend(), model, Group.decide, message, running_ids)
-            async with running as results:
+            async with running_request(backend(), model, Group.decide, message, running_ids) as results:
                 (only,) = [result async for result in results]
                 return only
 
@@ -79,19 +76,12 @@ def decision_routes(
         openapi_extra=request_body(SystemOneRequest),
     )
     async def systemone(http_request: Request) -> Response:
-        with _unprocessable():
+        try:
             if http_request.headers.get("content-type", "").startswith("multipart/"):
                 raise UnprocessableError(["assets"], f"assets {NO_IMAGES}", "unsupported_parameter")
             request = SystemOneRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
+        except ApiError as error:
+            raise unprocessable(error) from None
         return await decide(http_request, request, {REQUEST_ID_HEADER: log_record_of(http_request.scope).id})
 
     return router
-
-
-@contextmanager
-def _unprocessable() -> Iterator[None]:
-    """Raises errors about a body as clients of TypeSafe's protocol expect them."""
-    try:
-        yield
-    except ApiError as error:
-        raise unprocessable(error) from None

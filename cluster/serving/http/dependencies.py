@@ -14,8 +14,7 @@ from starlette.types import Scope
 
 from cluster.openai.errors import ApiError, short_repr
 
-_BEARER = HTTPBearer(auto_error=False)
-"""Only describes the keys in the OpenAPI document."""
+_BEARER = HTTPBearer(auto_error=False)  # only describes the keys in the OpenAPI document
 
 
 def client_of(scope: Scope) -> str:
@@ -25,10 +24,7 @@ def client_of(scope: Scope) -> str:
 
 
 def require_api_key(keys: Sequence[SecretStr]) -> Callable[..., Any]:
-    """A dependency of FastAPI's, which raises ApiError (401) for a request that bears none of the keys.
-
-    It takes the same time for every wrong key. See `client_of` for the client that a key stands for.
-    """
+    """A dependency of FastAPI's. Raises ApiError (401), after the same time for every wrong key."""
 
     async def check(request: Request, _: Annotated[Any, Security(_BEARER)]) -> None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -65,10 +61,8 @@ def check_model(model: str, models: Sequence[str]) -> None:
 
 
 def choose_model(model: str | None, models: Sequence[str]) -> str:
-    """The model itself, or the only model of the server if the request names none.
-
-    Raises ApiError: 404 for a model that the server does not have, 400 if the request has to name one.
-    """
+    """The model itself, or the only model of the server if the request names none. Raises ApiError: 404 for a model
+    that the server does not have, 400 if the request has to name one."""
     if model is None:
         if len(models) > 1:
             message = f"model is missing; add one of the served models: {', '.join(models)}"

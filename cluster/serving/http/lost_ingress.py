@@ -1,29 +1,21 @@
-"""Runs in Ray Serve's proxies: responses in OpenAI's shape where the replica of the ingress is lost.
-
-Serve's proxy leaves a response that it gets no more of as it is, and its HTTP server then sends a status 500 in plain
-text, or cuts the stream.
-"""
+"""In Ray Serve's proxies: responses in OpenAI's shape where the replica of the ingress is lost. Serve's own proxy
+leaves such a response as it is: cut, or a status 500 in plain text."""
 
 from __future__ import annotations
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from cluster.openai.errors import api_error
 from cluster.openai.events import ServerSentEvent
+from cluster.serving.http.middleware import HttpMiddleware
 from cluster.serving.http.responder import send_json
 from lopa_ray.errors import ClusterError
 
 
-class LostIngressMiddleware:
+class LostIngressMiddleware(HttpMiddleware):
     """Ends responses that the application behind it leaves without a start or an end."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = ended = streams = False
 
         async def send_on(message: Message) -> None:
@@ -35,9 +27,8 @@ class LostIngressMiddleware:
 
         await self._app(scope, receive, send_on)
         # A client that has disconnected gets none of this.
-        error = api_error(
-            ClusterError("the process that handled this request was lost and is being replaced")
-        )
+        lost = ClusterError("the process that handled this request was lost and is being replaced")
+        error = api_error(lost)
         if not started:
             await send_json(send, error.status, error.body, error.headers)
         elif streams and not ended:
@@ -46,7 +37,6 @@ class LostIngressMiddleware:
 
 
 def _is_stream(start: Message) -> bool:
-    """Whether a response consists of server-sent events."""
     return any(
         bytes(name).lower() == b"content-type" and bytes(value).startswith(b"text/event-stream")
         for name, value in start.get("headers", ())

@@ -15,7 +15,6 @@ from cluster.serving.protocol.messages import ReplicaMetrics
 
 
 def metrics_routes(backend: Callable[[], Backend]) -> APIRouter:
-    """The one route, in the text format or as OpenMetrics, whichever `Accept` asks for."""
     router = APIRouter()
 
     @router.get(

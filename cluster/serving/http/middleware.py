@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from abc import ABC, abstractmethod
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,24 +15,33 @@ from cluster.serving.http.access_log import RequestLogRecord, log_error, log_rec
 from cluster.serving.http.responder import send_json
 
 REQUEST_ID_HEADER = b"x-request-id"
-
 _VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-
-MAX_HEADER_BYTES = 2**14
-"""Request line and headers together."""
+MAX_HEADER_BYTES = 2**14  # request line and headers together
 
 
-class RequestLogMiddleware:
+class HttpMiddleware(ABC):
+    """Middleware for requests alone: the start and the end of a server pass by. Pure ASGI."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handle = self._handle if scope["type"] == "http" else self._app
+        await handle(scope, receive, send)
+
+    @abstractmethod
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+class RequestLogMiddleware(HttpMiddleware):
     """Outermost middleware: gives every request an id, and logs how it ended."""
 
     def __init__(self, app: ASGIApp, *, send_id: bool) -> None:
         """`send_id`: responses get the header here, and not from a proxy in front."""
-        self._app, self._send_id = app, send_id
+        super().__init__(app)
+        self._send_id = send_id
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = given_request_id(scope) or uuid.uuid4().hex
         record = scope["lopa.log_record"] = RequestLogRecord(request_id, scope["method"], scope["path"])
 
@@ -39,10 +49,8 @@ class RequestLogMiddleware:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 if self._send_id:
-                    message = {
-                        **message,
-                        "headers": [*message["headers"], (REQUEST_ID_HEADER, request_id.encode())],
-                    }
+                    headers = [*message["headers"], (REQUEST_ID_HEADER, request_id.encode())]
+                    message = {**message, "headers": headers}
             await send(message)
 
         started = time.perf_counter()
@@ -52,16 +60,10 @@ class RequestLogMiddleware:
             log_request(record, time.perf_counter() - started)
 
 
-class ErrorMiddleware:
+class ErrorMiddleware(HttpMiddleware):
     """Turns every error into a response in OpenAI's shape, and logs those that have no status of their own."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = log_record_of(scope)
         try:
             await self._app(scope, receive, send)
@@ -75,34 +77,25 @@ class ErrorMiddleware:
                 await send_json(send, response.status, response.body, response.headers)
 
 
-class RequestTargetMiddleware:
-    """Bounds path and headers, answers HEAD as GET, and serves a path with doubled slashes, or one at its end, as if
-    it had none. A redirect would lose the body or the key of some clients' requests.
+class RequestTargetMiddleware(HttpMiddleware):
+    """Bounds path and headers, answers HEAD as GET, and serves a path with doubled slashes, or one at its end, as if it
+    had none. A redirect would lose the body or the key of some clients' requests. Raises ApiError (431)."""
 
-    Raises ApiError (431).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            size = len(scope.get("raw_path") or scope["path"].encode()) + len(scope["query_string"])
-            size += sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
-            if size > MAX_HEADER_BYTES:
-                message = f"got a path and headers of {size} bytes; allowed: {MAX_HEADER_BYTES}; send less"
-                raise ApiError(431, message, "headers_too_large")
-            path = single_slashes(scope["path"])
-            if path != f"{scope.get('root_path', '')}/":  # the first page, whose files lie below it
-                path = path.rstrip("/")
-            # FastAPI's routes know GET alone; the HTTP server leaves the body of a response to HEAD out.
-            method = "GET" if scope["method"] == "HEAD" else scope["method"]
-            scope = {**scope, "path": path, "method": method}
-        await self._app(scope, receive, send)
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = len(scope.get("raw_path") or scope["path"].encode()) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
+        if size > MAX_HEADER_BYTES:
+            message = f"got a path and headers of {size} bytes; allowed: {MAX_HEADER_BYTES}; send less"
+            raise ApiError(431, message, "headers_too_large")
+        path = single_slashes(scope["path"])
+        if path != f"{scope.get('root_path', '')}/":  # the first page, whose files lie below it
+            path = path.rstrip("/")
+        # FastAPI's routes know GET alone; the HTTP server leaves the body of a response to HEAD out.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._app({**scope, "path": path, "method": method}, receive, send)
 
 
 def single_slashes(path: str) -> str:
-    """The path with each run of slashes as one."""
     return re.sub("/+", "/", path)
 
 

@@ -10,12 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.openai.answer_builder import AnswerBuilder
-from cluster.openai.completion_objects import (
-    ChatChunk,
-    ChatCompletion,
-    Completion,
-    CompletionChunk,
-)
+from cluster.openai.completion_objects import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from cluster.openai.completions.chat import ChatBuilder, ChatRequest
 from cluster.openai.completions.text import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import ApiError, short_repr
@@ -40,14 +35,12 @@ from cluster.typesafe.model_list import ModelMetadata, ModelMetadataList
 from cluster.typesafe.system_one import HEADER
 
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
-
 _ERROR_STATUSES = (400, 404, 409, 413, 415, 429, 499, 500, 503, 504)
 
 
 def openai_routes(
     backend: Callable[[], Backend], settings: HttpSettings, running_ids: set[OwnedId]
 ) -> APIRouter:
-    """OpenAI's routes but for decisions, and the one that cancels. `running_ids`: see `running_request`."""
     router = APIRouter(prefix="/v1")
     started = int(time.time())
 

@@ -11,9 +11,7 @@ from cluster.openai.errors import ErrorObject
 from cluster.openai.responses.objects import ResponseEvent, ResponseObject
 from cluster.serving.http.responder import WARNING_HEADER
 
-_REFERRED: dict[str, type[BaseModel]] = {}
-"""The models that routes refer to, by name; FastAPI does not see them."""
-
+_REFERRED: dict[str, type[BaseModel]] = {}  # fastAPI does not see these models of routes
 _SCHEMAS = "#/components/schemas/"
 _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any
 
@@ -21,22 +21,17 @@ from cluster.serving.protocol.backend import AnswerT, Backend, RequestT, Streami
 from cluster.serving.protocol.group import Group
 from lopa_ray.errors import RequestError
 
-SSE_HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
-"""The last one keeps nginx from holding events back."""
+SSE_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # nginx would hold events back
+}
 
-WARNING_HEADER = "X-Warning"
-"""Names what of a request was left out."""
+WARNING_HEADER = "X-Warning"  # names what of a request was left out
 
 
 class Responder(Response):
-    """The response to one request, which decodes as it is sent.
-
-    The backend's work ends when the client disconnects, when the task is cancelled, and whenever this ends.
-    """
+    """The response to one request, which decodes as it is sent, and ends the backend's work when this ends."""
 
     def __init__(
         self,
@@ -80,40 +75,23 @@ class Responder(Response):
             # A rejection comes before anything else, and is an HTTP error.
             accepted = await anext(outputs)
             if not isinstance(accepted, RequestAccepted):
-                raise RuntimeError(
-                    f"request {self._builder.request.id}: {type(accepted).__name__} came before RequestAccepted"
-                )
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": 200,
-                    "headers": [*SSE_HEADERS, *_header_lines(self._warning_headers)],
-                }
-            )
+                raise RuntimeError(f"{type(accepted).__name__} came before RequestAccepted")
+            headers = _header_lines(SSE_HEADERS | self._warning_headers)
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
-                async for event in self._events(accepted, outputs):
-                    await _send_event(send, event)
+                await _send_events(send, self._builder.events(accepted))
+                async for output in outputs:
+                    await _send_events(send, self._builder.events(output))
+                await _send_events(send, self._builder.last_events())
             except Exception as error:
                 failure = api_error(error)
                 log_error(self._record, error, failure)
                 self._record.error = failure.code
         if failure is not None:
-            for event in self._builder.error_events(failure):
-                await _send_event(send, event)
+            await _send_events(send, self._builder.error_events(failure))
         if self._builder.end_of_stream is not None:
-            await _send_event(send, self._builder.end_of_stream)
+            await _send_events(send, [self._builder.end_of_stream])
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _events(
-        self, accepted: RequestAccepted, outputs: AsyncIterator[ChoicesOutput]
-    ) -> AsyncIterator[ServerSentEvent]:
-        for event in self._builder.events(accepted):
-            yield event
-        async for output in outputs:
-            for event in self._builder.events(output):
-                yield event
-        for event in self._builder.last_events():
-            yield event
 
 
 @asynccontextmanager
@@ -124,10 +102,8 @@ async def running_request(
     request: RequestT,
     running_ids: set[OwnedId],
 ) -> AsyncIterator[AsyncIterator[AnswerT]]:
-    """The backend's outputs. On leaving the request has ended, and its id is free again.
-
-    `running_ids`: ids of all requests that are being answered. Raises ApiError (409) if the client has one of that id.
-    """
+    """The backend's outputs. On leaving the request has ended, and its id is free again. `running_ids`: ids of all
+    requests that are being answered. Raises ApiError (409) if the client has one of that id."""
     owned_id = request.owned_id
     if owned_id in running_ids:
         message = f"a request with the X-Request-ID {owned_id[1]} is running; wait, or choose another id"
@@ -141,10 +117,8 @@ async def running_request(
 
 
 async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    """The result of a coroutine. If the client disconnects first, cancel it and raise ClientDisconnect.
-
-    When this returns or raises, the coroutine has ended, and with it all that it had open.
-    """
+    """The result of a coroutine, which has ended when this returns or raises. If the client disconnects first, cancel
+    it and raise ClientDisconnect."""
     task = asyncio.ensure_future(coroutine)
     disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
@@ -171,8 +145,9 @@ def _header_lines(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), text.encode()) for name, text in headers.items()]
 
 
-async def _send_event(send: Send, event: ServerSentEvent) -> None:
-    await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+async def _send_events(send: Send, events: Iterable[ServerSentEvent]) -> None:
+    for event in events:
+        await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -10,8 +10,7 @@ from cluster.openai.request_model import RequestModel
 from cluster.openai.response_model import ResponseModel
 from cluster.serving.protocol.messages import GroupHealth, WorkersOfGroup
 
-MAX_WORKERS = 1024
-"""Each of them is an actor that waits for its place, if there is none."""
+MAX_WORKERS = 1024  # each of them is an actor that waits for its place, if there is none
 
 
 class CancelledRequest(ResponseModel):

@@ -22,7 +22,6 @@ _ERROR_STATUSES = (400, 404, 413, 415, 429, 503)
 
 
 def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
-    """Both routes. `model` may be left out where one model is served."""
     router = APIRouter(responses=error_responses(_ERROR_STATUSES))
 
     @router.post(

@@ -20,16 +20,13 @@ StreamingCall: TypeAlias = Callable[[Group, RequestT], AsyncGenerator[AnswerT, N
 class Backend(Protocol):
     """The groups of all models. A call is a method of `Group`, as in `ask("demo", Group.detokenize, tokens)`."""
 
-    models: Sequence[str]
-    """Ids that requests may name."""
+    models: Sequence[str]  # ids that requests may name
 
     def stream(
         self, model: str, call: StreamingCall[RequestT, AnswerT], request: RequestT
     ) -> AsyncGenerator[AnswerT, None]:
-        """The outputs of a group for a request. Closing the generator cancels the request.
-
-        Raises what the call raises, and any other LopaError if the group does not answer.
-        """
+        """The outputs of a group for a request. Closing the generator cancels the request. Raises what the call raises,
+        and any other LopaError if the group does not answer."""
 
     async def ask(self, model: str, call: Call[*ArgumentTs, AnswerT], *arguments: *ArgumentTs) -> AnswerT:
         """The answer of one group of the model. Raises what the call raises, OverloadedError if all are busy, and any

@@ -15,20 +15,14 @@ class Group(Protocol):
     """One decode group. `Backend` calls it, by the name of a method here."""
 
     def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
-        """Decode. The deadline counts from the call.
-
-        Raises PromptError and SettingsError (the request is wrong), OverloadedError (the client's queue is
-        full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).
-        """
+        """The deadline counts from the call. Raises PromptError and SettingsError (the request is wrong),
+        OverloadedError, DeadlineError, RequestCancelledError, and any other LopaError (the group failed)."""
 
     def decide(self, request: DecisionMessage) -> AsyncGenerator[DecisionResult, None]:
         """Answer questions: one result. Raises what `generate` raises; the `setting` of a PromptError is the field."""
 
     async def tokenize(self, given: PromptToTokenize) -> TokenizeResponse:
-        """The tokens that `generate` decodes for a text without chat template, or for messages.
-
-        Raises PromptError for what cannot be encoded.
-        """
+        """The tokens that `generate` decodes. Raises PromptError for what cannot be encoded."""
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones too. Raises PromptError for ids outside of the vocabulary."""
@@ -40,8 +34,4 @@ class Group(Protocol):
         """The workers as they are now."""
 
     async def resize(self, num_workers: int) -> WorkersOfGroup:
-        """Have that many workers, while they decode.
-
-        Returns at once; see `actors.group.master.Master.resize`. Raises SettingsError beyond the bounds that the
-        model's configuration sets.
-        """
+        """See `actors.group.master.Master.resize`. Raises SettingsError beyond the bounds of the configuration."""

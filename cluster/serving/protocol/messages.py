@@ -12,10 +12,8 @@ from lopa_ray.errors import LopaError
 
 @dataclass(frozen=True, slots=True)
 class RequestRejected:
-    """The only output of a request that is wrong, between a replica and the ingress, which raises its error.
-
-    Serve writes what a replica raises to its log, and an error message may repeat what was sent.
-    """
+    """The only output of a request that is wrong; the ingress raises its error. Serve writes what a replica raises to
+    its log, and an error message may repeat what was sent."""
 
     error: LopaError
 
@@ -23,10 +21,8 @@ class RequestRejected:
 @dataclass(frozen=True, slots=True)
 class ReplicaMetrics:
     model: str
-    replica: str
-    """Serve's id of the replica that has the group."""
-    text: str | None
-    """Prometheus' text format; None: the replica is starting, or did not answer."""
+    replica: str  # Serve's id of the replica that has the group
+    text: str | None  # Prometheus' text format; None: the replica is starting, or did not answer
 
 
 class GroupMessage(BaseModel):

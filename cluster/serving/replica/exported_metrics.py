@@ -14,34 +14,28 @@ class ExportedMetric:
     """The same metric twice. Every sample has the label `model`, and the labels that its definition names."""
 
     def __init__(self, of_ray: Any, own: Any, model: str) -> None:
-        """`of_ray` is exported by Ray, `own` by this process. Both are counters, gauges or histograms."""
         self._of_ray, self._own, self._model = of_ray, own, model
 
     def inc(self, amount: float = 1, **labels: str) -> None:
-        """Add `amount`, which is above 0, to a counter."""
         self._of_ray.inc(amount, tags={"model": self._model, **labels})
         self._own.labels(model=self._model, **labels).inc(amount)
 
     def set(self, value: float, **labels: str) -> None:
-        """Replace the value of a gauge."""
         self._of_ray.set(value, tags={"model": self._model, **labels})
         self._own.labels(model=self._model, **labels).set(value)
 
     def observe(self, value: float, **labels: str) -> None:
-        """Add a value to a histogram."""
         self._of_ray.observe(value, tags={"model": self._model, **labels})
         self._own.labels(model=self._model, **labels).observe(value)
 
 
 class ExportedMetrics:
-    """The metrics of one replica, all of one model."""
-
     def __init__(self, model: str) -> None:
         self._model = model
         self._registry = prometheus_client.CollectorRegistry()
 
     def counter(self, name: str, documentation: str, *labels: str) -> ExportedMetric:
-        """Only goes up. In Prometheus its name ends with `_total`."""
+        """In Prometheus its name ends with `_total`."""
         return self._define("Counter", name, documentation, labels)
 
     def gauge(self, name: str, documentation: str, *labels: str) -> ExportedMetric:
@@ -50,7 +44,7 @@ class ExportedMetrics:
     def histogram(
         self, name: str, documentation: str, bounds: Sequence[float], *labels: str
     ) -> ExportedMetric:
-        """Counts values by size; `bounds` are the upper limits of its buckets."""
+        """`bounds`: the upper limits of its buckets."""
         return self._define("Histogram", name, documentation, labels, bounds)
 
     def _define(

@@ -1,8 +1,5 @@
-"""GroupServer: one decode group behind Ray Serve. A plain class; `cluster.serving.app` makes a deployment of it.
-
-One replica owns a master and its branch workers. They are its children, in its placement group,
-so they end with it however it ends.
-"""
+"""GroupServer: one decode group behind Ray Serve; `cluster.serving.app` makes a deployment of it. Master and workers
+are a replica's children, in its placement group, so they end with it however it ends."""
 
 from __future__ import annotations
 
@@ -38,9 +35,7 @@ from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedEr
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
 
-REQUESTS_PER_SLOT = 32
-"""Requests of one client, per slot of the group, unless `group.max_requests_per_client` is set."""
-
+REQUESTS_PER_SLOT = 32  # of one client, unless `group.max_requests_per_client` is set
 logger = logging.getLogger("lopa.group")
 
 
@@ -57,8 +52,7 @@ class GroupServer(Group):
         self._model = model
         self._config = Config.parse(dict(config))
         self._metrics = GroupMetrics(model)
-        self._requests: Counter[str] = Counter()
-        """Client → its requests that have not ended."""
+        self._requests: Counter[str] = Counter()  # client → its requests that have not ended
 
     async def start(self) -> None:
         """Start master and workers. Raises CheckpointError, SettingsError, WorkerLostError."""
@@ -86,7 +80,6 @@ class GroupServer(Group):
     async def stream(
         self, name: str, request: ChoicesRequest | DecisionMessage
     ) -> AsyncGenerator[ChoicesOutput | DecisionResult | RequestRejected, None]:
-        """The outputs of a method of `Group`, or RequestRejected for an error about the request."""
         try:
             async with aclosing(getattr(self, name)(request)) as outputs:
                 async for output in outputs:
@@ -133,7 +126,12 @@ class GroupServer(Group):
         record, outcome = _RequestRecord(time.monotonic()), "error"
         self._requests[request.client] += 1
         try:
-            self._check_room(request.client)
+            limit = self._config.group.max_requests_per_client
+            limit = limit or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
+            if self._requests[request.client] > limit:
+                raise OverloadedError(
+                    f"the queue is full: this client has {limit} requests at this group; try again when one has ended"
+                )
             yield record
             outcome = "finished"
         except DeadlineError:
@@ -152,16 +150,6 @@ class GroupServer(Group):
             if not self._requests[request.client]:
                 del self._requests[request.client]
             self._metrics.on_request_finished(outcome, time.monotonic() - record.arrival_time)
-
-    def _check_room(self, client: str) -> None:
-        """Raises OverloadedError if the client has too many requests here; those of other clients do not count."""
-        limit = (
-            self._config.group.max_requests_per_client or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
-        )
-        if self._requests[client] > limit:
-            raise OverloadedError(
-                f"the queue is full: this client has {limit} requests at this group; try again when one has ended"
-            )
 
     async def _decode_choices(
         self, request: ChoicesRequest, choices: list[ChoiceState]
@@ -278,10 +266,7 @@ class GroupServer(Group):
     # Lifecycle, as Serve controls it
 
     async def check_health(self) -> None:
-        """Raises what ended the group if no other one could take its place; Serve then replaces the replica.
-
-        It answers at once: the engine watches its master by itself.
-        """
+        """Raises what ended the group if no other one could take its place; Serve then replaces the replica."""
         engine = self._started_engine
         if engine.lost is not None:
             raise engine.lost
@@ -289,6 +274,5 @@ class GroupServer(Group):
             self._metrics.on_status(engine.last_status, engine.lost_groups)
 
     def close(self) -> None:
-        """End the group."""
         if self._engine is not None:
             self._engine.close()

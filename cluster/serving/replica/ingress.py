@@ -1,7 +1,4 @@
-"""Ingress: from HTTP to the group of the model that a request names.
-
-A plain class; `cluster.serving.app` makes a deployment of it and puts the HTTP layer in front.
-"""
+"""Ingress: from HTTP to the group of a model; `cluster.serving.app` makes a deployment of it."""
 
 from __future__ import annotations
 
@@ -23,29 +20,19 @@ from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 logger = logging.getLogger("lopa.http")
-
-DEADLINE_GRACE_S = 1.0
-"""A group ends its requests at their deadline; here that is enforced where a request never reached a group."""
-
-QUEUE_TIMEOUT_S = 60.0
-"""How long text and tokens may wait for a group that has all the requests it takes."""
-
-ADMIN_TIMEOUT_S = 60.0
-"""How long groups may take to answer an operator: one that has all the requests it takes answers when one ends."""
-
-CANCEL_TIMEOUT_S = 10.0
-"""How long replicas of the ingress may take to say whether they have a request."""
+DEADLINE_GRACE_S = 1.0  # a group ends its own requests; here others are ended, which never reached one
+QUEUE_TIMEOUT_S = 60.0  # how long text and tokens may wait for a group that has all the requests it takes
+ADMIN_TIMEOUT_S = 60.0  # a group that has all the requests it takes answers when one ends
+CANCEL_TIMEOUT_S = 10.0  # how long replicas of the ingress may take to say whether they have a request
 
 
 class Ingress:
     """The `Backend` of the HTTP layer. Every method runs on the replica's event loop."""
 
     def __init__(self, **groups: Any) -> None:
-        """`groups`: model id → handle of its deployment."""
-        self._groups: Mapping[str, Any] = groups
+        self._groups: Mapping[str, Any] = groups  # model id → handle of its deployment
         self.models = list(groups)
-        self._cancel_events: dict[OwnedId, asyncio.Event] = {}
-        """Per running request an event that ends it. The HTTP layer refuses an id that its client is using."""
+        self._cancel_events: dict[OwnedId, asyncio.Event] = {}  # they end running requests
         self._draining = False
 
     async def stream(
@@ -103,7 +90,6 @@ class Ingress:
         return True in await _answers(asked, CANCEL_TIMEOUT_S, "replicas of this server")
 
     async def cancel_here(self, owned_id: OwnedId) -> bool:
-        """`cancel`, for requests of this replica."""
         event = self._cancel_events.get(owned_id)
         if event is not None:
             event.set()

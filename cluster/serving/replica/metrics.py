@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -12,9 +13,7 @@ from lopa_ray.protocol.events import RequestStep, StepEvents
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
 STEP_SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
-NO_KEY = "no key"
-"""One label for all clients without a key; a label per address would be unbounded."""
-
+NO_KEY = "no key"  # one label for all clients without a key; a label per address would be unbounded
 PER_FORWARD = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0]
 
 
@@ -48,46 +47,35 @@ class GroupMetrics:
             "Requests that wait for a slot, by the API key that they have.",
             "client",
         )
-        self._clients: set[str] = {NO_KEY}
-        """Clients that had waiting requests."""
+        self._clients: set[str] = {NO_KEY}  # clients that had waiting requests
         self._group_gauges = {field: gauge(*metric) for field, metric in GAUGES.items()}
-        """By the field of `MasterStatus` that has the value."""
         self._group_counters = {field: counter(*metric) for field, metric in COUNTERS.items()}
-        """By the field of `MasterStatus` that counts the same since the group was started."""
-        self._group_counts = dict.fromkeys(self._group_counters, 0)
-        """The counts in the last status."""
+        self._group_counts = dict.fromkeys(self._group_counters, 0)  # the counts in the last status
         self._lost_groups = counter("lopa_lost_groups", "Groups that were lost, and replaced if possible.")
         self._num_lost_groups = 0
-        """The value of the counter."""
 
     def text(self) -> str:
-        """See `ExportedMetrics.text`."""
         return self._metrics.text()
 
     def on_step(self, step_events: StepEvents) -> None:
-        """After every step of the group."""
         if step_events.timing is None:
             return
         self._steps.inc()
         for phase, seconds in asdict(step_events.timing).items():
             self._phase_seconds.observe(seconds, phase=phase)
-        # Steps of decisions fill nothing.
-        steps = [
-            event
-            for event in step_events.events
-            if isinstance(event, RequestStep) and event.outcome.rule_steps
-        ]
-        kinds = [
-            "lookahead" if event.plan.branches[event.outcome.winner].fills else "anchor" for event in steps
-        ]
-        for kind in ("anchor", "lookahead"):
-            if kind in kinds:
-                self._branch_wins.inc(kinds.count(kind), kind=kind)
-        if steps:
-            self._rule_steps.inc(sum(len(event.outcome.rule_steps) for event in steps))
+        wins: Counter[str] = Counter()
+        rule_steps = 0
+        for event in step_events.events:
+            if isinstance(event, RequestStep) and event.outcome.rule_steps:  # steps of decisions fill nothing
+                fills = event.plan.branches[event.outcome.winner].fills
+                wins["lookahead" if fills else "anchor"] += 1
+                rule_steps += len(event.outcome.rule_steps)
+        for kind, count in wins.items():
+            self._branch_wins.inc(count, kind=kind)
+        if rule_steps:
+            self._rule_steps.inc(rule_steps)
 
     def on_choice_finished(self, finished: ChoiceFinished) -> None:
-        """After every finished choice."""
         stats = finished.stats
         self._first_step.observe(stats.queued_seconds)
         if stats.tokens:
@@ -95,7 +83,6 @@ class GroupMetrics:
             self._tpf.observe(stats.tpf)
 
     def on_decision_finished(self, questions: int) -> None:
-        """After every decision, which has answered so many questions."""
         self._questions.inc(questions)
 
     def on_request_finished(self, outcome: str, seconds: float) -> None:
@@ -122,7 +109,7 @@ class GroupMetrics:
         self._group_counts = counts
 
     def _count_clients(self, waiting: Mapping[str, int]) -> None:
-        """Requests that wait, by client; one per API key, whose name is its place among the keys."""
+        """By API key, whose name is its place among the keys."""
         by_label = dict.fromkeys(self._clients, 0)
         for client, number in waiting.items():
             label = client if client.startswith("key ") else NO_KEY

@@ -1,8 +1,5 @@
-"""Reads the metrics of all decode groups of this application.
-
-Serve lets a call wait while a replica has all the requests that it takes, and a busy group is when metrics are read. So
-the replicas' actors are called past Serve, each with a deadline of its own.
-"""
+"""Reads the metrics of all decode groups of this application, past Serve, which lets a call wait while a replica is
+busy: that is when metrics are read."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from ray.exceptions import RayError
 from cluster.serving.protocol.messages import ReplicaMetrics
 from lopa_ray.errors import ClusterError
 
-READ_TIMEOUT_S = 3.0
-"""Seconds that a replica may take. By default Prometheus ends a scrape after ten seconds."""
+READ_TIMEOUT_S = 3.0  # seconds that a replica may take. By default Prometheus ends a scrape after ten seconds
 
 
 async def read_metrics(deployments: Mapping[str, str]) -> list[ReplicaMetrics]:
@@ -29,10 +25,7 @@ async def read_metrics(deployments: Mapping[str, str]) -> list[ReplicaMetrics]:
 
 
 def _find_replicas(deployments: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-    """(model, id of the replica, its actor), those that are about to start among them.
-
-    Serve names the actors of replicas alike, so their names differ from this replica's in deployment and id alone.
-    """
+    """(model, id of the replica, its actor). The names of replicas' actors differ in deployment and id alone."""
     context = serve.get_replica_context()
     name = ray.get_runtime_context().get_actor_name() or ""
     front, own, separator = name.removesuffix(context.replica_tag).rpartition(context.deployment)
@@ -60,6 +53,5 @@ async def _read(model: str, replica: str, actor: Any) -> ReplicaMetrics:
 
 
 def _metrics_of_replica(_: object) -> str | None:
-    """Called in the group's replica; None as long as it starts."""
     server: Any = serve.get_replica_context().servable_object
     return None if server is None else server.metrics_text()

@@ -11,8 +11,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_files import DEMO
 
-_WITHOUT_DRAFTS = {"lookahead": "lopa", "acceptance": "exact"}
-"""The values for a decoder that has no verified lookahead."""
+_WITHOUT_DRAFTS = {"lookahead": "lopa", "acceptance": "exact"}  # for decoders without verified lookahead
 
 
 def request_defaults(model: str, config: Config) -> ModelDefaults:
