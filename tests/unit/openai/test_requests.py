@@ -182,19 +182,16 @@ NEUTRAL = {
 }
 
 
-def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) -> None:
-    assert choices_request_of(server, client, CHAT, NEUTRAL).settings == {}
-
-
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
+        (CHAT, NEUTRAL),
         (CHAT, {"logprobs": False, "top_logprobs": 0}),
         (CHAT, {"top_logprobs": 0}),
         (TEXT, {"suffix": ""}),
     ],
 )
-def test_a_field_that_asks_for_nothing_is_taken_beside_others(
+def test_what_asks_for_nothing_is_taken(
     server: Server, client: httpx.Client, path: str, fields: dict[str, Any]
 ) -> None:
     request = choices_request_of(server, client, path, fields)

@@ -14,7 +14,6 @@ import pytest
 from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, normalizers, pre_tokenizers
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import PromptError
 from lopa_ray.text.tokenizer import Tokenizer
 from support.tokenizer_folders import SPECIAL, THINK, opened, shown, user, write_qwen2, write_whole
@@ -191,9 +190,3 @@ def test_bytes_of_single_tokens() -> None:
         piece: tokenizer.token_bytes(made.token_to_id(piece)) for piece in (*PIECES[1:4], "<0xC3>", "<0x0A>")
     }
     assert list(bytes_of.values()) == [b" ", b" Tom", b"T", b"\xc3", b"\n"]
-
-
-def test_bytes_of_the_demo_model() -> None:
-    tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
-    text = "Mia's 12 €-coins 🙂\n\tné"
-    assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
