@@ -189,9 +189,7 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
     request = body(CHAT, stream=True, max_tokens=2, lopa={"stream_canvas": True})
     chunks = events(client.post(CHAT, json=request))
     snapshots = [chunk["lopa"]["canvas"] for chunk in chunks if not chunk["choices"]]
-    assert [ChatChunk.model_validate(chunk).object for chunk in chunks] == ["chat.completion.chunk"] * len(
-        chunks
-    )
+    assert {ChatChunk.model_validate(chunk).object for chunk in chunks} == {"chat.completion.chunk"}
     assert snapshots[0] == {
         "choice": 0,
         "step": 1,
