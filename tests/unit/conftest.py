@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lopa_ray import LocalEngine
 from lopa_ray.execution import canvas_attention
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
@@ -31,6 +32,13 @@ def either_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         packed = dataclasses.replace(DEVICES["cpu"], attention_backends=("reference",))
         monkeypatch.setitem(DEVICES, "cpu", packed)
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    """With the model of the package."""
+    with LocalEngine.from_pretrained("demo") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

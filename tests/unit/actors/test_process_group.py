@@ -176,13 +176,21 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNCCL:
     return fake
 
 
+@pytest.fixture
+def store() -> RendezvousStore:
+    return RendezvousStore()
+
+
+@pytest.fixture
+def address(store: RendezvousStore) -> tuple[str, int]:
+    return asyncio.run(store.address())
+
+
 def join(epoch: int, address: tuple[str, int]) -> CollectiveBackend:
     return CollectiveBackend(2, 0, Rendezvous(epoch, 0, 2, address, "nccl", 60.0).group_name)
 
 
-def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
-    store = RendezvousStore()
-    address = asyncio.run(store.address())
+def test_joining_reaches_every_peer(nccl: FakeNCCL, address: tuple[str, int]) -> None:
     joined = join(3, address)
     assert nccl.calls == ["connect cpu", "allreduce on the current stream", "allreduce on its own stream"]
     joined.destroy_group()
@@ -192,10 +200,8 @@ def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
 
 
 @pytest.mark.medium
-def test_a_peer_that_does_not_answer_ends_joining_in_time(nccl: FakeNCCL) -> None:
+def test_a_peer_that_does_not_answer_ends_joining_in_time(nccl: FakeNCCL, address: tuple[str, int]) -> None:
     """Connecting blocks within NCCL, where nothing can interrupt it."""
-    store = RendezvousStore()
-    address = asyncio.run(store.address())
     released = threading.Event()
     nccl.eager_connect_single_device = lambda device: released.wait(30)
     began = time.monotonic()
@@ -205,9 +211,7 @@ def test_a_peer_that_does_not_answer_ends_joining_in_time(nccl: FakeNCCL) -> Non
     released.set()
 
 
-def test_a_group_that_cannot_connect_is_aborted(nccl: FakeNCCL) -> None:
-    store = RendezvousStore()
-    address = asyncio.run(store.address())
+def test_a_group_that_cannot_connect_is_aborted(nccl: FakeNCCL, address: tuple[str, int]) -> None:
     nccl.error = RuntimeError("no route to host")
     with pytest.raises(RuntimeError, match="no route"):
         join(8, address)
@@ -217,10 +221,8 @@ def test_a_group_that_cannot_connect_is_aborted(nccl: FakeNCCL) -> None:
 @pytest.mark.medium
 @pytest.mark.parametrize("while_joining", [True, False])
 def test_a_master_that_gives_an_epoch_up_releases_who_waits_in_it(
-    nccl: FakeNCCL, while_joining: bool
+    nccl: FakeNCCL, store: RendezvousStore, address: tuple[str, int], while_joining: bool
 ) -> None:
-    store = RendezvousStore()
-    address = asyncio.run(store.address())
     store.abandon(4)
     if while_joining:
         nccl.peers_are_there = False

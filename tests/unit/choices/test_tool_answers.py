@@ -14,6 +14,7 @@ from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoiceFinished, ChoicesOutput, ChoicesRequest, TextDelta
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 from support.answers import answers, outputs
 from support.tool_checkpoint import GEMMA_MARKUP, GEMMA_TEMPLATE, THINKING_TEMPLATE, write_tool_checkpoint
 
@@ -59,6 +60,10 @@ class Model:
 
     engine: LocalEngine
     ids: dict[str, int]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return require_tokenizer(self.engine.tokenizer)
 
 
 def make_model(folder: Any, **options: Any) -> Model:
@@ -167,8 +172,7 @@ def test_choices_differ_by_their_seeds_alone(model: Model) -> None:
 def test_stop_texts_do_not_cut_a_forced_call(model: Model, forced: tuple[str, ...]) -> None:
     stop = ("{", '"', "}", "a")
     check_forced(answers(model.engine, ask(tools=TOOLS, forced_tools=forced, stop=stop))[0], forced)
-    assert model.engine.tokenizer is not None
-    ids = sorted({token for text in stop for token in model.engine.tokenizer.encode(text)})
+    ids = sorted({token for text in stop for token in model.tokenizer.encode(text)})
     request = ask({"stop_token_ids": ids}, tools=TOOLS, forced_tools=forced)
     check_forced(answers(model.engine, request)[0], forced)
 
@@ -184,8 +188,7 @@ def test_the_form_of_texts_is_not_that_of_forced_calls(model: Model, bound: dict
 def test_a_template_that_opens_the_reasoning_has_it_closed(thinking: Model, forced: tuple[str, ...]) -> None:
     request = ask(tools=TOOLS, forced_tools=forced)
     (choice,) = ChoiceFactory(thinking.engine).create(request, 0.0)
-    tokenizer = thinking.engine.tokenizer
-    assert tokenizer is not None
+    tokenizer = thinking.tokenizer
     prompt = tokenizer.decode(choice.session.prompt, skip_special_tokens=False)
     opened = "<think>\n\n</think>\n\n<tool_call>\n" + '{"name": "'
     assert prompt.endswith(f'{opened}add", "arguments":' if len(forced) == 1 else opened)
@@ -267,14 +270,11 @@ def test_reasoning_is_told_from_the_answer(either: Model) -> None:
     (finished,) = answers(either.engine, ask(written("<think>\nwhy\n</think>\n\nit is")))
     assert (finished.reasoning, finished.text.replace(" ", "")) == ("why", "itis7")
     assert finished.finish_reason == "stop"
-    tokenizer = either.engine.tokenizer
-    assert tokenizer is not None
+    tokenizer = either.tokenizer
     assert finished.reasoning_tokens == len(tokenizer.encode("why"))
 
 
 def test_an_opened_reasoning_goes_on_until_its_tag(thinking: Model) -> None:
-    tokenizer = thinking.engine.tokenizer
-    assert tokenizer is not None
     free = {"max_new_tokens": 24, "ignore_eos": True}
     banned = {thinking.ids["</think>"]: -100.0}
     (cut_off,) = answers(thinking.engine, ask({**free, "logit_bias": banned}))
@@ -333,8 +333,6 @@ def test_tokens_are_those_of_the_answer_up_to_its_end(model: Model) -> None:
     request = ask(tools=TOOLS, forced_tools=("add",), logprobs=True)
     (choice,) = ChoiceFactory(model.engine).create(request, 0.0)
     (finished,) = answers(model.engine, request)
-    tokenizer = model.engine.tokenizer
-    assert tokenizer is not None
     # Every token of the call has its log-probability, and the EOS behind it is counted.
     text = b"".join(logprob.bytes for logprob in finished.logprobs).decode()
     assert text.lstrip(" ") == finished.tool_calls[0].arguments

@@ -82,5 +82,3 @@ def test_shells_complete_commands_options_and_values() -> None:
 
 def test_completion_can_be_installed() -> None:
     assert "complete -o default -F _lopa_completion lopa" in completion("source_bash")
-    shown = CliRunner().invoke(app, ["--help"], env=WIDE).stdout
-    assert "--install-completion" in shown and "--show-completion" in shown

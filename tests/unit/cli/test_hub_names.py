@@ -93,14 +93,15 @@ def test_once_pinned_what_looks_like_a_name_is_a_path(hub: HubStandIn) -> None:
     assert checkpoint_folder(pinned.model).name == commit
 
 
+def launcher(model: str) -> ServeLauncher:
+    unapplied = ServeLauncher(None)
+    sections = {"model": {"path": model}}
+    unapplied.apply_options(host=None, port=None, api_keys_file=None, model=model, sections=sections)
+    return unapplied
+
+
 def test_a_server_checks_and_names_the_model_before_it_starts(hub: HubStandIn) -> None:
     hub.repository("org/demo", DEMO_MODEL)
-
-    def launcher(model: str) -> ServeLauncher:
-        unapplied = ServeLauncher(None)
-        sections = {"model": {"path": model}}
-        unapplied.apply_options(host=None, port=None, api_keys_file=None, model=model, sections=sections)
-        return unapplied
 
     sound = launcher("org/demo@main")
     sound.validate()
@@ -116,9 +117,7 @@ def test_variables_of_a_serve_config_count_when_its_names_are_looked_up(
     hub.repository("org/private", DEMO_MODEL)
     hub.repositories["org/private"].readers = {"a-token"}
     monkeypatch.setenv("HF_TOKEN", "")
-    unapplied = ServeLauncher(None)
-    sections = {"model": {"path": "org/private"}}
-    unapplied.apply_options(host=None, port=None, api_keys_file=None, model="org/private", sections=sections)
+    unapplied = launcher("org/private")
     with pytest.raises(CheckpointError, match="HF_TOKEN"):
         unapplied.validate()
     unapplied.env_vars = {"HF_TOKEN": "a-token"}

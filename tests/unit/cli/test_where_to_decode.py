@@ -30,14 +30,6 @@ def test_a_prompt_is_decoded_in_this_process_and_a_line_says_so() -> None:
     assert '"steps"' in result.stdout
 
 
-def test_lines_of_a_file_are_too(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text("[1, 2]\n")
-    options = ("--model", MODEL, "-n", "8", "--set", "decode.block_size=8")
-    result = CliRunner().invoke(app, ["generate", *options, "--input", str(tmp_path / "in.jsonl")])
-    assert result.exit_code == 0
-    assert result.stderr.startswith("Decoding in this process")
-
-
 @pytest.mark.medium
 def test_the_model_in_the_package_is_said_to_solve_word_problems_alone() -> None:
     result = CliRunner().invoke(app, ["generate", "--local", "--json", "-n", "16", "2 + 2"])

@@ -264,12 +264,8 @@ def test_block_causal_decoders_take_what_the_hole_sees(name):
 
 def test_a_seed_of_a_causal_pass_sees_nothing_behind_it():
     wanted = NemotronSettings(max_new_tokens=16, block_size=4)
-    assert new_session([1], wanted, VOCABULARY, given=GivenTokens({0: 9, 3: 7})).generated[:4] == [
-        9,
-        MASK,
-        MASK,
-        7,
-    ]
+    session = new_session([1], wanted, VOCABULARY, given=GivenTokens({0: 9, 3: 7}))
+    assert session.generated[:4] == [9, MASK, MASK, 7]
     with pytest.raises(SettingsError, match="sees nothing from position 1 on"):
         new_session([1], wanted, VOCABULARY, given=GivenTokens({3: 7}))
 

@@ -26,10 +26,6 @@ def test_each_distinct_prefix_has_the_tokens_that_follow_it() -> None:
     }
 
 
-def test_values_of_one_token_have_one_prefix() -> None:
-    assert QuestionTokens.of((9,), [[7], [3], [5]], END).candidates_by_prefix == {(): (7, 3, 5)}
-
-
 def test_a_log_likelihood_is_the_sum_along_the_value() -> None:
     slot = QuestionTokens.of((9,), [[1], [1, 2]], END)
     assert slot.log_likelihoods([[-0.5], [-2.0, -0.25]]) == [-2.5, -0.75]

@@ -55,15 +55,12 @@ def test_choices_that_stay_as_they_were_are_settled(
     assert choices.positions(now, now) == settled
 
 
-def test_a_step_that_filled_nothing_settles_nothing() -> None:
-    choices = SettledChoices(D2FSettings(settled=0.05))
-    choices.record(BEFORE, filled=False)
-    assert choices.positions(BEFORE, BEFORE) == []
-
-
-def test_without_the_setting_nothing_is_settled() -> None:
-    choices = SettledChoices(D2FSettings())
-    choices.record(BEFORE, filled=True)
+@pytest.mark.parametrize(("settled", "filled"), [(0.05, False), (None, True)])
+def test_nothing_is_settled_by_a_step_that_filled_nothing_or_without_the_setting(
+    settled: float | None, filled: bool
+) -> None:
+    choices = SettledChoices(D2FSettings(settled=settled))
+    choices.record(BEFORE, filled=filled)
     assert choices.positions(BEFORE, BEFORE) == []
 
 

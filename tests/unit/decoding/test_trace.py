@@ -19,7 +19,7 @@ from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
 from support.context_model import ContextModel
 from support.settings_strategies import PROMPTS
-from support.verified_decode import PROBLEM, VERIFIED
+from support.verified_decode import PROBLEM
 
 pytestmark = pytest.mark.medium
 
@@ -31,11 +31,6 @@ SETTINGS: list[LookaheadSettings] = [
     FastDllmSettings(**BRANCHES, block_size=8, confidence_threshold=0.7),
     VanillaSettings(**BRANCHES),
 ]
-
-
-@pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    return LocalEngine.from_pretrained("demo")
 
 
 def traced(
@@ -80,15 +75,6 @@ def test_steps_of_the_rule_are_those_of_one_branch(
                 assert set(step.branches[rule_step.branch].fills) == filled
             filled |= set(rule_step.fills)
         assert step.winner == (step.accepted[-1] if step.accepted else 0)
-
-
-def test_the_model_of_the_package_accepts_chains_of_drafts(engine: LocalEngine) -> None:
-    alone = engine.generate(PROBLEM, VERIFIED.of_one_branch())
-    result = engine.generate(PROBLEM, VERIFIED, trace=True)
-    assert result.token_ids == alone.token_ids
-    assert result.steps == len(result.trace) < alone.steps == result.rule_steps
-    assert max(len(step.accepted) for step in result.trace) >= 2
-    assert result.forwards == sum(len(step.branches) for step in result.trace)
 
 
 def test_a_comparison_of_forks_is_one_step_of_the_rule(engine: LocalEngine) -> None:

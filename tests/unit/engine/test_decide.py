@@ -163,10 +163,6 @@ def test_a_checkpoints_temperatures_shape_the_answers(tmp_path: Path) -> None:
     assert decided.probability == pytest.approx(0.5, abs=0.01)
 
 
-def test_the_model_in_the_package_reads_inputs_alone(engine: LocalEngine) -> None:
-    assert engine.config.decisions.prefix == "input"
-
-
 # Refusals
 
 
@@ -202,15 +198,6 @@ def test_what_is_too_long_is_named(engine: LocalEngine) -> None:
     bounded = LocalEngine.from_pretrained("demo", max_model_len=512, max_num_batched_tokens=240)
     with pytest.raises(SettingsError, match="max_num_batched_tokens"):
         bounded.decide("pens " * 260, QUESTIONS)
-
-
-def test_wrong_settings_are_refused(engine: LocalEngine) -> None:
-    with pytest.raises(SettingsError, match="rotations"):
-        engine.decide(INPUT, QUESTIONS, rotations=0)
-    with pytest.raises(SettingsError, match="prefix"):
-        engine.decide(INPUT, QUESTIONS, prefix="whole")
-    with pytest.raises(SettingsError, match="settings"):
-        engine.decide(INPUT, QUESTIONS, 3)  # type: ignore[arg-type]
 
 
 def test_a_model_without_a_tokenizer_or_a_mask_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, closing
 
 import pytest
@@ -39,12 +39,6 @@ class AsyncLocalEngine(AsyncEngine):
         with closing(self._local.events(sessions)) as events:
             for event in events:
                 yield event
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine.from_pretrained("demo") as opened:
-        yield opened
 
 
 def told(result: GenerationResult) -> tuple[object, ...]:

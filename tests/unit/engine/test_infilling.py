@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,12 +16,6 @@ PROBLEM = "Tom has 3 pens. He buys 4 pens. How many pens does Tom have?"
 SUFFIX = " So the answer is 7."
 PARTS = [{"text": "Tom"}, {"hole": 16, "text": " pens.\n"}]
 DECODERS = ["lopa", "fast_dllm"]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine.from_pretrained("demo") as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

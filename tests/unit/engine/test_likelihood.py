@@ -94,12 +94,6 @@ def test_the_estimates_expectation_is_the_bound(engine: LocalEngine) -> None:
     assert sum(few) / len(few) == pytest.approx(expected, abs=4 * spread / len(few) ** 0.5 + 1e-4)
 
 
-def test_a_target_of_one_token_is_exact_after_one_forward(engine: LocalEngine) -> None:
-    ((_, likelihood),) = log_likelihoods(engine, [LikelihoodRequest([5, 6], [9])], mc_num=128)
-    assert isinstance(likelihood, LogLikelihood) and likelihood.forwards == likelihood.steps == 1
-    assert likelihood.value == pytest.approx(masked_log_probability(engine, [5, 6], [9], [True]), abs=1e-4)
-
-
 @pytest.mark.medium
 def test_the_same_seed_has_the_same_draws(engine: LocalEngine) -> None:
     assert values(engine, seed=1) == values(engine, seed=1) != values(engine, seed=2)

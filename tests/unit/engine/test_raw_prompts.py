@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
@@ -13,12 +11,6 @@ from lopa_ray.text.tokenizer import require_tokenizer
 
 QUESTION = "Tom has 6 bags of 7 cards."
 MARKUP = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine.from_pretrained("demo") as engine:
-        yield engine
 
 
 def test_markup_in_raw_text_is_that_of_the_template(engine: LocalEngine) -> None:

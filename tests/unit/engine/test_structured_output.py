@@ -81,11 +81,6 @@ DECODERS |= {
 }
 
 
-@pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    return LocalEngine.from_pretrained("demo")
-
-
 def keeps(settings: GenerationSettings, text: str) -> bool:
     if any(word in text for word in settings.bad_words):
         return False
@@ -123,15 +118,6 @@ def test_a_probability_is_what_the_model_gave_the_token(engine: LocalEngine) -> 
     assert bound.text == "zebra"
     assert min(decision.probability for step in bound.trace for decision in step.decided) < 0.01
     assert bound.steps <= 5
-
-
-def test_what_stays_the_same_is_made_once(engine: LocalEngine) -> None:
-    settings = D2FSettings(max_new_tokens=48, guided_choice=["a", "b"])
-    first, second = (
-        engine.create_session(PROMPT, settings),
-        engine.create_session(PROMPT, settings.replace(max_new_tokens=9)),
-    )
-    assert first.constraint is second.constraint
 
 
 def test_a_model_without_a_tokenizer_cannot_keep_to_text() -> None:

@@ -19,9 +19,7 @@ from support.decision_cases import ATTENTIONS, Logprobs, by_question, decision, 
 from support.in_process_group import InProcessGroup
 from support.tiny_model import load_tiny_model
 
-pytestmark = pytest.mark.medium
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("one_thread")]
 
 MASK, EOS = 127, 126
 PROMPT = [5, 9, 33, 71, 8, 8, 60, 2, 14, 77, 31]
@@ -78,18 +76,6 @@ def test_values_are_chains_of_full_logits(name: str, joint: bool) -> None:
     expected = [direct(runner, PROMPT, question, ATTENTIONS[name], joint) for question in questions]
     values = by_question(session, alone(session, name))
     assert [pytest.approx(wanted, abs=1e-4) for wanted in expected] == values
-
-
-def test_one_token_is_the_models_marginal() -> None:
-    model = load_tiny_model("llada-tiny-3l")
-    question = QuestionTokens.of((4, 9), [[token] for token in range(127)], EOS)
-    session = decision(model, PROMPT, [question], PromptAttention(), joint=True)
-    ((values,),) = [alone(session, "llada-tiny-3l")]
-    assert torch.tensor(values).exp().sum().item() == pytest.approx(1, abs=1e-5)
-    runner = BranchRunner(model, max_num_seqs=1, max_model_len=64)
-    rows = runner.logits([*PROMPT, 4, 9, MASK])
-    log_softmaxes = log_softmax(runner, rows)
-    assert log_softmaxes[-1, : len(values)].tolist() == pytest.approx(list(values), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["sdar-tiny-3l", "nemotron-tiny-3l"])

@@ -25,9 +25,7 @@ from support.changed_logits import changed_logits
 from support.in_process_group import InProcessGroup
 from support.tiny_model import load_tiny_model
 
-pytestmark = pytest.mark.medium
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("one_thread")]
 
 PROMPT = [*range(20, 50), 7, 7, 9]
 
@@ -122,52 +120,6 @@ def decoded(settings: GenerationSettings) -> list[int]:
 
 def new_runner() -> BranchRunner:
     return BranchRunner(load_tiny_model("dream-tiny-4l"), max_num_seqs=2, max_model_len=120)
-
-
-ONE_BY_ONE: dict[str, GenerationSettings] = {
-    "lopa": LopaSettings(
-        max_new_tokens=30,
-        min_tokens=30,
-        num_branches=1,
-        block_size=10,
-        confidence_threshold=1.0,
-        block_add_threshold=1.0,
-    ),
-    "vanilla": VanillaSettings(max_new_tokens=30, min_tokens=30),
-    "block_diffusion": BlockDiffusionSettings(max_new_tokens=30, min_tokens=30, confidence_threshold=1.0),
-}
-
-
-@pytest.mark.parametrize("name", ONE_BY_ONE)
-def test_a_strong_penalty_ends_repetition(name: str) -> None:
-    """With one position per pass every pass sees all tokens before it, so no token comes twice."""
-    plain = ONE_BY_ONE[name]
-    before = decoded(plain)
-    assert len({*before}) < len(before) - 5
-    after = decoded(plain.replace(repetition_penalty=100.0, frequency_penalty=2.0, presence_penalty=2.0))
-    assert len({*after}) == len(after) == 30
-    assert not {*after} & {*PROMPT}
-    often = decoded(plain.replace(frequency_penalty=-2.0, presence_penalty=-2.0))
-    assert len({*often}) < len({*before})
-
-
-@pytest.mark.parametrize("name", ["lopa", "block_diffusion"])
-@pytest.mark.parametrize("prompt_counts", [True, False])
-def test_only_the_repetition_penalty_counts_the_prompt(name: str, prompt_counts: bool) -> None:
-    strong = {"repetition_penalty": 100.0} if prompt_counts else {"presence_penalty": 2.0}
-    settings = ONE_BY_ONE[name].replace(**strong)
-    first_reports = []
-    for changed in (settings, ONE_BY_ONE[name]):
-        runner, reports = new_runner(), []
-        session = new_session(PROMPT, changed, runner.vocabulary)
-        while not any(len(report.positions) for report in reports):  # a call may only fill the cache
-            if reports:
-                session.advance(reports)
-            plan = session.plan()
-            scheduled = ScheduledRequest(1, 0, plan, (0,))
-            reports = [report for _, report in runner.execute(StepPlan(0, plan.step, (scheduled,))).reports]
-        first_reports.append((reports[0].tokens.tolist(), reports[0].probabilities.tolist()))
-    assert (first_reports[0] != first_reports[1]) == prompt_counts
 
 
 @pytest.mark.parametrize("name", ["lopa", "vanilla", "fast_dllm"])

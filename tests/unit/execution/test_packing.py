@@ -13,6 +13,7 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 
 def test_buckets_waste_little():
     for rows in range(1, 5000, 7):
+        assert rows <= padded_rows(rows) < rows + 16 and padded_rows(rows) % 16 == 0
         bucket = bucket_rows(rows)
         assert rows <= bucket <= max(16 * -(-rows // 16), rows * 9 / 8)
         assert bucket_rows(bucket) == bucket and bucket % 16 == 0

@@ -27,7 +27,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.execution import lm_head
 from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, TILE_ROWS, head_rows
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
+from lopa_ray.kernels.padding import ROW_MULTIPLE
 from lopa_ray.model.implementation import implementation_of
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.transformers_models.config import parse_transformers_config
@@ -37,9 +37,7 @@ from support.in_process_group import InProcessGroup, ReportBytes, reference_repo
 from support.tiny_model import load_tiny_model, random_model
 from support.transformers_checkpoints import config_json
 
-pytestmark = pytest.mark.medium
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.medium, pytest.mark.usefixtures("one_thread")]
 
 SHAPES = {
     # hidden, heads, KV heads, head dim, MLP, vocabulary
@@ -225,14 +223,6 @@ def test_scores_have_the_same_bits_with_two_threads(name):
     one = reference_reports(model, new_session([5, 6, 7], settings, runner.vocabulary))
     torch.set_num_threads(2)
     assert reference_reports(model, new_session([5, 6, 7], settings, runner.vocabulary)) == one
-
-
-@pytest.mark.parametrize("rows", [1, 16, 17])
-def test_rows_are_padded(rows):
-    padded = padded_rows(rows)
-    assert padded >= rows
-    assert padded % 16 == 0
-    assert padded - rows < 16
 
 
 @pytest.mark.parametrize(

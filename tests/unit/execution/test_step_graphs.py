@@ -25,9 +25,7 @@ from support.recorded_graph import RecordedGraph, cuda_graphs_as, recorded_graph
 from support.thread_tensor_parallel import ShardThreads
 from support.tiny_model import MODELS, PROMPTS, SETTINGS, TINY_MODEL, load_canvas_model, load_tiny_model
 
-pytestmark = pytest.mark.medium
-
-pytestmark = [pytest.mark.stand_in, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.medium, pytest.mark.stand_in, pytest.mark.usefixtures("one_thread")]
 
 CPU = torch.device("cpu")
 ROWS = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,34 +99,8 @@ def test_what_is_published_of_sdar_4b_is_what_the_model_asks_for() -> None:
     assert sum(p.numel() for p in model.parameters()) * 2 == index["metadata"]["total_size"]
 
 
-LLADA_8B = {
-    "architectures": ["LLaDAModelLM"],
-    "model_type": "llada",
-    "activation_type": "silu",
-    "block_type": "llama",
-    "d_model": 4096,
-    "embedding_size": 126464,
-    "eos_token_id": 126081,
-    "include_bias": False,
-    "include_qkv_bias": False,
-    "layer_norm_type": "rms",
-    "mask_token_id": 126336,
-    "max_sequence_length": 4096,
-    "mlp_hidden_size": 12288,
-    "n_heads": 32,
-    "n_kv_heads": 32,
-    "n_layers": 32,
-    "pad_token_id": 126081,
-    "rms_norm_eps": 1e-05,
-    "rope": True,
-    "rope_theta": 500000.0,
-    "vocab_size": 126464,
-    "weight_tying": False,
-}
-
-
 def test_llada_8b_is_read_in_its_own_words(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLADA_8B))
+    shutil.copy(SHAPES / "llada-8b.json", tmp_path / "config.json")
     config = load_config(tmp_path)
     assert (config.vocab_size, config.hidden_size, config.head_dim) == (126464, 4096, 128)
     assert (config.num_layers, config.num_kv_heads, config.intermediate_size) == (32, 32, 12288)
@@ -143,7 +118,8 @@ def test_llada_8b_is_read_in_its_own_words(tmp_path: Path) -> None:
     ],
 )
 def test_a_llada_of_another_shape_is_refused(key: str, value: object, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLADA_8B | {key: value}))
+    shutil.copy(SHAPES / "llada-8b.json", tmp_path / "config.json")
+    edit_json(tmp_path / "config.json", **{key: value})
     with pytest.raises(CheckpointError, match=key):
         load_config(tmp_path)
 

@@ -10,9 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
@@ -117,17 +115,6 @@ def test_weights_in_fp32_compute_what_they_are_unfolded(name: str) -> None:
     for layer, weight in converted(model).items():
         unfolded.get_submodule(layer).weight.data = weight
     assert torch.equal(logits(model), logits(unfolded))
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_demo_model_still_solves_its_problem(dtype: str) -> None:
-    engine = LocalEngine.from_pretrained(
-        "demo", quantization="fp8", dtype=dtype, max_num_seqs=1, max_model_len=256
-    )
-    assert engine.runner.model.config.quantization == "fp8"
-    problem = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
-    assert engine.generate(problem, LopaSettings(num_branches=2, max_new_tokens=96)).text.endswith("35")
 
 
 # Saved

@@ -14,7 +14,6 @@ from cluster.cli import app
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.renoising import RenoisingSettings
 from lopa_ray.engine.config import Config
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint.generation_defaults import read_generation_defaults
@@ -113,12 +112,6 @@ def test_those_of_diffusion_gemma(tmp_path: Path) -> None:
     assert (decode.max_denoising_steps, decode.t_min, decode.t_max) == (9, 0.5, 0.9)
     assert (decode.stability_threshold, decode.confidence_threshold, decode.entropy_bound) == (2, 0.01, 0.2)
     assert Config().with_decode_defaults(defaults) == Config()
-
-
-def test_an_engine_decodes_with_them() -> None:
-    engine = LocalEngine.from_pretrained(SDAR)
-    session = engine.create_session([5, 6, 7])
-    assert (session.settings.temperature, session.settings.top_k) == (0.6, 20)
 
 
 @pytest.mark.parametrize(

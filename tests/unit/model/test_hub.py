@@ -104,11 +104,6 @@ def test_a_name_is_pinned_to_the_commit_of_its_revision(hub: HubStandIn, publish
     assert download("org/model@refs/pr/1", weights=False).name == request
 
 
-def test_a_pinned_name_is_pinned_without_a_request(hub: HubStandIn) -> None:
-    assert pin(f"org/model@{COMMIT}") == f"org/model@{COMMIT}"
-    assert hub.log == []
-
-
 def test_a_pinned_name_keeps_its_weights_when_the_branch_moves(hub: HubStandIn, published: Path) -> None:
     before, weights_before = pin("org/model"), (published / "model.safetensors").read_bytes()
     edit_tensors(published, **{"model/norm/weight": torch.zeros(64)})

@@ -44,9 +44,9 @@ def edit(adapter: Path, changes: dict[str, torch.Tensor | None]) -> None:
     save_file({name: value for name, value in tensors.items() if value is not None}, file)
 
 
-def merged(adapter: Path, tmp_path: Path) -> dict[str, torch.Tensor]:
+def merged(adapter: Path, tmp_path: Path, base: Path) -> dict[str, torch.Tensor]:
     """The published tensors after merging."""
-    model = load_model(MODEL, dtype=torch.float32, device="cpu", lora=adapter)
+    model = load_model(base, dtype=torch.float32, device="cpu", lora=adapter)
     save_model(model, tmp_path / "merged", dtype=torch.float32)
     return load_file(tmp_path / "merged" / "model.safetensors")
 
@@ -58,10 +58,12 @@ def refused(adapter: Path, *parts: str) -> None:
         assert part in str(caught.value)
 
 
-def check_scales(adapter: Path, tmp_path: Path, scale_of: dict[str, float], default: float) -> None:
+def check_scales(
+    adapter: Path, tmp_path: Path, scale_of: dict[str, float], default: float, folder: Path = MODEL
+) -> None:
     """Every published tensor is W + scale B A, with the scale of its module."""
-    base, update = load_file(MODEL / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
-    result = merged(adapter, tmp_path)
+    base, update = load_file(folder / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
+    result = merged(adapter, tmp_path, folder)
     assert result.keys() == base.keys()
     for name, weight in base.items():
         module = name.removesuffix(".weight")
@@ -115,8 +117,11 @@ def test_unsupported_settings_are_refused_by_name(adapter: Path, key: str, value
     refused(adapter, "adapter_config.json", f"{key} = {value!r}")
 
 
-@pytest.mark.parametrize(("key", "value"), [("lora_alpha", 0), ("lora_alpha", "8"), ("rank_pattern", 3)])
-def test_bad_numbers_are_refused(adapter: Path, key: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("lora_alpha", 0), ("lora_alpha", "8"), ("rank_pattern", 3), ("alpha_pattern", {"(": 1})],
+)
+def test_bad_numbers_and_patterns_are_refused(adapter: Path, key: str, value: object) -> None:
     configure(adapter, **{key: value})
     refused(adapter, "adapter_config.json", key)
 
@@ -127,11 +132,6 @@ def test_a_pattern_has_a_limit_of_time(adapter: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(lora, "MATCH_S", 0.3)
     configure(adapter, **{key: {r"(([a-z]|\w|.)+)+[a-z][0-9](?=[a-z])": 1}})
     refused(adapter, "adapter_config.json", f"{key} patterns that take too long")
-
-
-def test_a_pattern_must_be_a_regular_expression(adapter: Path) -> None:
-    configure(adapter, alpha_pattern={"(": 1})
-    refused(adapter, "adapter_config.json", "alpha_pattern", "'('")
 
 
 def test_the_rank_must_match_the_tensors(adapter: Path) -> None:
@@ -177,28 +177,5 @@ def test_broken_or_missing_files_are_named(adapter: Path, tmp_path: Path) -> Non
     refused(adapter, "adapter_config.json", "no peft_type")
 
 
-def test_an_adapter_for_llada_merges_under_its_names(tmp_path: Path) -> None:
-    """As D2F publishes one for LLaDA-Instruct: other module names, attn_out in place of o_proj."""
-    base = GOLDEN / "models" / "llada-tiny-3l"
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    targets = ["q_proj", "k_proj", "v_proj", "attn_out"]
-    generator = torch.Generator().manual_seed(0)
-    modules = [f"model.transformer.blocks.{i}.{name}" for i in range(3) for name in targets]
-    pairs = {
-        half(module, which): torch.randn((4, 64) if which == "A" else (64, 4), generator=generator)
-        for module in modules
-        for which in "AB"
-    }
-    save_file(pairs, adapter / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": targets, "bias": "none"}
-    (adapter / "adapter_config.json").write_text(json.dumps(settings))
-    model = load_model(base, dtype=torch.float32, device="cpu", lora=adapter)
-    save_model(model, tmp_path / "merged", dtype=torch.float32)
-    before = load_file(base / "model.safetensors")
-    after = load_file(tmp_path / "merged" / "model.safetensors")
-    for name, weight in before.items():
-        module = name.removesuffix(".weight")
-        if module in modules:
-            weight = weight + 2.0 * pairs[half(module, "B")] @ pairs[half(module, "A")]
-        torch.testing.assert_close(after[name], weight)
+def test_an_adapter_for_llada_merges_under_its_names(llada_adapter: Path, tmp_path: Path) -> None:
+    check_scales(llada_adapter, tmp_path, {}, 8 / 4, GOLDEN / "models" / "llada-tiny-3l")

@@ -188,7 +188,7 @@ def test_random_weights_are_the_same_before_they_are_quantised() -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("quantization", FORMATS)
+@pytest.mark.parametrize("quantization", [*FORMATS, "fp8"])
 def test_the_demo_model_still_solves_its_problem(quantization: str) -> None:
     engine = LocalEngine.from_pretrained("demo", quantization=quantization, max_num_seqs=1, max_model_len=256)
     assert engine.runner.model.config.quantization == quantization

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError
@@ -94,20 +93,9 @@ def test_without_yarn_the_class_takes_none_of_its_own(tmp_path: Path) -> None:
     assert (with_yarn.logits(IDS) - expected).abs().max() > 0.1
 
 
-def test_an_adapter_is_merged_under_published_names(tmp_path: Path) -> None:
+def test_an_adapter_is_merged_under_published_names(llada_adapter: Path) -> None:
     """LLaDA's: attn_out is o_proj to transformers."""
-    targets = ["q_proj", "v_proj", "attn_out", "ff_proj"]
-    generator = torch.Generator().manual_seed(0)
-    pairs = {}
-    for module in (f"model.transformer.blocks.{i}.{name}" for i in range(3) for name in targets):
-        outputs = 128 if module.endswith("ff_proj") else 64
-        for which, shape in (("A", (4, 64)), ("B", (outputs, 4))):
-            tensor = torch.randn(shape, generator=generator) / 8
-            pairs[f"base_model.model.{module}.lora_{which}.weight"] = tensor
-    save_file(pairs, tmp_path / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": targets, "bias": "none"}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
-    native, other = both(MODELS / "llada-tiny-3l", lora=str(tmp_path))
+    native, other = both(MODELS / "llada-tiny-3l", lora=str(llada_adapter))
     expected, got = (runner.logits(IDS) for runner in (native, other))
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
     assert (got - runner_of(MODELS / "llada-tiny-3l").logits(IDS)).abs().max() > 0.1

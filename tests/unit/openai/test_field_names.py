@@ -9,17 +9,14 @@ import httpx
 import pytest
 
 from cluster.openai.errors import api_error
-from lopa_ray.constraints.json_schema import schema_automaton
-from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
+from lopa_ray.decoding.decoders import parse_decoder_settings
 from lopa_ray.errors import (
     LopaError,
     PromptError,
     PromptTooLongError,
     SettingsError,
-    about_setting,
 )
 from support.fake_backend import CHAT, HI, MODEL, RESPONSES, TEXT, Server, error_of
-from support.fake_model import VOCABULARY
 
 
 def caught(call: Callable[[], object]) -> LopaError:
@@ -31,20 +28,7 @@ def caught(call: Callable[[], object]) -> LopaError:
 TOO_LONG = PromptTooLongError(
     "9 prompt tokens and max_new_tokens 8 exceed max_model_len 16; lower max_new_tokens",
 )
-MIN_BEYOND_MAX = caught(lambda: parse_decoder_settings({"min_tokens": 9, "max_new_tokens": 8}))
 NO_SUCH_STEPS = caught(lambda: parse_decoder_settings({"decoder": "lopa", "steps": 8}))
-TOO_MANY_STEPS = caught(lambda: parse_decoder_settings({"decoder": "vanilla", "steps": 10**6}))
-
-
-def unsupported_schema() -> None:
-    with about_setting("guided_json"):
-        schema_automaton('{"$ref": "steps"}')
-
-
-UNSUPPORTED = caught(unsupported_schema)
-NO_SUCH_TOKEN = caught(
-    lambda: new_session([1], parse_decoder_settings({"logit_bias": {"4": 1, "50": 1}}), VOCABULARY)
-)
 TOO_SHORT = SettingsError(
     "the shortest answer that matches the pattern or schema has 9 tokens; max_new_tokens is 8",
     setting="guided_json",
@@ -60,23 +44,7 @@ JSON_TEXT = {"format": {"type": "json_object"}}
 @pytest.mark.parametrize(
     ("path", "fields", "error", "param", "said"),
     [
-        (CHAT, {"max_tokens": 8}, TOO_LONG, "messages", "tokens and max_tokens 8 exceed"),
-        (CHAT, {"max_completion_tokens": 8}, TOO_LONG, "messages", "lower max_completion_tokens"),
-        (TEXT, {"max_tokens": 8}, TOO_LONG, "prompt", "lower max_tokens"),
-        (TEXT, {}, PromptError("the prompt is empty"), "prompt", "the prompt is empty"),
-        (CHAT, {"min_tokens": 9}, MIN_BEYOND_MAX, "min_tokens", "exceeds max_tokens (8)"),
         (CHAT, {"lopa": {"steps": 8}}, NO_SUCH_STEPS, "lopa.steps", "unknown setting steps"),
-        (CHAT, {"lopa": {"steps": 8}}, TOO_MANY_STEPS, "lopa.steps", "steps: got 1000000"),
-        (CHAT, {"logit_bias": {"50": 1}}, NO_SUCH_TOKEN, "logit_bias", "got token 50"),
-        (TEXT, {"logit_bias": {"50": 1}}, NO_SUCH_TOKEN, "logit_bias", "ids 0 to 49"),
-        (CHAT, {"guided_json": {}}, UNSUPPORTED, "guided_json", "$ref: got 'steps'"),
-        (
-            CHAT,
-            {"response_format": {"type": "json_object"}},
-            TOO_SHORT,
-            "response_format",
-            "; max_tokens is 8",
-        ),
         (
             TEXT,
             {"structured_outputs": {"regex": "a"}},
@@ -85,7 +53,6 @@ JSON_TEXT = {"format": {"type": "json_object"}}
             "max_tokens is 8",
         ),
         (TEXT, {}, SettingsError("something else"), None, "something else"),
-        (CHAT, {"tools": TOOLS}, NO_CALLS, "tools", "keyword not"),
         (CHAT, {"tools": TOOLS, "guided_json": {}}, NO_CALLS, "tools", "keyword not"),
         (
             CHAT,

@@ -22,11 +22,6 @@ MAX_TOKENS = 24
 
 
 @pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    return LocalEngine.from_pretrained("demo")
-
-
-@pytest.fixture(scope="module")
 def server(engine: LocalEngine) -> Iterator[Server]:
     with serving(LocalBackend(engine=engine)) as running:
         yield running
@@ -80,7 +75,7 @@ def test_it_streams_the_hole_as_it_becomes_final(server: Server, client: httpx.C
         assert "".join(cell["t"] for cell in behind) == SUFFIX and not any(cell["s"] for cell in behind)
 
 
-def test_echo_several_choices_stops_and_logprobs(client: httpx.Client, engine: LocalEngine) -> None:
+def test_echo_several_choices_stops_and_logprobs(client: httpx.Client) -> None:
     fields: dict[str, Any] = {"suffix": SUFFIX, "max_tokens": MAX_TOKENS}
     text = post(client, **fields)["choices"][0]["text"]
     assert post(client, echo=True, **fields)["choices"][0]["text"] == PROMPT + text
@@ -91,7 +86,6 @@ def test_echo_several_choices_stops_and_logprobs(client: httpx.Client, engine: L
     stopped = post(client, stop=stop, **fields)["choices"][0]
     assert (stopped["text"], stopped["finish_reason"]) == (text[: text.index(stop)], "stop")
     logprobs = post(client, logprobs=1, **fields)["choices"][0]["logprobs"]
-    assert engine.tokenizer is not None
     assert "".join(logprobs["tokens"]) == text and len(logprobs["tokens"]) == len(logprobs["token_logprobs"])
     # What stands in the suffix stops nothing.
     assert post(client, stop="So the", **fields)["choices"][0]["text"] == text

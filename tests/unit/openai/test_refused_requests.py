@@ -79,11 +79,6 @@ HTTP_SETTINGS = {"max_body_bytes": 20_000}
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "invalid_value"),
         ({"messages": [{**HI[0], "tool_call_id": "1"}]}, "messages[0].tool_call_id", "unsupported_parameter"),
         (
-            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
-            "messages[0].tool_calls[0].function",
-            "missing_parameter",
-        ),
-        (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
             "messages[0].content[0].text",
             "invalid_value",

@@ -7,7 +7,7 @@ import pytest
 
 from cluster.openai.errors import ErrorObject
 from cluster.openai.responses.objects import ResponseObject
-from lopa_ray.errors import OverloadedError, WorkerLostError
+from lopa_ray.errors import WorkerLostError
 from support.fake_backend import MODEL, RESPONSES, TOOL_PARTS, WORDS, FakeBackend, error_of
 from support.responses_api import TOOLS, anonymous, body, events, whole
 
@@ -139,15 +139,6 @@ def test_a_canvas_has_events_of_its_own(client: httpx.Client) -> None:
     streamed = events(client, max_output_tokens=2, lopa={"stream_canvas": True})
     canvases = [event["canvas"] for event in streamed if event["type"] == "response.lopa.canvas"]
     assert [canvas["step"] for canvas in canvases] == [1, 2]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_error_before_the_answer_is_an_http_error(
-    backend: FakeBackend, client: httpx.Client, stream: bool
-) -> None:
-    backend.rejection = OverloadedError("the queue is full")
-    response = client.post(RESPONSES, json=body(stream=stream))
-    assert error_of(response, 429).code == "queue_full" and "retry-after" in response.headers
 
 
 def test_an_error_in_a_stream_is_an_event(backend: FakeBackend, client: httpx.Client) -> None:

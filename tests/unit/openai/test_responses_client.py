@@ -11,9 +11,8 @@ import pytest
 from support.fake_backend import MODEL, TOOL_PARTS, FakeBackend, Server
 from support.responses_api import TOOLS, call
 
-pytestmark = pytest.mark.medium
-
-pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # Pydantic's, about what does not fit its model
+# Pydantic's warnings, about what does not fit its model.
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("error::UserWarning")]
 
 
 @pytest.fixture

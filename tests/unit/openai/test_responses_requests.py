@@ -287,11 +287,6 @@ def test_unknown_fields_of_items_are_ignored(backend: FakeBackend, client: httpx
             "unsupported_parameter",
         ),
         (
-            {"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]},
-            "input[0].call_id",
-            "missing_parameter",
-        ),
-        (
             {"input": [{"type": "function_call_output", "call_id": "c", "output": 1}]},
             "input[0].output",
             "invalid_value",

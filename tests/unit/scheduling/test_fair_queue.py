@@ -92,7 +92,6 @@ def test_slots_go_to_the_client_with_the_fewest_and_then_by_priority() -> None:
     assert first_in_line(sessions, 99)[4:] == [2, 3, 6]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("name", ["two_phase", "single_phase", "prefix_cache", "joint_speculation"])
 def test_who_gives_a_slot_away_keeps_every_token(name: str) -> None:
     model, workers = load_tiny_model(), 2

@@ -12,7 +12,6 @@ from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestStep
@@ -128,18 +127,6 @@ def test_what_caches_nothing_stores_nothing(kind: str) -> None:
     run(group, list(range(40)), NEVER[kind])
     run(group, list(range(40)), NEVER[kind])
     assert (group.scheduler.prefix_index.hit_requests, len(group.runners[0].slots.prefixes)) == (0, 0)
-
-
-@pytest.mark.medium
-def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
-    wanted = BlockDiffusionSettings(max_new_tokens=12)
-    folder = "tests/golden/models/sdar-tiny-3l"
-    plain = LocalEngine.from_pretrained(folder, max_model_len=96)
-    stored = LocalEngine.from_pretrained(folder, max_model_len=96, prefix_cache="exact")
-    for prompt in ([*range(30)], [*range(25), 3], [*range(30)]):
-        assert stored.generate(prompt, wanted).token_ids == plain.generate(prompt, wanted).token_ids
-    assert stored.prefix_index.hit_requests == 2
-    assert plain.prefix_index.hit_positions == 0
 
 
 def test_a_worker_that_lacks_a_prefix_says_so() -> None:

@@ -21,10 +21,8 @@ from cluster.serving.settings import ModelEntry
 from lopa_ray.config.yaml_files import serve_config
 from lopa_ray.errors import ClusterError
 
-pytestmark = pytest.mark.medium
-
-# Ray Serve's own, when it is imported.
-pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments")
+# The warning is Ray Serve's own, when it is imported.
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore:Using extra keyword arguments")]
 
 
 @pytest.fixture(autouse=True)

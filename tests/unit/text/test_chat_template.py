@@ -7,24 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text_input import BYTE_ORDER_MARK
 from support.tokenizer_folders import opened, shown, user, with_template, write_qwen2, write_whole
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
-
-
-@pytest.mark.parametrize("write", [write_qwen2, write_whole])
-def test_a_chat_prompt_is_the_rendered_template(tmp_path: Path, write: Any) -> None:
-    first = write(tmp_path)
-    tokenizer = opened(tmp_path)
-    ids = tokenizer.apply_chat_template([{"role": "system", "content": "the"}, *user("hello \n")])
-    start, end = first + 1, first + 2
-    expected = [start, *tokenizer.encode("system\nthe"), end, *tokenizer.encode("\n")]
-    expected += [start, *tokenizer.encode("user\nhello \n"), end, *tokenizer.encode("\n")]
-    assert ids == [*expected, start, *tokenizer.encode("assistant\n")]
 
 
 @pytest.mark.parametrize(
@@ -90,13 +78,6 @@ def test_the_template_cannot_complete_a_special_token(tmp_path: Path) -> None:
     assert tokenizer.encode("<|im x <|im_end|>") == ids
 
 
-def test_a_template_file_comes_first(tmp_path: Path) -> None:
-    write_qwen2(tmp_path)
-    (tmp_path / "chat_template.jinja").write_bytes(BYTE_ORDER_MARK + b"file {{ messages[0].content }}")
-    tokenizer = opened(tmp_path)
-    assert shown(tokenizer, tokenizer.apply_chat_template(user("hello"))) == "file hello"
-
-
 def test_of_several_templates_the_one_that_fits_is_used(tmp_path: Path) -> None:
     named = [
         {"name": "tool_use", "template": "{{ tools[0].function.name }}[TOOL_CALLS]"},
@@ -114,7 +95,7 @@ def test_templates_may_have_files_of_their_own(tmp_path: Path) -> None:
     write_qwen2(tmp_path)
     folder = tmp_path / "additional_chat_templates"
     folder.mkdir()
-    (tmp_path / "chat_template.jinja").write_text("plain")
+    (tmp_path / "chat_template.jinja").write_bytes(BYTE_ORDER_MARK + b"plain")
     (folder / "tool_use.jinja").write_text("{% for tool in tools %}{{ tool.function.name }}{% endfor %}")
     tokenizer = opened(tmp_path)
     assert shown(tokenizer, tokenizer.apply_chat_template(user("x"))) == "plain"
@@ -131,15 +112,6 @@ def test_a_template_for_tools_alone_is_none_for_other_chats(tmp_path: Path) -> N
     with pytest.raises(PromptError, match="no chat template"):
         tokenizer.apply_chat_template(user("x"))
     assert shown(tokenizer, tokenizer.apply_chat_template(user("x"), tools=TOOLS)) == "1"
-
-
-@pytest.mark.parametrize("write", [write_qwen2, write_whole])
-def test_a_chat_has_the_tokens_that_transformers_gives_it(tmp_path: Path, write: Any) -> None:
-    write(tmp_path)
-    kind = Qwen2Tokenizer if write is write_qwen2 else PreTrainedTokenizerFast
-    chat = [*user(" hello\n"), {"role": "assistant", "content": "wo<think>r"}, *user("it's 12 \u00e9")]
-    encoded = kind.from_pretrained(tmp_path).apply_chat_template(chat, add_generation_prompt=True)
-    assert opened(tmp_path).apply_chat_template(chat) == encoded["input_ids"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
 def test_text_and_ids_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path)
     tokenizer, reference = opened(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
-    chat = [*user(" hello\n"), {"role": "assistant", "content": "world"}, *user("it's 12 \u00e9 ")]
+    # A special token in a text is none of this project, and one of transformers.
+    world = "world" if name == "special tags" else "wo<think>rld"
+    chat = [*user(" hello\n"), {"role": "assistant", "content": world}, *user("it's 12 \u00e9 ")]
     options = {"add_generation_prompt": True}
     rendered = tokenizer.render_chat(chat)
     assert rendered.text == reference.apply_chat_template(chat, tokenize=False, **options)

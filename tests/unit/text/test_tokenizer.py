@@ -14,7 +14,6 @@ import pytest
 from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, normalizers, pre_tokenizers
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import PromptError
 from lopa_ray.text.tokenizer import Tokenizer
 from support.tokenizer_folders import SPECIAL, THINK, opened, shown, user, write_qwen2, write_whole
@@ -108,9 +107,8 @@ def test_a_space_before_a_text_stands_before_no_part_of_a_chat(tmp_path: Path) -
     for chat in (user("hello"), [*user("hello"), *user("helloworld")]):
         expected = reference.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
         assert tokenizer.apply_chat_template(chat) == expected
-    assert [tokenizer.token_string(i) for i in tokenizer.apply_chat_template(user("</s>he"))].count(
-        "</s>"
-    ) == 1
+    written = [tokenizer.token_string(token) for token in tokenizer.apply_chat_template(user("</s>he"))]
+    assert written.count("</s>") == 1
     assert tokenizer.encode("hello") == reference.encode("hello", add_special_tokens=False)
 
 
@@ -191,9 +189,3 @@ def test_bytes_of_single_tokens() -> None:
         piece: tokenizer.token_bytes(made.token_to_id(piece)) for piece in (*PIECES[1:4], "<0xC3>", "<0x0A>")
     }
     assert list(bytes_of.values()) == [b" ", b" Tom", b"T", b"\xc3", b"\n"]
-
-
-def test_bytes_of_the_demo_model() -> None:
-    tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
-    text = "Mia's 12 €-coins 🙂\n\tné"
-    assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()

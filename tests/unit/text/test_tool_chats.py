@@ -270,12 +270,3 @@ def test_markup_survives(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(ids, shown={*MARKUP, *SPECIAL}) == text
     for at in range(len(ids) + 1):  # as a prefix that grows
         assert text.startswith(tokenizer.decode(ids[:at], shown={*MARKUP, *SPECIAL}).rstrip("\ufffd"))
-
-
-def test_added_tokens_say_whether_they_are_special(tmp_path: Path) -> None:
-    ids = write_tokenizer(tmp_path)
-    tokenizer = require_tokenizer(Tokenizer.from_pretrained(tmp_path))
-    assert tokenizer.added_tokens == {
-        **{ids[text]: (text, True) for text in SPECIAL},
-        **{ids[text]: (text, False) for text in MARKUP},
-    }

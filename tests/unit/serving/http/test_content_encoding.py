@@ -31,11 +31,8 @@ def test_a_body_is_what_was_compressed(encoding: str) -> None:
 
 
 def test_a_plain_body_stays_as_it_is() -> None:
-    assert (
-        decompressed(b"{}", {}, LIMIT)
-        == b"{}"
-        == decompressed(b"{}", {"content-encoding": "identity"}, LIMIT)
-    )
+    for headers in ({}, {"content-encoding": "identity"}):
+        assert decompressed(b"{}", headers, LIMIT) == b"{}"
 
 
 @pytest.mark.medium

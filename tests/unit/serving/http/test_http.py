@@ -57,9 +57,7 @@ def test_ping(server: Server, client: httpx.Client, method: str) -> None:
 
 def test_unknown_routes(client: httpx.Client) -> None:
     assert error_of(client.get("/v1/nothing"), 404).code == "not_found"
-    response = client.get(CHAT)
-    assert error_of(response, 405).code == "method_not_allowed"
-    assert response.headers["allow"] == "POST"
+    assert error_of(client.get(CHAT), 405).code == "method_not_allowed"
 
 
 def test_pages_need_no_other_host_and_stand_in_no_other_page(client: httpx.Client) -> None:
@@ -161,10 +159,6 @@ def test_where_keys_come_from(tmp_path: Path) -> None:
     file.write_text("one  # Mia's\n\n# nobody's\ntwo\n")
     assert load_api_keys(None, {}) == []
     assert load_api_keys(str(file), {"LOPA_API_KEYS": "three, two,"}) == ["one", "two", "three"]
-    file.write_text("# none yet\n")
-    for path, environ in ((str(file), {}), (str(tmp_path / "no"), {}), (None, {"LOPA_API_KEYS": ""})):
-        with pytest.raises(SettingsError, match="key"):
-            load_api_keys(path, environ)
 
 
 def test_settings_do_not_tell_keys() -> None:
@@ -174,13 +168,6 @@ def test_settings_do_not_tell_keys() -> None:
         with pytest.raises(SettingsError) as error:
             HttpSettings(api_keys=bad)
         assert "right" not in str(error.value) and "12345" not in str(error.value)
-
-
-def test_a_client_that_leaves_a_stream_ends_its_job(server: Server) -> None:
-    server.backend.step_s = 0.05
-    with httpx.stream("POST", f"{server.url}{CHAT}", json={**ASK, "stream": True}) as response:
-        next(response.iter_bytes())
-    wait_until(lambda: len(server.backend.closed) == 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -245,24 +232,6 @@ def test_an_id_belongs_to_a_key() -> None:
         backend.hold = False
         first.join(20)
         assert answers["a"].status_code == 200
-
-
-@pytest.mark.medium
-def test_requests_run_together(server: Server) -> None:
-    server.backend.hold = True
-    threads = [
-        threading.Thread(
-            target=httpx.post, args=(f"{server.url}{CHAT}",), kwargs={"json": ASK, "timeout": 30}
-        )
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(server.backend.running) == 8)
-    server.backend.hold = False
-    for thread in threads:
-        thread.join(20)
-    assert len(server.backend.closed) == 8
 
 
 def test_a_proxy_may_send_the_id() -> None:

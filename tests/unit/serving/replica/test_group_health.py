@@ -13,8 +13,6 @@ from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
 from support.master_statuses import HEALTHY
 from support.tiny_model import TINY_MODEL
 
-STEP_TIMEOUT_S = 0.2
-
 
 class FakeEngine:
     """Has the status that it is given, or none."""

@@ -1,4 +1,4 @@
-"""What both routes of decisions share with the others: keys, cancellation, bodies."""
+"""What both routes of decisions share with the others: cancellation, bodies."""
 
 from __future__ import annotations
 
@@ -9,24 +9,12 @@ import json
 import threading
 
 import httpx
-import pytest
 
-from support.decision_requests import DECISIONS, IS_URGENT, NOUL, SYSTEM_ONE, ask, decide
-from support.fake_backend import MODEL, Server, error_of, serving
+from support.decision_requests import DECISIONS, IS_URGENT
+from support.fake_backend import MODEL, Server, error_of
 from support.waiting import wait_until
 
 BODY = {"model": MODEL, "input": "x", "questions": [IS_URGENT]}
-
-
-@pytest.mark.medium
-def test_keys_are_shared_with_other_routes() -> None:
-    with serving(api_keys=["right"]) as server:
-        headers = {"Authorization": "Bearer right"}
-        with httpx.Client(base_url=server.url, timeout=30, headers=headers) as client:
-            for path in (DECISIONS, SYSTEM_ONE):
-                assert httpx.post(f"{server.url}{path}", json={}, timeout=30).status_code == 401
-            assert decide(client, IS_URGENT).status_code == 200
-            assert ask(client, {"a": NOUL}).status_code == 200
 
 
 def test_a_running_decision_is_cancelled(server: Server, client: httpx.Client) -> None:
