@@ -31,10 +31,8 @@ OnPhase: TypeAlias = Callable[[str], object]
 
 
 class RayEngine(Engine):
-    """Master and branch workers of one group, as `Engine`: an `AsyncRayEngine` in a thread of its own.
-
-    Close it before you call `ray.shutdown`: Ray ends a process whose other threads still ask it for something then.
-    """
+    """Master and branch workers of one group, as `Engine`: an `AsyncRayEngine` in a thread of its own. Close it before
+    you call `ray.shutdown`: Ray ends a process whose other threads still ask it for something then."""
 
     def __init__(
         self, engine: AsyncRayEngine, loop: EventLoopThread, connection: RayConnection, resources: ExitStack

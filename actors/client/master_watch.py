@@ -11,11 +11,8 @@ from actors.group.master_status import MasterStatus
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import WorkerLostError
 
-PERIOD_S = 1.0
-"""Seconds between two questions."""
-
-STALL_FACTOR = 1.5
-"""A step that takes this many times its own deadline means that the master itself is stuck."""
+PERIOD_S = 1.0  # seconds between two questions
+STALL_FACTOR = 1.5  # a step that takes this many times its own deadline means that the master itself is stuck
 
 FAILED_STEPS_FACTOR = 2
 """A request that makes workers fail can be the cause of this many failed steps with others, and of as many alone."""

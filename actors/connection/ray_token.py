@@ -16,8 +16,7 @@ from pathlib import Path
 AUTH_MODE = "RAY_AUTH_MODE"
 """The environment variable with Ray's mode of authentication: `token` or `disabled`."""
 
-TOKEN = "RAY_AUTH_TOKEN"
-"""The environment variable with a token itself."""
+TOKEN = "RAY_AUTH_TOKEN"  # the environment variable with a token itself
 
 ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 """A call without effect. Only whether it is refused matters."""

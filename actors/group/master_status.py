@@ -58,5 +58,4 @@ def _metrics(kind: str) -> dict[str, tuple[str, str]]:
 COUNTERS = _metrics("counter")
 """Field → name and help of the metric that has its value. It begins at 0 with each group."""
 
-GAUGES = _metrics("gauge")
-"""The same for gauges."""
+GAUGES = _metrics("gauge")  # the same for gauges

@@ -24,16 +24,14 @@ logger = logging.getLogger("lopa.group")
 MAX_FAILURES = 8
 """Failures in a row per pending worker, without one that joined in between, after which no more are created."""
 
-START_FAILURES = 4
-"""The same while a group starts, since requests wait for it: the start has failed then."""
+START_FAILURES = 4  # the same while a group starts, since requests wait for it: the start has failed then
 
 FIRST_PAUSE_S = 0.5
 """Seconds between a failure and the next attempt; doubled when each pending worker has failed once more."""
 
 LONGEST_PAUSE_S = 20.0
 
-PING_PERIOD_S = 1.0
-"""Ping interval while a worker loads its model."""
+PING_PERIOD_S = 1.0  # ping interval while a worker loads its model
 
 
 @dataclass(slots=True, eq=False)
@@ -60,15 +58,12 @@ class PendingWorkers:
         self._failures = 0
         self.last_error: LopaError | None = None
         """Why the last attempt failed; None once a worker joined after it."""
-        self._starting: StartPhases | None = None
-        """The phases of a group that has not begun yet."""
+        self._starting: StartPhases | None = None  # the phases of a group that has not begun yet
         self._progress = asyncio.Event()
-        self._fatal: LopaError | None = None
-        """An error that another attempt would have as well."""
+        self._fatal: LopaError | None = None  # an error that another attempt would have as well
         self.start_s: float
         """Seconds from the placement of the last worker that got ready to its loaded model; known with `info`."""
-        self.info: WorkerInfo
-        """Of the model, once a worker has loaded it."""
+        self.info: WorkerInfo  # of the model, once a worker has loaded it
         self._placed_by = math.inf
         """When the workers of a group that starts should have a place, as `time.monotonic`; known when one has."""
 

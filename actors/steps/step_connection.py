@@ -24,8 +24,7 @@ class StepConnection:
         self._writer = writer
         self._answers: deque[asyncio.Future[Any]] = deque()
         """Of the steps that are still to be answered, the oldest first."""
-        self._began = 0.0
-        """When the worker could begin the oldest of them, as `time.monotonic`."""
+        self._began = 0.0  # when the worker could begin the oldest of them, as `time.monotonic`
         self._closed = False
         self._asking: asyncio.Task[None] | None = None
 

@@ -17,11 +17,8 @@ from typing import Any
 
 from lopa_ray.errors import TransferError
 
-HEADER = struct.Struct("!Q")
-"""The size in bytes, before each message: a pickled plan, report or exception."""
-
-READY = b"\x01"
-"""The master's answer to a token that it has given out."""
+HEADER = struct.Struct("!Q")  # the size in bytes, before each message: a pickled plan, report or exception
+READY = b"\x01"  # the master's answer to a token that it has given out
 
 
 @dataclass(frozen=True, slots=True)

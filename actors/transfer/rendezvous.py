@@ -23,8 +23,7 @@ class Rendezvous:
     collective: str
     timeout_s: float
     """A peer hangs after so many seconds. Well below the master's deadline, or workers that wait would seem lost."""
-    purpose: str = "kv"
-    """Which group of that epoch: kv, or the shards of one worker."""
+    purpose: str = "kv"  # which group of that epoch: kv, or the shards of one worker
 
     @property
     def group_name(self) -> str:

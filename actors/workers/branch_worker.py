@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lopa.group")
 
 
-HEALTH = "health"
-"""The concurrency group of `ping`: it is answered in a thread of its own."""
+HEALTH = "health"  # the concurrency group of `ping`: it is answered in a thread of its own
 
 
 class BranchWorker:

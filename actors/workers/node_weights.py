@@ -26,8 +26,7 @@ logger = logging.getLogger("lopa.weights")
 
 @dataclass(slots=True)
 class _NodeState:
-    chunks: list[Any] | None = None
-    """Object references of the copy; None: there is none yet."""
+    chunks: list[Any] | None = None  # object references of the copy; None: there is none yet
     downloaded: bool = False
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a worker downloads, or makes the copy; the others wait for it."""

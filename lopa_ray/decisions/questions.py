@@ -19,14 +19,9 @@ from lopa_ray.text.decision_prompt import (
     value_text,
 )
 
-Value: TypeAlias = str | bool
-"""A choice's value; the text `"true"` and the boolean are two values."""
-
-MAX_QUESTIONS = 400
-"""Questions about one input, at most."""
-
-MAX_VALUES = 255
-"""Choices or levels of a question, at most."""
+Value: TypeAlias = str | bool  # a choice's value; the text `"true"` and the boolean are two values
+MAX_QUESTIONS = 400  # questions about one input, at most
+MAX_VALUES = 255  # choices or levels of a question, at most
 
 
 @dataclass(frozen=True, slots=True)

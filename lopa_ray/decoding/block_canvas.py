@@ -22,11 +22,8 @@ class BlockState(Enum):
 
 @dataclass(slots=True)
 class Block:
-    """A span of the canvas that is filled, then cached, as one.
-
-    `complete` is set once the block before is decided far enough, and stays: a complete block falls back to its best
-    position when nothing passes the threshold.
-    """
+    """A span of the canvas that is filled, then cached, as one. `complete` is set once the block before is decided far
+    enough, and stays: a complete block falls back to its best position when nothing passes the threshold."""
 
     start: int
     stop: int

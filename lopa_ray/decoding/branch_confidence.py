@@ -14,8 +14,7 @@ from typing import TypeAlias
 BranchConfidence: TypeAlias = Callable[[Sequence[float]], float]
 """Scores (at least one) of a branch's masked positions → the branch's confidence."""
 
-LOG_FLOOR = 1e-30
-"""Replaces a score of 0 where logarithms are taken."""
+LOG_FLOOR = 1e-30  # replaces a score of 0 where logarithms are taken
 
 
 def mean(scores: Sequence[float]) -> float:

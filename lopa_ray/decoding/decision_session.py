@@ -40,11 +40,8 @@ class DecisionSession(RequestSession):
         max_step_rows: int = MAX_STEP_ROWS,
     ) -> None:
         """`prompt` is the input. With `joint` each lane computes it anew, so that it sees the question too, as far as
-        `attention` allows.
-
-        Raises PromptError as `RequestSession` does, for no questions, and for an empty question or one with an id that
-        is none or the mask token's.
-        """
+        `attention` allows. Raises PromptError as `RequestSession` does, for no questions, and for an empty question or
+        one with an id that is none or the mask token's."""
         if not questions:
             raise PromptError("got no questions; add one")
         for index, question in enumerate(questions):
@@ -67,8 +64,7 @@ class DecisionSession(RequestSession):
         """End of the part of the input whose K/V all lanes read."""
         self.longest_lane = max(self.stored_end, self.max_len - self.stored_end)
         """Rows of the longest branch of any step."""
-        self._evaluated = 0
-        """Lanes that steps have evaluated."""
+        self._evaluated = 0  # lanes that steps have evaluated
         self._is_stored = self.stored_end == 0
         """Whether the input's K/V are stored, or about to be by the coming step's commit."""
         self._commit: Commit | None = None

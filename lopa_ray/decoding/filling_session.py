@@ -34,13 +34,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         self._settled = SettledChoices(self.settings)
         self._branches: list[PlannedBranch[CanvasT]] = []
         self._commit: Commit | None = None
-        self.rule_steps = 0
-        """Steps of the rule so far. Draws and schedules follow them."""
+        self.rule_steps = 0  # steps of the rule so far. Draws and schedules follow them
 
     # What a decoder provides
 
-    _canvas: CanvasT
-    """The canvas of the last winner, which `_begin` makes."""
+    _canvas: CanvasT  # the canvas of the last winner, which `_begin` makes
 
     @abstractmethod
     def _windows(self, canvases: Sequence[CanvasT]) -> Sequence[Window]:

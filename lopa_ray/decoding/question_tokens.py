@@ -17,10 +17,8 @@ from lopa_ray.errors import PromptError
 class QuestionTokens:
     """A question in token ids."""
 
-    asked: tuple[int, ...]
-    """The tokens between the input and the slot, at least one."""
-    values: tuple[tuple[int, ...], ...]
-    """Each value as it stands in the slot."""
+    asked: tuple[int, ...]  # the tokens between the input and the slot, at least one
+    values: tuple[tuple[int, ...], ...]  # each value as it stands in the slot
 
     @classmethod
     def of(cls, asked: Sequence[int], values: Sequence[Sequence[int]], end_token_id: int) -> QuestionTokens:

@@ -29,18 +29,14 @@ OnEvent: TypeAlias = Callable[[int, RequestStep], None]
 
 
 class Engine(SessionFactory, ABC):
-    """The public interface of a decoder. Use it as a context manager, or call `close`.
-
-    It may be used from several threads: requests of simultaneous calls are in flight together, in the same steps.
-    """
+    """The public interface of a decoder. Use it as a context manager, or call `close`. It may be used from several
+    threads: requests of simultaneous calls are in flight together, in the same steps."""
 
     @abstractmethod
     def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
-        """Yields an event for every step of every session; its `request_key` is the index of the session.
-
-        As many sessions are in flight at once as there are slots. An error ends its own request only. Closing the
-        iterator cancels all unfinished requests.
-        """
+        """Yields an event for every step of every session; its `request_key` is the index of the session. As many
+        sessions are in flight at once as there are slots. An error ends its own request only. Closing the iterator
+        cancels all unfinished requests."""
 
     def close(self) -> None:
         """Free the resources of the engine."""
@@ -169,13 +165,10 @@ class Engine(SessionFactory, ABC):
         on_step: OnStep | None = None,
         **changes: Any,
     ) -> GenerationResult | list[GenerationResult]:
-        """Decode one prompt (text, token ids, or the messages of a chat) to a result, or a list of prompts to a list
-        of results.
-
-        `settings` and `changes`: see `decode_settings` (`engine.generate(prompt, num_branches=2)`); `raw` and
+        """Decode one prompt (text, token ids, or the messages of a chat) to a result, or a list of prompts to a list of
+        results. `settings` and `changes`: see `decode_settings` (`engine.generate(prompt, num_branches=2)`); `raw` and
         `parse_special`: see `render`. With `trace`, the result holds every step. Raises PromptError or SettingsError
-        before anything runs, and later the first error that ends a request.
-        """
+        before anything runs, and later the first error that ends a request."""
         single = not isinstance(prompts, Sequence) or isinstance(prompts, str)
         single = single or is_token_ids(prompts) or is_chat(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)

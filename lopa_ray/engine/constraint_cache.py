@@ -25,8 +25,7 @@ from lopa_ray.text.tokenizer import Tokenizer
 MAX_CONSTRAINTS, MAX_SMALL = 48, 2000
 """Constraints, and sizes of schemas and refusals, that are kept: the ones used last."""
 
-Method: TypeAlias = Literal["compile", "schema_size"]
-"""Of `ConstraintCompiler`."""
+Method: TypeAlias = Literal["compile", "schema_size"]  # of `ConstraintCompiler`
 
 
 @dataclass(slots=True)

@@ -16,8 +16,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.text.tokenizer import require_tokenizer
 
-AnyQuestion: TypeAlias = Question | str
-"""A question; a text is a predicate."""
+AnyQuestion: TypeAlias = Question | str  # a question; a text is a predicate
 
 ChangedDecisions: TypeAlias = DecisionSettings | Mapping[str, Any]
 """Settings of decisions: all of them, or by name those that differ from the configuration's."""
@@ -34,11 +33,9 @@ class DecisionTask:
 def new_decision(
     factory: SessionFactory, task: DecisionTask, settings: ChangedDecisions | None = None, **changes: Any
 ) -> PendingDecision:
-    """The session of a task. `settings` and `changes` override the configuration's section `decisions`.
-
-    Raises SettingsError for a model that fills no masks and for wrong settings, PromptTooLongError and PromptError,
-    whose `setting` is the field, for an input or questions that cannot be computed.
-    """
+    """The session of a task. `settings` and `changes` override the configuration's section `decisions`. Raises
+    SettingsError for a model that fills no masks and for wrong settings, PromptTooLongError and PromptError, whose
+    `setting` is the field, for an input or questions that cannot be computed."""
     own = _settings(factory, settings, changes)
     questions = [
         PredicateQuestion(question) if isinstance(question, str) else question for question in task.questions

@@ -25,10 +25,8 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 
 class LocalEngine(Engine):
-    """Runs sessions, scheduler and runner in this process, in the threads of its callers.
-
-    A caller that waits for an event runs steps of all requests in flight, those of other threads too.
-    """
+    """Runs sessions, scheduler and runner in this process, in the threads of its callers. A caller that waits for an
+    event runs steps of all requests in flight, those of other threads too."""
 
     def __init__(self, config: Config, runner: BranchRunner, tokenizer: Tokenizer | None) -> None:
         """Use an existing runner. `from_config` and `from_pretrained` load one."""
@@ -39,8 +37,7 @@ class LocalEngine(Engine):
         """Steps whose reports are not processed yet, the oldest first."""
         self._event_queues: dict[int, deque[RequestEvent]] = {}
         """Id of an unfinished request → the queue of its events. Each active call of `events` has its own queue."""
-        self._abandoned: deque[int] = deque()
-        """Unfinished requests whose callers have stopped iterating."""
+        self._abandoned: deque[int] = deque()  # unfinished requests whose callers have stopped iterating
         self._stepping = False
         self._changed = Condition()
         """A step has ended. Its lock is held while scheduler or queues change, but not while a step is computed."""

@@ -98,12 +98,10 @@ class SessionFactory:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
-        """A prompt in the form in which it is encoded.
-
-        The chat template is applied to text if the checkpoint has one, unless `raw`. Special tokens are recognised in
-        raw text alone, and there unless `parse_special` is false. `tools` and `variables`: see `Tokenizer.render_chat`.
-        Raises PromptError without the tokenizer or template that the prompt needs, and for another type of prompt.
-        """
+        """A prompt in the form in which it is encoded. The chat template is applied to text if the checkpoint has one,
+        unless `raw`. Special tokens are recognised in raw text alone, and there unless `parse_special` is false.
+        `tools` and `variables`: see `Tokenizer.render_chat`. Raises PromptError without the tokenizer or template that
+        the prompt needs, and for another type of prompt."""
         if isinstance(prompt, str):
             tokenizer = require_tokenizer(self.tokenizer)
             if raw or not tokenizer.has_chat_template:
@@ -147,13 +145,11 @@ class SessionFactory:
         parse_special: bool = True,
         **changes: Any,
     ) -> DecodeSession:
-        """A session for one prompt. `settings` and `changes`: see `decode_settings`; `render` for the others.
-
-        Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer are too long,
+        """A session for one prompt. `settings` and `changes`: see `decode_settings`; `render` for the others. Raises
+        PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer are too long,
         SettingsError for a pattern or schema that is not supported or a first step beyond
         `model.max_num_batched_tokens`, and OverloadedError if the machine lacks memory or time to compile. A new
-        pattern takes up to `group.hung_after_s` to compile, which `prepare` does for asynchronous programs.
-        """
+        pattern takes up to `group.hung_after_s` to compile, which `prepare` does for asynchronous programs."""
         settings = self.decode_settings(settings, **changes)
         ids = self.encode(prompt, raw=raw, parse_special=parse_special)
         given = GivenTokens.of(settings, self._encode_given(raw and parse_special))

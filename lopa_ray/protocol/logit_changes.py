@@ -35,10 +35,8 @@ class LogitChanges:
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    biased: bytes = b""
-    """int32: the tokens that have a bias, each once."""
-    biases: bytes = b""
-    """fp64: the bias of each of them."""
+    biased: bytes = b""  # int32: the tokens that have a bias, each once
+    biases: bytes = b""  # fp64: the bias of each of them
     prompt: bytes = b""
     """int32: the counted tokens of the prompt, each once; empty if the repetition penalty is off."""
     answer: bytes = b""

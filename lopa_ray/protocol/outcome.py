@@ -23,10 +23,8 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One position with the token that it got, and the scores of that token in the pass that chose it.
-
-    Of several decisions on one position the last one holds: the others were edited away (see `StepOutcome.editable`).
-    """
+    """One position with the token that it got, and the scores of that token in the pass that chose it. Of several
+    decisions on one position the last one holds: the others were edited away (see `StepOutcome.editable`)."""
 
     position: int
     token: int
@@ -48,8 +46,7 @@ class RuleStep:
 
     branch: int | None
     """The branch whose report the rule took; None: a report that an earlier step brought, or none."""
-    filled: tuple[Decision, ...]
-    """In the order of filling."""
+    filled: tuple[Decision, ...]  # in the order of filling
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from lopa_ray.protocol.plan_inputs import PlanInputs
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import CHOOSE, ChooseTokens, ScoreCandidates, Scoring
 
-Fill: TypeAlias = tuple[int, int]
-"""(absolute position, token id)."""
+Fill: TypeAlias = tuple[int, int]  # (absolute position, token id)
 
 Spans: TypeAlias = tuple[range, ...]
 
@@ -32,8 +31,7 @@ class Branch:
     """One candidate: the plan's canvas up to the last segment's stop, plus a fill set."""
 
     segments: tuple[Segment, ...]
-    scored: range
-    """Masked positions in here are scored; with `Plan.scores_decided` all of them."""
+    scored: range  # masked positions in here are scored; with `Plan.scores_decided` all of them
     fills: tuple[Fill, ...] = ()
     fill_weights: tuple[float, ...] = ()
     """The weight of each token of `fills`, where the plan has `SoftInputs`; else empty."""
@@ -62,11 +60,9 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Makes the `spans` that a branch of an earlier step staged part of the cache; its id is `step`.
-
-    Under the two-phase protocol their K/V are broadcast and written everywhere. Where `shared` is true (single phase)
-    all branches staged the same K/V, each worker commits its own, and nothing is sent.
-    """
+    """Makes the `spans` that a branch of an earlier step staged part of the cache; its id is `step`. Under the
+    two-phase protocol their K/V are broadcast and written everywhere. Where `shared` is true (single phase) all
+    branches staged the same K/V, each worker commits its own, and nothing is sent."""
 
     step: int
     branch: int
@@ -164,12 +160,10 @@ class ScheduledRequest:
 class StepPlan:
     """One worker's part of one step: all requests in flight, in the same order everywhere."""
 
-    epoch: int
-    """The membership of workers in which the step runs."""
+    epoch: int  # the membership of workers in which the step runs
     step: int
     requests: tuple[ScheduledRequest, ...]
-    evict: tuple[int, ...] = ()
-    """Ids of the stored prefixes that the worker drops, before anything else."""
+    evict: tuple[int, ...] = ()  # ids of the stored prefixes that the worker drops, before anything else
 
     @property
     def commits_by_source(self) -> dict[int, tuple[ScheduledRequest, ...]]:

@@ -10,15 +10,13 @@ from typing import TypeAlias
 class ChooseTokens:
     """Choose a token at each position, by `Plan.sampling_params`."""
 
-    draw_key: int = 0
-    """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
+    draw_key: int = 0  # tokens are drawn by the seed, this number and the position; 0 where none are drawn
     bitmask_ids: tuple[int, ...] = ()
     """Under a constraint: for each position of `Branch.scored` the index in `Plan.token_bitmasks` of the tokens that it
     may get (-1 if it is not scored). Without one: empty."""
 
 
-CHOOSE = ChooseTokens()
-"""Without draws and without a constraint."""
+CHOOSE = ChooseTokens()  # without draws and without a constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,7 @@ class DenoiseTokens:
 class ScoreTargets:
     """Compute the probability of one given token at each position."""
 
-    tokens: tuple[int, ...]
-    """One for each position of `Branch.scored`."""
+    tokens: tuple[int, ...]  # one for each position of `Branch.scored`
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,8 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredRows:
-    """Scores of the rows of many branches, as columns; types as in `BranchReport`.
-
-    `top_tokens` and `top_logprobs` are [t], row by row, of which each may have a number of its own.
-    """
+    """Scores of the rows of many branches, as columns; types as in `BranchReport`. `top_tokens` and `top_logprobs` are
+    [t], row by row, of which each may have a number of its own."""
 
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
@@ -32,23 +30,18 @@ class ScoredRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchReport(ScoredRows):
-    """Scores of one branch's scored positions, ascending: the masked ones, or all (see `Branch.scored`).
+    """Scores of one branch's scored positions, ascending: the masked ones, or all (see `Branch.scored`). `positions`
+    and `tokens` are int32 [n], `probabilities` (of the chosen token, after temperature, top-p and top-k) and `scores`
+    (by the plan's ranking) float64 [n], `logprobs` (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32
+    [n, m] and `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most likely first (m = 0
+    unless asked for).
 
-    `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after
-    temperature, top-p and top-k) and `scores` (by the plan's ranking) float64 [n], `logprobs`
-    (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32 [n, m] and
-    `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
-    likely first (m = 0 unless asked for).
-
-    Of `ScoreTargets`, the targets are `tokens`, and probabilities and scores are of the plain softmax too.
-
-    Of `ScoreCandidates`, the candidates are `top_tokens`, in the branch's order, and `top_logprobs` are their
+    Of `ScoreTargets`, the targets are `tokens`, and probabilities and scores are of the plain softmax too. Of
+    `ScoreCandidates`, the candidates are `top_tokens`, in the branch's order, and `top_logprobs` are their
     log-probabilities under the softmax over all tokens that can be generated, so without the mask token. The other
-    columns are about the first candidate.
-    """
+    columns are about the first candidate."""
 
-    step: int
-    """The step of the branch's plan."""
+    step: int  # the step of the branch's plan
     branch: int
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Self:
@@ -82,12 +75,10 @@ class StepReport:
     step: int
     branches: npt.NDArray[np.int64]
     """[B, 5]: request id, step of its plan, branch, rows, and top tokens of each row."""
-    rows: ScoredRows
-    """The scores of all branches, in order."""
+    rows: ScoredRows  # the scores of all branches, in order
     commit_s: float = 0.0
     """Seconds that the worker spent on commits, waiting for K/V included; an accelerator measures them."""
-    forward_s: float = 0.0
-    """Seconds that it spent on packing, the forward, staging and scores."""
+    forward_s: float = 0.0  # seconds that it spent on packing, the forward, staging and scores
 
     @classmethod
     def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:

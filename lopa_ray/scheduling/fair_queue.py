@@ -16,11 +16,9 @@ class FairQueue:
     """All unfinished requests by client, and those that wait for a slot."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, RequestSession] = {}
-        """Requests without a slot."""
+        self.waiting: dict[int, RequestSession] = {}  # requests without a slot
         self._clients: dict[int, str] = {}
-        self._slots: Counter[str] = Counter()
-        """Client → slots that its requests have."""
+        self._slots: Counter[str] = Counter()  # client → slots that its requests have
         self._served: dict[str, int] = {}
         """Client with unfinished requests → rows that it was served, from where the others were when it came."""
         self._preemptions: Counter[int] = Counter()
@@ -81,11 +79,9 @@ class FairQueue:
 
     def select(self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int]) -> list[int]:
         """The requests of the next step. `rows`: request with a slot → rows of its next step, first in turn first.
-        `in_flight`: request → its rows in a step that is not done yet; they count as served, and as wanted again.
-
-        In each step a client may get as far as the one that was served least, and further by the rows of the client
-        that wants the fewest. Then `free_rows` are left, which cost little compared with the fixed time of a step.
-        """
+        `in_flight`: request → its rows in a step that is not done yet; they count as served, and as wanted again. In
+        each step a client may get as far as the one that was served least, and further by the rows of the client that
+        wants the fewest. Then `free_rows` are left, which cost little compared with the fixed time of a step."""
         wanted: Counter[str] = Counter()
         for request_id, number in (*rows.items(), *in_flight.items()):
             wanted[self._clients[request_id]] += number

@@ -10,8 +10,7 @@ from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest
 
-STEPS_IN_FLIGHT = 2
-"""With overlap: one is computed while the other is planned, packed or processed."""
+STEPS_IN_FLIGHT = 2  # with overlap: one is computed while the other is planned, packed or processed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +18,11 @@ class PlannedStep:
     """The requests of a step, and what has to be known of it when it has succeeded."""
 
     number: int
-    entries: tuple[RunningRequest, ...]
-    """In the order in which they got their slots."""
+    entries: tuple[RunningRequest, ...]  # in the order in which they got their slots
     assignment: BranchAssignment
     waiting_branch_rows: int
     """Rows of a branch of the long step whose turn it is; 0: no request has a long step."""
-    part_rows: int
-    """Rows of that long step that are in this one, of all workers."""
+    part_rows: int  # rows of that long step that are in this one, of all workers
     evictions: tuple[int, ...]
 
     def step_plans(self, epoch: int) -> list[StepPlan]:

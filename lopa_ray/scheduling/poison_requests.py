@@ -19,16 +19,13 @@ runs alone, and Ray does not tell a process that was killed from one that crashe
 
 
 class PoisonRequests:
-    """Which requests are run alone, and which one has caused a failure.
-
-    After an error of a worker all requests of the step are run alone. The loss of a worker may have nothing to do with
-    them, so only those are run alone that have lost workers `MAX_LOSSES` times in their present step.
-    """
+    """Which requests are run alone, and which one has caused a failure. After an error of a worker all requests of the
+    step are run alone. The loss of a worker may have nothing to do with them, so only those are run alone that have
+    lost workers `MAX_LOSSES` times in their present step."""
 
     def __init__(self) -> None:
         self._alone: set[int] = set()
-        self.losses: Counter[int] = Counter()
-        """Request → how often workers were lost during its present step."""
+        self.losses: Counter[int] = Counter()  # request → how often workers were lost during its present step
 
     def next_of(self, running: Collection[int]) -> int | None:
         """The running request whose next step is run alone, the one with the lowest id; None: all run together."""

@@ -34,10 +34,8 @@ class _Node:
     """K/V of a prompt that were stored together: the positions that were not stored before."""
 
     id: int
-    span: range
-    """Positions whose K/V this node has."""
-    parent: _Node | None
-    """The node whose path has the positions before `span`; None if `span` begins at 0."""
+    span: range  # positions whose K/V this node has
+    parent: _Node | None  # the node whose path has the positions before `span`; None if `span` begins at 0
     hashes: PrefixHashes
     children: int = 0
 
@@ -57,10 +55,8 @@ class PrefixIndex:
         self.approximate = approximate
         self.hit_requests = 0
         self.hit_positions = 0
-        self._ready: dict[int, _Node] = {}
-        """Id → node that all workers store, the least recently used first."""
-        self._reserved: dict[int, _Node] = {}
-        """Id → node that the workers save in the next step."""
+        self._ready: dict[int, _Node] = {}  # id → node that all workers store, the least recently used first
+        self._reserved: dict[int, _Node] = {}  # id → node that the workers save in the next step
         self._by_digest: dict[bytes, _Node] = {}
         """Digest of a prefix → ready node that has the last position of that prefix."""
         self._evicted: list[int] = []

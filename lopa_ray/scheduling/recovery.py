@@ -21,11 +21,9 @@ def recover(
     pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]
 ) -> tuple[Restage, dict[int, int]]:
     """Plan the recovery of the commits of `Scheduler.pending_commits`. `held`: per rank which of them it has. Returns
-    what to stage again, and the source ranks of `Scheduler.enter_epoch`.
-
-    With single-phase commits workers that lack their own K/V stage them again, and nothing is sent. A request that
-    began with a stored prefix is an exception, because all stored prefixes were dropped: its K/V are sent.
-    """
+    what to stage again, and the source ranks of `Scheduler.enter_epoch`. With single-phase commits workers that lack
+    their own K/V stage them again, and nothing is sent. A request that began with a stored prefix is an exception,
+    because all stored prefixes were dropped: its K/V are sent."""
     size = len(held)
     restage: Restage = {}
     source_ranks: dict[int, int] = {}

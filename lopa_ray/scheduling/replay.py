@@ -23,8 +23,7 @@ class Replay:
         """`begun`: of a request that was restored by a replay, that one."""
         self._steps = [(scheduled.plan, _replayed_commit(scheduled)) for scheduled in begun]
         """Plans, with the commit of what each of them has staged."""
-        self._commit: Commit | None = None
-        """The commit of the K/V that the last staging step has staged."""
+        self._commit: Commit | None = None  # the commit of the K/V that the last staging step has staged
         for _, commit in self._steps:
             self._commit = commit or self._commit
 

@@ -29,8 +29,7 @@ class RunningRequest:
     """Branch → rank of the worker that evaluates it in that step."""
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
-    reports: list[BranchReport] = field(default_factory=list)
-    """Those of `rank_of_branch`."""
+    reports: list[BranchReport] = field(default_factory=list)  # those of `rank_of_branch`
     last_step: int = 0
     source_rank: int | None = None
     """Rank of the worker that has the K/V of the next plan's commit; None if every worker has them."""

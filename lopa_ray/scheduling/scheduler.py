@@ -52,8 +52,7 @@ class Scheduler:
         self.limit = limit or StepLimit()
         self._overlap = overlap
         self._step = 0
-        self._planned: deque[PlannedStep] = deque()
-        """The steps in flight, the oldest first."""
+        self._planned: deque[PlannedStep] = deque()  # the steps in flight, the oldest first
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
         self._selection = StepSelection(

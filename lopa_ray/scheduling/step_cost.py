@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-DECAY = 0.98
-"""How much an observation counts one step later."""
+DECAY = 0.98  # how much an observation counts one step later
 
 MIN_SPREAD = 0.1
 """The standard deviation of the numbers of rows, as a part of their mean, from which on the two are told apart."""

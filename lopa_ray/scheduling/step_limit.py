@@ -10,20 +10,11 @@ import math
 
 from lopa_ray.errors import SettingsError
 
-TARGET_S = 1.0
-"""Seconds that a step should take at most."""
-
-INITIAL_ROWS = 4096
-"""Rows of a step as long as little is known of its time."""
-
-MEMORY_FACTOR = 7 / 8
-"""How large steps may be after one that needed too much memory, as a part of that one."""
-
-GROW_AFTER = 256
-"""After so many steps they may be larger again: the lack of memory may have passed."""
-
-TRY_AFTER = 8
-"""After so many refusals for lack of memory, longer branches are tried again."""
+TARGET_S = 1.0  # seconds that a step should take at most
+INITIAL_ROWS = 4096  # rows of a step as long as little is known of its time
+MEMORY_FACTOR = 7 / 8  # how large steps may be after one that needed too much memory, as a part of that one
+GROW_AFTER = 256  # after so many steps they may be larger again: the lack of memory may have passed
+TRY_AFTER = 8  # after so many refusals for lack of memory, longer branches are tried again
 
 
 class StepLimit:
@@ -33,13 +24,11 @@ class StepLimit:
         """`bound`: `model.max_num_batched_tokens`, in rows; None: there is no bound."""
         self._bound = math.inf if bound is None else bound
         self._by_time: float = INITIAL_ROWS
-        self._free_rows = 0.0
-        """Fewer rows would make a step hardly faster."""
+        self._free_rows = 0.0  # fewer rows would make a step hardly faster
         self._largest = 0
         self._failed_branch = 0
         """Rows of a branch that lacked memory, since when none as long has succeeded; 0: there is none."""
-        self._by_memory = self._branch_by_memory = math.inf
-        """The same after lacks of memory, at most."""
+        self._by_memory = self._branch_by_memory = math.inf  # the same after lacks of memory, at most
         self._steps_since_lack = self._refusals = 0
 
     @property

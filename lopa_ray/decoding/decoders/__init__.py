@@ -61,10 +61,8 @@ def new_session(
 
 
 def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
-    """Settings of a decoder from plain values; `decoder` (default lopa) chooses the class.
-
-    Raises SettingsError for an unknown decoder and for whatever its class refuses.
-    """
+    """Settings of a decoder from plain values; `decoder` (default lopa) chooses the class. Raises SettingsError for an
+    unknown decoder and for whatever its class refuses."""
     name = values.get("decoder", "lopa")
     if not isinstance(name, str) or name not in DECODERS:
         raise SettingsError(
@@ -83,11 +81,8 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
 
 
 def merge_decoder_settings(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with `overrides` on top.
-
-    When these switch to another decoder, values are dropped that it does not know, or has another
-    default for: they were meant for the decoder before.
-    """
+    """`values` with `overrides` on top. When these switch to another decoder, values are dropped that it does not know,
+    or has another default for: they were meant for the decoder before."""
     old = values.get("decoder", "lopa")
     new = overrides.get("decoder", old)
     if old != new and all(isinstance(name, str) and name in DECODERS for name in (old, new)):

@@ -31,8 +31,7 @@ class BlockwiseSession(FillingSession[Canvas]):
             self._block = self._block_at(self._block.stop)
         self._open_positions = masked_positions(self._block)
         """Positions of the current block that were masked when it began."""
-        self._calls = 0
-        """Calls that have filled the current block."""
+        self._calls = 0  # calls that have filled the current block
 
     # What a decoder provides
 

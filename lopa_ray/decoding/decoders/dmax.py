@@ -43,8 +43,7 @@ class DMaxSession(EditedBlocksSession):
         super()._begin_block_at(position)
         self._probabilities: dict[Fill, float] = {}
         """The probabilities of tokens that calls on the current block have chosen, in the last call that did."""
-        self._settles = False
-        """Whether the last call ends the block, unless masks are left."""
+        self._settles = False  # whether the last call ends the block, unless masks are left
 
     @property
     def step_limit(self) -> int:

@@ -37,10 +37,8 @@ class EditingSession(EditedBlocksSession):
 
     def _begin(self) -> None:
         super()._begin()
-        self._post_steps = 0
-        """Calls on the current block since it has no masks."""
-        self._changed = True
-        """Whether the last call filled or edited anything."""
+        self._post_steps = 0  # calls on the current block since it has no masks
+        self._changed = True  # whether the last call filled or edited anything
 
     @property
     def step_limit(self) -> int:

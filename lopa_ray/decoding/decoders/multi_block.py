@@ -74,8 +74,7 @@ class MultiBlockSession(BlockParallelSession):
         if len(self._canvas) > self._canvas.blocks[-1].stop:
             # What is left of the prompt counts for the decision about the next block from the first step on.
             self._canvas.grow(self.settings.block_size, self.max_len)
-        self._edited: dict[int, BlockEdits] = {}
-        """Of the active blocks, by their starts; empty without edits."""
+        self._edited: dict[int, BlockEdits] = {}  # of the active blocks, by their starts; empty without edits
         self._last_start = -1
         """Start of the block that was the last one when the answer had an end: no block is appended behind it as long
         as it is in flight, even if an edit has replaced the end."""

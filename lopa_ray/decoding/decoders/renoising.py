@@ -85,11 +85,9 @@ class RenoisingSettings(GenerationSettings):
 
 
 class RenoisingSession(DecodeSession):
-    """One request under DiffusionGemma's decoder.
-
-    A step is a call of the encoder, on what it has not read of prompt and finished canvases, or one of the decoder, on
-    the canvas. Each of the latter is conditioned on the one before it on the same canvas.
-    """
+    """One request under DiffusionGemma's decoder. A step is a call of the encoder, on what it has not read of prompt
+    and finished canvases, or one of the decoder, on the canvas. Each of the latter is conditioned on the one before it
+    on the same canvas."""
 
     settings: RenoisingSettings
 
@@ -97,16 +95,12 @@ class RenoisingSession(DecodeSession):
 
     def _begin(self) -> None:
         self.noise = SeededNoise(self.settings.seed, self.vocabulary.size)
-        self._answer: list[int] = []
-        """Tokens of finished canvases."""
-        self._encoded = 0
-        """Positions that the encoder has read."""
+        self._answer: list[int] = []  # tokens of finished canvases
+        self._encoded = 0  # positions that the encoder has read
         self._canvas: tuple[int, ...] = ()
         """The current canvas as the next call gets it; empty before its first call."""
-        self._likely: list[tuple[int, ...]] = []
-        """The most likely tokens in each call on the current canvas."""
-        self._calls = 0
-        """Calls of the decoder, on all canvases."""
+        self._likely: list[tuple[int, ...]] = []  # the most likely tokens in each call on the current canvas
+        self._calls = 0  # calls of the decoder, on all canvases
         self._commit: Commit | None = None
 
     @property

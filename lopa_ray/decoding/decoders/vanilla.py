@@ -28,8 +28,7 @@ from lopa_ray.decoding.unmasking_rules import (
 )
 from lopa_ray.protocol.sampling_params import SamplingParams
 
-MAX_STEPS = 2**16
-"""Longest schedule of an answer: it is kept in memory as a whole."""
+MAX_STEPS = 2**16  # longest schedule of an answer: it is kept in memory as a whole
 
 
 class MaskedAnswerSettings(LookaheadSettings):

@@ -25,27 +25,21 @@ MIN_DRAFT_PER_ROW = 5e-5
 """A state whose probability is less than this × the rows of its branch is no draft: it would cost more than it saves.
 """
 
-MAX_DEPTH = 8
-"""Steps of the rule that a draft may be ahead."""
-
-STALE_PROBABILITY = 0.3
-"""Of the fill set that another rule would choose by a report from before the state."""
+MAX_DEPTH = 8  # steps of the rule that a draft may be ahead
+STALE_PROBABILITY = 0.3  # of the fill set that another rule would choose by a report from before the state
 
 
 @dataclass(slots=True)
 class Draft:
     """A state of the rule, with its planned step of one branch."""
 
-    fills: frozenset[Fill]
-    """Tokens that it has beyond the current state."""
+    fills: frozenset[Fill]  # tokens that it has beyond the current state
     probability: float
     plan: Plan
     """The plan of one branch in this state, or one that differs from it in tokens and its number alone."""
     key: StateKey
-    base: FillingSession[Any]
-    """A session whose planned step has the same window."""
-    beyond: tuple[Fill, ...]
-    """Tokens that the state has beyond that of `base`."""
+    base: FillingSession[Any]  # a session whose planned step has the same window
+    beyond: tuple[Fill, ...]  # tokens that the state has beyond that of `base`
     make_session: Callable[[], FillingSession[Any]]
     planned: FillingSession[Any] | None = None
     """A session in this state with its step planned, once `make_session` has made it."""
@@ -65,10 +59,8 @@ class Draft:
         return self.planned
 
     def after(self, fills: Sequence[Fill], all_fills: frozenset[Fill], probability: float) -> Draft | None:
-        """The next state that scores positions, if the rule fills these here; None if there is none.
-
-        If the window does not change, no session is copied. A wrong guess only wastes the branch.
-        """
+        """The next state that scores positions, if the rule fills these here; None if there is none. If the window does
+        not change, no session is copied. A wrong guess only wastes the branch."""
         base, beyond = self.base, (*self.beyond, *fills)
         answer = base.answer_in_window(beyond)
         if answer is not None:

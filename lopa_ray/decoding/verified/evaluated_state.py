@@ -37,17 +37,13 @@ class StateKey(NamedTuple):
 class EvaluatedState:
     """What is known of a state: its report, and how it differs from the current state."""
 
-    key: StateKey | None
-    """None: K/V were committed since then, so the report is no longer certain."""
+    key: StateKey | None  # None: K/V were committed since then, so the report is no longer certain
     report: BranchReport
-    ahead: frozenset[Fill]
-    """Tokens that it has and the current state has not."""
+    ahead: frozenset[Fill]  # tokens that it has and the current state has not
     behind: frozenset[int] = frozenset()
     """Positions that are decided in the current state and were masked in it."""
-    branch: int | None = None
-    """Its branch in the current step; None: an earlier step has scored it."""
-    cached_features: Any = field(default=None, repr=False)
-    """See `FillModel`."""
+    branch: int | None = None  # its branch in the current step; None: an earlier step has scored it
+    cached_features: Any = field(default=None, repr=False)  # see `FillModel`
 
     @cached_property
     def scores(self) -> Scores:

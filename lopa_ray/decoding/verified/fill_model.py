@@ -38,38 +38,24 @@ FEATURES = (
 OUTPUTS = ("passes the threshold", "is the fallback", "keeps its token")
 """Logits of each position; of the second the softmax over a block counts."""
 
-LEAST_ODDS = 0.01
-"""A position that passes with less is not in any fill set, other than as a fallback."""
-
-MOST_ODDS = 1e4
-"""With higher odds positions pass alike."""
-
-MOST_FALLBACKS = 4
-"""Positions that are looked at as the fallback of a block."""
-
-CLIPPED = 1e-4
-"""Probabilities are kept this far from 0 and 1."""
-
-MAX_LOGIT = 20.0
-"""Bound on the outputs of the network."""
+LEAST_ODDS = 0.01  # a position that passes with less is not in any fill set, other than as a fallback
+MOST_ODDS = 1e4  # with higher odds positions pass alike
+MOST_FALLBACKS = 4  # positions that are looked at as the fallback of a block
+CLIPPED = 1e-4  # probabilities are kept this far from 0 and 1
+MAX_LOGIT = 20.0  # bound on the outputs of the network
 
 Floats = npt.NDArray[np.float32]
 
-FillSet = tuple[float, tuple[Fill, ...]]
-"""Probability, and positions with tokens."""
-
-IndexSet = tuple[float, tuple[int, ...]]
-"""Probability, and indices of positions."""
+FillSet = tuple[float, tuple[Fill, ...]]  # probability, and positions with tokens
+IndexSet = tuple[float, tuple[int, ...]]  # probability, and indices of positions
 
 
 class ReportFeatures(NamedTuple):
     """What the features of every state have from its report."""
 
-    row_of: dict[int, int]
-    """Position → row of the report."""
+    row_of: dict[int, int]  # position → row of the report
     positions: npt.NDArray[np.int32]
-    logits_and_scores: Floats
-    """[2, rows]"""
+    logits_and_scores: Floats  # [2, rows]
     tokens: list[int]
 
 
@@ -198,11 +184,9 @@ def _block_sets(
     complete: bool,
     most: int,
 ) -> list[IndexSet]:
-    """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first.
-
-    The columns, [positions] float32 each, are the odds that a position passes, its weight as a fallback, and the
-    probability that it keeps its token. If any position passes, positions pass independently.
-    """
+    """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first. The
+    columns, [positions] float32 each, are the odds that a position passes, its weight as a fallback, and the
+    probability that it keeps its token. If any position passes, positions pass independently."""
     odds = np.minimum(odds, MOST_ODDS)
     (likely,) = (odds > LEAST_ODDS).nonzero()
     log_none = -float(np.add.reduce(np.log1p(odds)))

@@ -31,8 +31,7 @@ from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
 from lopa_ray.protocol.scoring import ChooseTokens
 from lopa_ray.protocol.step_report import BranchReport
 
-MOST_STATES = 16
-"""Evaluated states that a request keeps from step to step."""
+MOST_STATES = 16  # evaluated states that a request keeps from step to step
 
 BRANCH_COST = 0.1
 """What a branch costs, in steps: with `num_branches` auto a draft is evaluated if its probability exceeds this."""
@@ -51,8 +50,7 @@ class VerifiedSession(DecodeSession):
     def _begin(self) -> None:
         self._states = EvaluatedStates(MOST_STATES)
         self._tree = DraftTree(self.settings)
-        self._drafts: list[Draft] = []
-        """The branches of the coming step, the anchor first."""
+        self._drafts: list[Draft] = []  # the branches of the coming step, the anchor first
         self._commit: Commit | None = None
 
     @property
