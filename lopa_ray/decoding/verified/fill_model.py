@@ -176,13 +176,7 @@ def _reciprocals(count: int) -> Floats:
 
 
 def _block_sets(
-    first: int,
-    odds: Floats,
-    weights: Floats,
-    keeps: Floats,
-    any_passes: float,
-    complete: bool,
-    most: int,
+    first: int, odds: Floats, weights: Floats, keeps: Floats, any_passes: float, complete: bool, most: int
 ) -> list[IndexSet]:
     """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first. The
     columns, [positions] float32 each, are the odds that a position passes, its weight as a fallback, and the

@@ -106,11 +106,7 @@ class VerifiedSession(DecodeSession):
             )
             scoring = replace(scoring, bitmask_ids=ids)
         return replace(
-            branch,
-            segments=segments,
-            fills=tuple(sorted(draft.fills)),
-            to_stage=to_stage,
-            scoring=scoring,
+            branch, segments=segments, fills=tuple(sorted(draft.fills)), to_stage=to_stage, scoring=scoring
         )
 
     # Verification
