@@ -63,8 +63,7 @@ class AsyncRayEngine(AsyncEngine):
         self._queues: dict[int, asyncio.Queue[RequestEvent]] = {}
         self._journals = ClientJournals()
         self._watch = MasterWatch(config.group)
-        self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()
-        """Requests whose callers have stopped iterating."""
+        self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()  # of callers that have stopped iterating
         self._canceller = asyncio.create_task(self._cancel_abandoned())
         self._reader = asyncio.create_task(self._run())
 

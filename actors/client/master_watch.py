@@ -13,9 +13,7 @@ from lopa_ray.errors import WorkerLostError
 
 PERIOD_S = 1.0  # seconds between two questions
 STALL_FACTOR = 1.5  # a step that takes this many times its own deadline means that the master itself is stuck
-
-FAILED_STEPS_FACTOR = 2
-"""A request that makes workers fail can be the cause of this many failed steps with others, and of as many alone."""
+FAILED_STEPS_FACTOR = 2  # a request can cause so many failed steps with others, and as many alone
 
 
 class MasterWatch:

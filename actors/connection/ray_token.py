@@ -13,16 +13,10 @@ import secrets
 import sys
 from pathlib import Path
 
-AUTH_MODE = "RAY_AUTH_MODE"
-"""The environment variable with Ray's mode of authentication: `token` or `disabled`."""
-
+AUTH_MODE = "RAY_AUTH_MODE"  # the variable with Ray's mode of authentication: `token` or `disabled`
 TOKEN = "RAY_AUTH_TOKEN"  # the environment variable with a token itself
-
-ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-"""A call without effect. Only whether it is refused matters."""
-
-ANSWER_TIMEOUT_S = 5.0
-"""For how long a cluster's head is waited for. One that starts just now is there by then."""
+ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # without effect: only whether it is refused matters
+ANSWER_TIMEOUT_S = 5.0  # for how long a cluster's head is waited for, which may be starting just now
 
 
 def follow_cluster() -> None:

@@ -23,8 +23,7 @@ class BranchPool:
 
     def __init__(self, factory: WorkerFactory) -> None:
         self.epoch = -1
-        self.intact = False
-        """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
+        self.intact = False  # the collective group is as `join_epoch` made it, and nothing has failed since
         self.lost_workers = 0
         self._factory = factory
         self._group = factory.config.group

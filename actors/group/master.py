@@ -59,8 +59,7 @@ class Master:
         self._step_began: float | None = None
         self._repeats = 0
         self._broken: LopaError | None = None  # why no request is taken any more
-        self._unpublished: tuple[list[RequestEvent], StepTiming | None] = [], None
-        """The events of the last step, until the client is sent them."""
+        self._unpublished: tuple[list[RequestEvent], StepTiming | None] = [], None  # of the last step
         self._published: asyncio.Queue[StepEvents] = asyncio.Queue()
         self._failed_steps = 0
         self._out_of_memory_steps = 0

@@ -21,13 +21,9 @@ from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 
 logger = logging.getLogger("lopa.group")
 
-MAX_FAILURES = 8
-"""Failures in a row per pending worker, without one that joined in between, after which no more are created."""
-
+MAX_FAILURES = 8  # failures in a row per pending worker after which no more workers are created
 START_FAILURES = 4  # the same while a group starts, since requests wait for it: the start has failed then
-
-FIRST_PAUSE_S = 0.5
-"""Seconds between a failure and the next attempt; doubled when each pending worker has failed once more."""
+FIRST_PAUSE_S = 0.5  # before the next attempt; doubled when each pending worker has failed once more
 
 LONGEST_PAUSE_S = 20.0
 
@@ -38,8 +34,7 @@ PING_PERIOD_S = 1.0  # ping interval while a worker loads its model
 class _PendingWorker:
     """One worker on its way, or the next one in its place."""
 
-    task: asyncio.Task[WorkerHandle | None] = field(init=False)
-    """Done when the worker has its model; None: no further attempt is made."""
+    task: asyncio.Task[WorkerHandle | None] = field(init=False)  # None: no further attempt is made
     failures: int = 0
     is_placed: bool = False
 
@@ -56,8 +51,7 @@ class PendingWorkers:
         self._pending: list[_PendingWorker] = []
         self._target = 0
         self._failures = 0
-        self.last_error: LopaError | None = None
-        """Why the last attempt failed; None once a worker joined after it."""
+        self.last_error: LopaError | None = None  # of the last attempt; None once a worker joined after it
         self._starting: StartPhases | None = None  # the phases of a group that has not begun yet
         self._progress = asyncio.Event()
         self._fatal: LopaError | None = None  # an error that another attempt would have as well

@@ -23,8 +23,7 @@ class SentStep:
     plan_s: float
     scatter_s: float
     sent_at: float  # when scatter ended, as `time.perf_counter`
-    gather_s: float = 0.0
-    """Seconds from sending the plans to the last report, the master's other work included."""
+    gather_s: float = 0.0  # from sending the plans to the last report, other work of the master included
 
     def timing(self, reports: Sequence[StepReport], select_s: float) -> StepTiming | None:
         """The step, with what the workers report of their own parts. None for a step without workers."""

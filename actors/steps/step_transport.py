@@ -24,8 +24,7 @@ from lopa_ray.protocol.plan import StepPlan
 
 TOKEN_BYTES = 32
 
-MAX_BUFFERED_BYTES = 2**24
-"""Buffer for reports that have arrived; reading pauses while it is full, so a step's reports should fit."""
+MAX_BUFFERED_BYTES = 2**24  # of reports; reading pauses while that many wait, so a step's should fit
 
 
 class StepTransport:

@@ -25,8 +25,7 @@ c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag b
 
 JOIN_TIMEOUT = timedelta(seconds=30)
 
-POLL_S = 0.05
-"""Seconds between two checks, by a worker that waits for its peers, whether its master has abandoned the epoch."""
+POLL_S = 0.05  # between two checks by a worker that waits whether its master has abandoned the epoch
 
 logger = logging.getLogger("lopa.group")
 
@@ -99,8 +98,7 @@ class NCCLGroup(ProcessGroup):
         self._sum_options.asyncOp = self._gather_options.asyncOp = False
         self._device = device
         self._is_idle = True  # whether nothing was enqueued since the last `wait`
-        self._last: Any = None
-        """The collective that was enqueued last, if it is asynchronous; those before it are computed before it."""
+        self._last: Any = None  # the last collective, if it is asynchronous; earlier ones are done before it
 
     def _finish(self, work: Any) -> None:
         if work is not None:

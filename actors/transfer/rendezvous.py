@@ -18,11 +18,9 @@ class Rendezvous:
     epoch: int
     rank: int
     world_size: int
-    store: tuple[str, int] | None
-    """Host and port of the master's key-value store; None for one actor alone, which needs none."""
+    store: tuple[str, int] | None  # of the master's key-value store; None for one actor, which needs none
     collective: str
-    timeout_s: float
-    """A peer hangs after so many seconds. Well below the master's deadline, or workers that wait would seem lost."""
+    timeout_s: float  # a peer hangs then; well below the master's deadline, or workers that wait seem lost
     purpose: str = "kv"  # which group of that epoch: kv, or the shards of one worker
 
     @property

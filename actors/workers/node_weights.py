@@ -18,8 +18,7 @@ from actors.calls.worker_handle import WorkerInfo
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.execution.model_files import is_on_hub
 
-STORE_SHARE = 0.75
-"""Maximum share of a node's object store that a copy may take; the rest is for other objects."""
+STORE_SHARE = 0.75  # maximum share of a node's object store for a copy; the rest is for other objects
 
 logger = logging.getLogger("lopa.weights")
 
@@ -28,8 +27,7 @@ logger = logging.getLogger("lopa.weights")
 class _NodeState:
     chunks: list[Any] | None = None  # object references of the copy; None: there is none yet
     downloaded: bool = False
-    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a worker downloads, or makes the copy; the others wait for it."""
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # during download and copy; others wait
 
 
 class NodeWeights:

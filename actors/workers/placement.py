@@ -121,8 +121,7 @@ def listed(amounts: Mapping[str, float], names: Iterable[str]) -> str:
 class Allocation:
     options: dict[str, Any]  # Ray's options of all its actors
     bundle: int | None = None  # which of the group's bundles it has; None: it goes anywhere in the cluster
-    own_group: PlacementGroup | None = None
-    """A placement group of its own, for shards that must be on one node."""
+    own_group: PlacementGroup | None = None  # for shards that must be on one node
 
 
 class BundleAllocator:

@@ -37,8 +37,7 @@ class WorkerFactory:
         self._allocator = BundleAllocator(reserved, config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
-        self._resolved: ModelSpec | None = None
-        """The spec with each `auto` replaced by the value that the first worker measured."""
+        self._resolved: ModelSpec | None = None  # without `auto`: values that the first worker measured
         self._resolving = asyncio.Lock()
         self.weights = NodeWeights(config)
 

@@ -15,8 +15,7 @@ from lopa_ray.text.decision_prompt import DecisionQuestion
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 
-DecisionInput: TypeAlias = str | Sequence[Message]
-"""The subject of questions: a text, or the messages of a chat."""
+DecisionInput: TypeAlias = str | Sequence[Message]  # a text, or the messages of a chat
 
 QUESTION = "THE-QUESTION"
 """Placeholder for the question while the template is rendered; zeros are appended until the input does not contain it.

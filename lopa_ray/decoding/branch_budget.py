@@ -63,9 +63,7 @@ def branches_in_step(settings: GenerationSettings, in_flight: int | None) -> int
 
 
 INITIAL_BRANCHES = 4  # branches that `num_branches` auto starts with
-
-MIN_WIN_MARGIN = 0.005
-"""Branch confidence that a later fork must win by for more branches to be worth their forwards."""
+MIN_WIN_MARGIN = 0.005  # by which a later fork must win for more branches to be worth their forwards
 
 
 class AutoBudget:

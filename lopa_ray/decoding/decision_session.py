@@ -60,13 +60,10 @@ class DecisionSession(RequestSession):
         )
         """Forwards: a question with a prefix of a value in its slot, and the tokens that follow it in a value."""
         self.attention, self.max_step_rows = attention, max_step_rows
-        self.stored_end = 0 if joint else attention.stored_end(len(prompt))
-        """End of the part of the input whose K/V all lanes read."""
-        self.longest_lane = max(self.stored_end, self.max_len - self.stored_end)
-        """Rows of the longest branch of any step."""
+        self.stored_end = 0 if joint else attention.stored_end(len(prompt))  # of the K/V that all lanes read
+        self.longest_lane = max(self.stored_end, self.max_len - self.stored_end)  # rows of the longest branch
         self._evaluated = 0  # lanes that steps have evaluated
-        self._is_stored = self.stored_end == 0
-        """Whether the input's K/V are stored, or about to be by the coming step's commit."""
+        self._is_stored = self.stored_end == 0  # or about to be by the coming step's commit
         self._commit: Commit | None = None
 
     @property

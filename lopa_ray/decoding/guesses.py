@@ -35,8 +35,7 @@ DRAFT_LOGIT = 0.5
 """Added to the logit of each draft: what is drafted without knowing the drafts in front of it is more often right if
 those are."""
 
-STALE_LOGIT = 2.5
-"""Subtracted from logits of stale drafts, most from the first: the token before it was wrong."""
+STALE_LOGIT = 2.5  # subtracted from logits of stale drafts, most from the first: it follows a wrong token
 
 
 def reweigh(drafts: Sequence[Alternatives], last: int, age: int) -> list[Alternatives]:

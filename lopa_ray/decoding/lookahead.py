@@ -12,8 +12,7 @@ from lopa_ray.decoding.branching import ANCHOR, Fork, Scores, lookahead_forks
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.step_report import BranchReport
 
-NO_MASKS_CONFIDENCE = 1.0
-"""Branch confidence where no mask is left: above every probability and every neg-entropy."""
+NO_MASKS_CONFIDENCE = 1.0  # where no mask is left: above every probability and every neg-entropy
 
 
 class Lookahead:

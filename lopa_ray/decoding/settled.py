@@ -29,8 +29,7 @@ class SettledChoices:
 
     def __init__(self, settings: GenerationSettings) -> None:
         self._tolerance = settings.settled if isinstance(settings, SettledSettings) else None
-        self._choices: dict[int, tuple[int, float]] = {}
-        """Position → token and logit of its probability in the last report."""
+        self._choices: dict[int, tuple[int, float]] = {}  # position → token and logit in the last report
 
     def copy(self) -> SettledChoices:
         copied = object.__new__(SettledChoices)

@@ -26,16 +26,14 @@ class LikelihoodRequest:
 
     prefix: Sequence[int]  # token ids before the target, at least one
     target: Sequence[int]
-    check_greedy: bool = False
-    """Whether to check also that greedy decoding gives the target; see `GreedyMatchSession`."""
+    check_greedy: bool = False  # whether greedy decoding gives the target is checked too
 
 
 @dataclass(frozen=True, slots=True)
 class LogLikelihood:
     """The answer to a `LikelihoodRequest`."""
 
-    value: float
-    """log p(target | prefix) in nats: a Monte-Carlo estimate of a lower bound, and exact for a target of one token."""
+    value: float  # in nats: a Monte-Carlo estimate of a lower bound, exact for a target of one token
     is_greedy: bool | None  # whether greedy decoding gives the target; None if the request did not ask for it
     steps: int  # steps, including those of the greedy check
     forwards: int  # branch evaluations, including those of the greedy check

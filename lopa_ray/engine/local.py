@@ -33,8 +33,7 @@ class LocalEngine(Engine):
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
         self._scheduler = Scheduler.from_config(config)
-        self._in_flight: deque[LaunchedStep] = deque()
-        """Steps whose reports are not processed yet, the oldest first."""
+        self._in_flight: deque[LaunchedStep] = deque()  # whose reports are not processed, the oldest first
         self._event_queues: dict[int, deque[RequestEvent]] = {}
         """Id of an unfinished request → the queue of its events. Each active call of `events` has its own queue."""
         self._abandoned: deque[int] = deque()  # unfinished requests whose callers have stopped iterating

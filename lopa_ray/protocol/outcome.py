@@ -44,8 +44,7 @@ class Decision:
 class RuleStep:
     """The decisions of one step of the unmasking rule. With verified lookahead a step may have several."""
 
-    branch: int | None
-    """The branch whose report the rule took; None: a report that an earlier step brought, or none."""
+    branch: int | None  # whose report the rule took; None: a report that an earlier step brought, or none
     filled: tuple[Decision, ...]  # in the order of filling
 
 

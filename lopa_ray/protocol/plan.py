@@ -33,8 +33,7 @@ class Branch:
     segments: tuple[Segment, ...]
     scored: range  # masked positions in here are scored; with `Plan.scores_decided` all of them
     fills: tuple[Fill, ...] = ()
-    fill_weights: tuple[float, ...] = ()
-    """The weight of each token of `fills`, where the plan has `SoftInputs`; else empty."""
+    fill_weights: tuple[float, ...] = ()  # the weight of each of `fills`, where the plan has `SoftInputs`
     to_stage: Spans = ()
     """Input positions whose K/V the branch stages, for a commit in the next step. A model that denoises canvases also
     stages its self-conditioning; if a step stages nothing else, the span is empty."""
@@ -144,8 +143,7 @@ class ScheduledRequest:
     slot: int
     plan: Plan
     branch_indices: tuple[int, ...]
-    source_rank: int | None = None
-    """Rank of the worker that holds the winner's staged K/V; None: every worker its own."""
+    source_rank: int | None = None  # of the worker with the winner's staged K/V; None: every worker its own
     stored_prefix: tuple[StoredPrefix, ...] = ()
     """Parts of a prompt whose K/V the worker has stored, from position 0 on; their rows are not computed."""
     save_prefix: StoredPrefix | None = None

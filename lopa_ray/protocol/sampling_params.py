@@ -22,10 +22,8 @@ class SamplingParams:
     top_k_first: bool = False  # apply top_k before top_p, not after it
     confidence_temperature: float | None = None
     """Probabilities and scores are of softmax(logits ÷ this); None: of the distribution that tokens are drawn from."""
-    precision: Literal["float16", "float32", "float64"] = "float32"
-    """In which probabilities and scores are computed; float16: from logits rounded to it, in fp32."""
+    precision: Literal["float16", "float32", "float64"] = "float32"  # float16: from rounded logits
     ranking: Ranking = "probability"
     no_eos_before: int = 0  # positions below this one never get a token that ends the answer (`min_tokens`)
-    stop_token_ids: tuple[int, ...] = ()
-    """Tokens besides EOS that end it; only if `no_eos_before` has a use for them."""
+    stop_token_ids: tuple[int, ...] = ()  # besides EOS, if `no_eos_before` has a use for them
     top_logprobs: int = 0  # how many of the most likely tokens each report lists per position

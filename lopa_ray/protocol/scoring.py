@@ -23,8 +23,7 @@ CHOOSE = ChooseTokens()  # without draws and without a constraint
 class DenoiseTokens:
     """Draw a token at each position of a canvas. The logits may condition the canvas of the next step."""
 
-    draws: tuple[float, ...]
-    """For each position of `Branch.scored` the number from 0 to 1 that its token is drawn by."""
+    draws: tuple[float, ...]  # for each position of `Branch.scored` a number from 0 to 1 to draw it by
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,7 @@ _ROW_COLUMNS, _TOP_COLUMNS = tuple(_COLUMNS)[:5], tuple(_COLUMNS)[5:]
 
 BRANCH_COLUMNS = 5
 
-_HEADER = struct.Struct("=5q2d")
-"""Epoch, step, branches, rows, top tokens of all rows; seconds of commits and of the forward."""
+_HEADER = struct.Struct("=5q2d")  # epoch, step, branches, rows, top tokens; seconds of commits and forward
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,11 +72,9 @@ class StepReport:
 
     epoch: int
     step: int
-    branches: npt.NDArray[np.int64]
-    """[B, 5]: request id, step of its plan, branch, rows, and top tokens of each row."""
+    branches: npt.NDArray[np.int64]  # [B, 5]: request id, step, branch, rows, top tokens of each row
     rows: ScoredRows  # the scores of all branches, in order
-    commit_s: float = 0.0
-    """Seconds that the worker spent on commits, waiting for K/V included; an accelerator measures them."""
+    commit_s: float = 0.0  # seconds of commits, waiting for K/V included; an accelerator measures them
     forward_s: float = 0.0  # seconds that it spent on packing, the forward, staging and scores
 
     @classmethod

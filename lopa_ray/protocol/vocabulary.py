@@ -12,8 +12,6 @@ class Vocabulary:
     size: int
     mask_token_id: int  # -1, which no id is, for a model without a mask token
     eos_token_id: int
-    stop_token_ids: tuple[int, ...] = ()
-    """Further ids that end an answer, from the checkpoint's configuration."""
+    stop_token_ids: tuple[int, ...] = ()  # further ids that end an answer, from the checkpoint's config
     shifted: bool = False  # row p - 1 of the logits decides position p
-    canvas_length: int = 0
-    """Positions of a canvas, for a model whose canvases begin as random tokens; 0: the model fills masks."""
+    canvas_length: int = 0  # of canvases that begin as random tokens; 0: the model fills masks

@@ -14,12 +14,8 @@ from typing import TypeAlias
 
 from lopa_ray.config.scaling_settings import PolicyName, ScalingSettings
 
-LOOKS_PER_START = 8
-"""Observations in the time that a worker takes to start. No change follows another one sooner than that."""
-
-LOOKS_TO_GROW = 2
-"""Observations after the first for which more workers must be in demand: a quarter of a start."""
-
+LOOKS_PER_START = 8  # observations in the time that a worker takes to start; no change follows sooner
+LOOKS_TO_GROW = 2  # observations after the first for which more workers must be in demand
 LOOKS_TO_SHRINK = 4 * LOOKS_PER_START  # the same for fewer workers
 
 
@@ -76,8 +72,7 @@ class Autoscaler:
         self._settings, self._min_workers = settings, min_workers
         self._policy = POLICIES[settings.policy]
         self.desired_workers = workers
-        self._demands: list[int] = []
-        """Since when there is a demand for more workers without interruption, or for fewer."""
+        self._demands: list[int] = []  # since when more workers are in demand without a break, or fewer
         self._looks = LOOKS_PER_START  # observations since the last change
 
     def observe(self, load: Load) -> int:

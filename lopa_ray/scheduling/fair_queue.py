@@ -19,8 +19,7 @@ class FairQueue:
         self.waiting: dict[int, RequestSession] = {}  # requests without a slot
         self._clients: dict[int, str] = {}
         self._slots: Counter[str] = Counter()  # client → slots that its requests have
-        self._served: dict[str, int] = {}
-        """Client with unfinished requests → rows that it was served, from where the others were when it came."""
+        self._served: dict[str, int] = {}  # client → rows, from where the others were when it came
         self._preemptions: Counter[int] = Counter()
 
     @property

@@ -20,8 +20,7 @@ class PlannedStep:
     number: int
     entries: tuple[RunningRequest, ...]  # in the order in which they got their slots
     assignment: BranchAssignment
-    waiting_branch_rows: int
-    """Rows of a branch of the long step whose turn it is; 0: no request has a long step."""
+    waiting_branch_rows: int  # of the long step whose turn it is; 0: no request has a long step
     part_rows: int  # rows of that long step that are in this one, of all workers
     evictions: tuple[int, ...]
 

@@ -20,8 +20,7 @@ from typing import Self, TypeAlias
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.protocol.plan import Plan, StoredPrefix
 
-GRANULARITY = 16
-"""An approximate or a causal prefix may end at every multiple of this number of positions, and with the prompt."""
+GRANULARITY = 16  # positions: a multiple of this may end an approximate or causal prefix, as the prompt does
 
 
 PrefixHashes: TypeAlias = dict[int, bytes]
@@ -57,8 +56,7 @@ class PrefixIndex:
         self.hit_positions = 0
         self._ready: dict[int, _Node] = {}  # id → node that all workers store, the least recently used first
         self._reserved: dict[int, _Node] = {}  # id → node that the workers save in the next step
-        self._by_digest: dict[bytes, _Node] = {}
-        """Digest of a prefix → ready node that has the last position of that prefix."""
+        self._by_digest: dict[bytes, _Node] = {}  # of a prefix → ready node with its last position
         self._evicted: list[int] = []
         self._used_positions = 0
         self._next_id = 0

@@ -21,18 +21,14 @@ class RunningRequest:
     slot: int
     replay: list[ScheduledRequest] = field(init=False)
     """Plans that every worker must carry out, in order, before the session's next step; see `Replay`."""
-    log: Replay = field(init=False)
-    """The replay up to the last step, should the request have to give its slot away."""
-    plan: Plan | None = None
-    """The plan of the step in flight that the request takes part in; None: there is none."""
-    assigned: dict[int, int] = field(default_factory=dict)
-    """Branch → rank of the worker that evaluates it in that step."""
+    log: Replay = field(init=False)  # up to the last step, should the request have to give its slot away
+    plan: Plan | None = None  # of the step in flight that the request takes part in
+    assigned: dict[int, int] = field(default_factory=dict)  # branch → rank of its worker in that step
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
     reports: list[BranchReport] = field(default_factory=list)  # those of `rank_of_branch`
     last_step: int = 0
-    source_rank: int | None = None
-    """Rank of the worker that has the K/V of the next plan's commit; None if every worker has them."""
+    source_rank: int | None = None  # of the worker with the K/V of the next plan's commit; None: of all
     pending_commit: ScheduledRequest | None = None
     """The last plan with the branch that staged these K/V. It is kept until a step has committed them."""
     stored_prefix: tuple[StoredPrefix, ...] = ()

@@ -46,8 +46,7 @@ class Scheduler:
         """Without `prefix_index` no prefixes are stored. `overlap`: two steps may be in flight, each of half of the
         requests; auto: where steps are large enough."""
         self.prefix_index = prefix_index or PrefixIndex(0)
-        self.epoch = 0
-        """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
+        self.epoch = 0  # of the current membership of workers (see `enter_epoch`); older reports are rejected
         self.poison = PoisonRequests()
         self.limit = limit or StepLimit()
         self._overlap = overlap

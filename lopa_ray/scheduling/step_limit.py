@@ -26,8 +26,7 @@ class StepLimit:
         self._by_time: float = INITIAL_ROWS
         self._free_rows = 0.0  # fewer rows would make a step hardly faster
         self._largest = 0
-        self._failed_branch = 0
-        """Rows of a branch that lacked memory, since when none as long has succeeded; 0: there is none."""
+        self._failed_branch = 0  # rows of a branch that lacked memory, since when none as long has succeeded
         self._by_memory = self._branch_by_memory = math.inf  # the same after lacks of memory, at most
         self._steps_since_lack = self._refusals = 0
 

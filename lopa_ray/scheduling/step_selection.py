@@ -51,8 +51,7 @@ class StepSelection:
         self._queue = queue
         self._poison = poison
         self._cost = StepCost()
-        self._credit = 0.0
-        """Rows of a worker that requests with long steps have still to get, of as many as others were served."""
+        self._credit = 0.0  # rows of a worker still due to long steps, of as many as others were served
 
     def select(
         self, running: Mapping[int, RunningRequest], number: int, num_workers: int, on_error: OnError

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
 ALTERNATIVES = 3  # tokens per position that a guess may have
-
-MIN_GAIN = 0.3
-"""With `num_branches` auto a guess is evaluated if it gains more tokens than this: about a twentieth of a step's."""
+MIN_GAIN = 0.3  # with `num_branches` auto: tokens that a guess must gain, a twentieth of a step's cost
 
 
 class JointSpeculationSession(DecodeSession):
@@ -40,8 +38,7 @@ class JointSpeculationSession(DecodeSession):
     def _begin(self) -> None:
         self._ids = list(self.prompt)
         self._drafts: list[Alternatives] = []  # drafts of the positions from `_base` + 1 on
-        self._base = len(self.prompt)
-        """The position that the causal pass decided behind the guess with which the drafts were made."""
+        self._base = len(self.prompt)  # what the causal pass decided behind the guess of the drafts
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
 

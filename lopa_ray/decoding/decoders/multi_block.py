@@ -78,8 +78,7 @@ class MultiBlockSession(BlockParallelSession):
         self._last_start = -1
         """Start of the block that was the last one when the answer had an end: no block is appended behind it as long
         as it is in flight, even if an edit has replaced the end."""
-        self._marks_last = True
-        """Whether a later end marks a last block too. It does not once a block was marked with no place behind it."""
+        self._marks_last = True  # not once a block was marked with no place behind it
 
     @property
     def _scores_decided(self) -> bool:

@@ -97,8 +97,7 @@ class RenoisingSession(DecodeSession):
         self.noise = SeededNoise(self.settings.seed, self.vocabulary.size)
         self._answer: list[int] = []  # tokens of finished canvases
         self._encoded = 0  # positions that the encoder has read
-        self._canvas: tuple[int, ...] = ()
-        """The current canvas as the next call gets it; empty before its first call."""
+        self._canvas: tuple[int, ...] = ()  # as the next call gets it; empty before its first call
         self._likely: list[tuple[int, ...]] = []  # the most likely tokens in each call on the current canvas
         self._calls = 0  # calls of the decoder, on all canvases
         self._commit: Commit | None = None

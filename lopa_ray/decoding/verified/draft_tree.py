@@ -18,8 +18,7 @@ from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, Evaluated
 from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
 from lopa_ray.protocol.plan import Fill, Plan
 
-EXPANDED_SHARE = 1.0
-"""A state's children are looked at if its probability exceeds this ÷ the number of drafts."""
+EXPANDED_SHARE = 1.0  # children are looked at if the state's probability exceeds this ÷ the number of drafts
 
 MIN_DRAFT_PER_ROW = 5e-5
 """A state whose probability is less than this × the rows of its branch is no draft: it would cost more than it saves.
@@ -35,14 +34,12 @@ class Draft:
 
     fills: frozenset[Fill]  # tokens that it has beyond the current state
     probability: float
-    plan: Plan
-    """The plan of one branch in this state, or one that differs from it in tokens and its number alone."""
+    plan: Plan  # of one branch in this state, or one that differs in tokens and its number alone
     key: StateKey
     base: FillingSession[Any]  # a session whose planned step has the same window
     beyond: tuple[Fill, ...]  # tokens that the state has beyond that of `base`
     make_session: Callable[[], FillingSession[Any]]
-    planned: FillingSession[Any] | None = None
-    """A session in this state with its step planned, once `make_session` has made it."""
+    planned: FillingSession[Any] | None = None  # the session in this state, once `make_session` has made it
 
     @classmethod
     def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:

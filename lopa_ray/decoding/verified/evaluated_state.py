@@ -40,8 +40,7 @@ class EvaluatedState:
     key: StateKey | None  # None: K/V were committed since then, so the report is no longer certain
     report: BranchReport
     ahead: frozenset[Fill]  # tokens that it has and the current state has not
-    behind: frozenset[int] = frozenset()
-    """Positions that are decided in the current state and were masked in it."""
+    behind: frozenset[int] = frozenset()  # positions decided in the current state and masked in it
     branch: int | None = None  # its branch in the current step; None: an earlier step has scored it
     cached_features: Any = field(default=None, repr=False)  # see `FillModel`
 

@@ -32,9 +32,7 @@ from lopa_ray.protocol.scoring import ChooseTokens
 from lopa_ray.protocol.step_report import BranchReport
 
 MOST_STATES = 16  # evaluated states that a request keeps from step to step
-
-BRANCH_COST = 0.1
-"""What a branch costs, in steps: with `num_branches` auto a draft is evaluated if its probability exceeds this."""
+BRANCH_COST = 0.1  # in steps: with `num_branches` auto a draft is evaluated if it is more probable
 
 
 class VerifiedSession(DecodeSession):
