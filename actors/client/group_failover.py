@@ -60,9 +60,8 @@ class GroupFailover:
     async def _start(self) -> WorkerInfo:
         try:
             info: WorkerInfo
-            info, phases = await self.call(
-                "start", self.spec, self._runner_factory, self.reservation.placement_group
-            )
+            reserved = self.reservation.placement_group
+            info, phases = await self.call("start", self.spec, self._runner_factory, reserved)
             self.stream = self.master.stream.options(num_returns="streaming").remote()
         except BaseException:
             self.kill()

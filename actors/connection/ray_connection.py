@@ -29,8 +29,6 @@ from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec
 
 LOCAL_STORE_BYTES = 200 * 2**20  # steps are small, and a collective goes past the object store
-
-
 LOCAL_RAY = "local"  # a Ray on this machine that ends with the process that started it
 
 TOKEN_ADVICE = (

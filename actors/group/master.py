@@ -208,7 +208,8 @@ class Master:
                     await self.membership.pool.check_alive()
 
     async def step(self) -> None:
-        """Send the steps that may be in flight, and process the oldest. If one fails, the next call runs them again."""
+        """Send the steps that may be in flight, and process the oldest. Raises why one fails; the next call runs them
+        again."""
         if not self._in_flight and self.membership.change_due:
             await self.membership.change(self.scheduler)
         try:

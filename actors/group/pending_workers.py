@@ -66,7 +66,6 @@ class PendingWorkers:
 
     @property
     def ready(self) -> bool:
-        """A worker may be taken."""
         return any(pending.task.done() for pending in self._pending)
 
     async def until_start(self, phases: StartPhases) -> None:
@@ -173,14 +172,12 @@ class PendingWorkers:
             while not (await asyncio.wait((loading,), timeout=PING_PERIOD_S))[0]:
                 asked = worker.ping()
                 if not await is_answered(asked, silence_s):
-                    raise WorkerLostError(
-                        f"a new worker did not answer for {silence_s:g} s while it loaded the model"
-                    )
+                    silence = f"did not answer for {silence_s:g} s while it loaded the model"
+                    raise WorkerLostError(f"a new worker {silence}")
                 asked.result()
                 if time.monotonic() > ends:
-                    raise WorkerLostError(
-                        f"a new worker did not load the model within {self._group.start_timeout_s:g} s"
-                    )
+                    limit = f"{self._group.start_timeout_s:g} s"
+                    raise WorkerLostError(f"a new worker did not load the model within {limit}")
             loading.result()
         finally:
             loading.cancel()

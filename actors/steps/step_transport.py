@@ -58,14 +58,12 @@ class StepTransport:
         return StepAddress(host, port, self._tokens.setdefault(actor, secrets.token_bytes(TOKEN_BYTES)))
 
     def forget(self, worker: WorkerHandle) -> None:
-        """The worker leaves."""
         for shard in worker.shards:
             self._tokens.pop(shard, None)
             if (connection := self._connections.pop(shard, None)) is not None:
                 connection.close()
 
     def close(self) -> None:
-        """Take no further connections."""
         if self._server is not None:
             self._server.close()
 

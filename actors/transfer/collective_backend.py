@@ -66,12 +66,12 @@ class CollectiveBackend(BaseGroup):
         thread.start()
         thread.join(POLL_S)
         watch = EpochWatch(host, int(port), epoch)  # a separate one, because the thread uses the other
-        deadline = time.monotonic() + float(timeout)
+        limit_s = float(timeout)
+        deadline = time.monotonic() + limit_s
         while thread.is_alive():
             if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"epoch {epoch} was not formed within {float(timeout):g} s: a peer does not answer"
-                )
+                formed = f"epoch {epoch} was not formed within {limit_s:g} s"
+                raise RuntimeError(f"{formed}: a peer does not answer")
             if watch.abandoned():
                 raise RuntimeError(f"epoch {epoch} was given up: a peer was lost while it was formed")
             thread.join(POLL_S)

@@ -40,7 +40,6 @@ class RendezvousStore:
         self._opened: asyncio.Future[tuple[Any, str]] | None = None
 
     def open(self) -> asyncio.Future[tuple[Any, str]]:
-        """Begin to open it, if that has not begun."""
         if self._opened is None:
             self._opened = asyncio.ensure_future(asyncio.to_thread(_open))
         return self._opened
@@ -65,7 +64,6 @@ class RendezvousStore:
 
 
 def abandoned_key(epoch: int | str) -> str:
-    """The key that is set when the master has given the epoch up."""
     return f"abandoned{epoch}"
 
 

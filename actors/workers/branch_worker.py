@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from actors.workers.weight_chunks import WeightChunk
     from lopa_ray.execution.launched_step import LaunchedStep
 
-
 logger = logging.getLogger("lopa.group")
-
 
 HEALTH = "health"  # the concurrency group of `ping`: it is answered in a thread of its own
 
@@ -178,8 +176,7 @@ class BranchWorker:
             self._runner.check_device()
         except Exception as failure:
             # No type of error tells: Triton raises RuntimeError, torch an error of its own, NCCL's is a TransferError.
-            logger.critical(
-                f"this worker ends, because its device computes no more ({failure}), after: {error!r}"
-            )
+            reason = f"its device computes no more ({failure})"
+            logger.critical(f"this worker ends, because {reason}, after: {error!r}")
             logging.shutdown()
             os._exit(1)

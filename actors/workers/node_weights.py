@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import ObjectLostError
@@ -44,8 +44,7 @@ class NodeWeights:
         """Have a worker's actor load its model, or its shard of it. Raises what reading raised, or ObjectLostError for
         a copy that is gone."""
         if self._random or not (self.shared or self._on_hub):
-            info: WorkerInfo = await worker.load_model.remote(None)
-            return info
+            return cast(WorkerInfo, await worker.load_model.remote(None))
         node_id, needed = await worker.node_and_weight_bytes.remote()
         node = self._nodes.setdefault(node_id, _NodeState())
         shares = self.shared and _fits_object_store(node_id, needed)
@@ -60,11 +59,10 @@ class NodeWeights:
                 node.chunks = chunks
             copy = node.chunks if shares else None
         try:
-            info = await worker.load_model.remote(copy)
+            return cast(WorkerInfo, await worker.load_model.remote(copy))
         except ObjectLostError:
             node.chunks = None
             raise
-        return info
 
 
 def _fits_object_store(node_id: str, needed: int) -> bool:

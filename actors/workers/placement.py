@@ -21,9 +21,8 @@ from lopa_ray.execution.device import DEVICES
 
 def worker_bundle(config: ExecutionConfig) -> dict[str, float]:
     """Ray resource → what one worker takes of it, all its shards together."""
-    return {
-        name: amount * config.group.tensor_parallel_size for name, amount in _actor_bundle(config).items()
-    }
+    shards = config.group.tensor_parallel_size
+    return {name: amount * shards for name, amount in _actor_bundle(config).items()}
 
 
 def _actor_bundle(config: ExecutionConfig) -> dict[str, float]:
@@ -164,9 +163,8 @@ class BundleAllocator:
             return {}
         number = self._group.num_workers
         # A Serve replica has a bundle of its workers' placement group for itself, the first.
-        indices = [index for index, held in enumerate(group.bundle_specs) if self._holds_worker(held)][
-            -number:
-        ]
+        holding = [index for index, held in enumerate(group.bundle_specs) if self._holds_worker(held)]
+        indices = holding[-number:]
         if len(indices) < number:
             raise CapacityError(
                 f"{number} workers with {self._group.tensor_parallel_size} shards each need a bundle each of "

@@ -18,8 +18,7 @@ from lopa_ray.text.tokenizer import Tokenizer
 DecisionInput: TypeAlias = str | Sequence[Message]  # a text, or the messages of a chat
 
 QUESTION = "THE-QUESTION"
-"""Placeholder for the question while the template is rendered; zeros are appended until the input does not contain it.
-"""
+"""Placeholder for the question in a template; zeros are appended until the input does not contain it."""
 
 NO_REASONING = {"enable_thinking": False}  # the answer begins at once, where a template can say so
 

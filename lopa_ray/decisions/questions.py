@@ -96,9 +96,8 @@ def check_questions(questions: Sequence[Question]) -> None:
     """Raises PromptError, whose `setting` is the field, for too many questions or none, and for values that are too
     many, none or alike."""
     if not 1 <= len(questions) <= MAX_QUESTIONS:
-        raise field_error(
-            "questions", f"got {len(questions)}; allowed: 1 to {MAX_QUESTIONS}; split the request"
-        )
+        allowed = f"allowed: 1 to {MAX_QUESTIONS}; split the request"
+        raise field_error("questions", f"got {len(questions)}; {allowed}")
     for index, question in enumerate(questions):
         if isinstance(question, PredicateQuestion):
             continue

@@ -89,9 +89,8 @@ def parse_metric(text: str) -> BranchConfidence:
     """Metric from its written form, `name` or `name(number, ...)`. Raises ValueError for anything else."""
     match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", text.strip())
     if match is None or match[1] not in METRICS:
-        raise ValueError(
-            f"{text!r} is not a branch confidence; allowed: {', '.join(METRICS)}, written name(number)"
-        )
+        allowed = f"{', '.join(METRICS)}, written name(number)"
+        raise ValueError(f"{text!r} is not a branch confidence; allowed: {allowed}")
     metric, parts = METRICS[match[1]], match[2].split(",") if match[2] else []
     try:
         arguments = [float(part) for part in parts]

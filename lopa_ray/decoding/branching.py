@@ -53,9 +53,8 @@ ANCHOR = Fork(decisions=(), creation_confidence=1.0)  # the anchor itself, which
 
 
 def scores_by_position(report: BranchReport) -> Scores:
-    scores = map(
-        PositionScore, report.probabilities.tolist(), report.scores.tolist(), repeat(report), count()
-    )
+    columns = report.probabilities.tolist(), report.scores.tolist()
+    scores = map(PositionScore, *columns, repeat(report), count())
     return dict(zip(report.positions.tolist(), scores, strict=True))
 
 
@@ -80,10 +79,9 @@ def lookahead_forks(
         candidates = ranked if constraint_state is not None else ranked[: max_forks + 1]
         pairs = [_fork((scores[p], scores[q])) for p, q in combinations(candidates, 2)]
         forks = sorted(pairs, key=lambda fork: -fork.creation_confidence)
-    allowed = (
-        fork for fork in forks if constraint_state is None or constraint_state.allows_together(fork.fills)
-    )
-    return list(islice(allowed, max_forks))
+    if constraint_state is not None:
+        forks = (fork for fork in forks if constraint_state.allows_together(fork.fills))
+    return list(islice(forks, max_forks))
 
 
 def _fork(scores: tuple[PositionScore, ...]) -> Fork:

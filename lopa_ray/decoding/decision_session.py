@@ -81,16 +81,9 @@ class DecisionSession(RequestSession):
     def _input_plan(self) -> Plan:
         end, causal = self.stored_end, self.attention.kind == "causal"
         segments = ((end, end),) if causal else self.attention.segments(0, end, end)
-        return Plan(
-            step=self.steps + 1,
-            start=0,
-            canvas=tuple(self.prompt[:end]),
-            branches=(
-                Branch(segments, range(end, end), to_stage=(range(end),), causal_stop=end if causal else 0),
-            ),
-            cached=(),
-            stage_shared=True,
-        )
+        branch = Branch(segments, range(end, end), to_stage=(range(end),), causal_stop=end if causal else 0)
+        canvas = tuple(self.prompt[:end])
+        return Plan(self.steps + 1, 0, canvas, branches=(branch,), cached=(), stage_shared=True)
 
     def _lane_plan(self) -> Plan:
         start, rows, branches = self.stored_end, 0, list[Branch]()
@@ -109,9 +102,7 @@ class DecisionSession(RequestSession):
             commit=self._commit,
         )
 
-    def _branch(
-        self, question: QuestionTokens, prefix: tuple[int, ...], candidates: tuple[int, ...]
-    ) -> Branch:
+    def _branch(self, question: QuestionTokens, prefix: Sequence[int], candidates: tuple[int, ...]) -> Branch:
         first = len(self.prompt)
         slot = first + len(question.asked)
         scored = slot + len(prefix)

@@ -87,9 +87,8 @@ class LikelihoodSession(RequestSession):
         Raises PromptError as `RequestSession` does, and for such ids in the target; SettingsError for `mc_num` below 1,
         and for a model without a mask token."""
         if vocabulary.canvas_length:
-            raise SettingsError(
-                "log-likelihoods: this model has no mask token, and so no masked targets; use another model"
-            )
+            what = "this model has no mask token, and so no masked targets; use another model"
+            raise SettingsError(f"log-likelihoods: {what}")
         if mc_num < 1:
             raise SettingsError(f"mc_num: got {mc_num}; allowed: 1 or more draws")
         check_known(target, vocabulary, "the target")
@@ -114,34 +113,20 @@ class LikelihoodSession(RequestSession):
     def _plan(self, num_branches: int) -> Plan:
         first, stop = len(self.prompt), self.max_len
         masks = self.draws.masks[self._evaluated : self._evaluated + num_branches]
-        targets = ScoreTargets(tuple(self.target))
-        return Plan(
-            step=self.steps + 1,
-            start=0,
-            canvas=(*self.prompt, *[self.vocabulary.mask_token_id] * len(self.target)),
-            branches=tuple(
-                Branch(
-                    segments=((stop, stop),),
-                    scored=range(first, stop),
-                    fills=tuple((first + at, self.target[at]) for at in np.flatnonzero(~mask).tolist()),
-                    scoring=targets,
-                )
-                for mask in masks
-            ),
-            cached=(),
-        )
+        span, targets = range(first, stop), ScoreTargets(tuple(self.target))
+        canvas = (*self.prompt, *[self.vocabulary.mask_token_id] * len(self.target))
+        branches: list[Branch] = []
+        for mask in masks:
+            fills = tuple((first + at, self.target[at]) for at in np.flatnonzero(~mask).tolist())
+            branches.append(Branch(((stop, stop),), span, fills, scoring=targets))
+        return Plan(self.steps + 1, 0, canvas, branches=tuple(branches), cached=())
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         weights = self.draws.weights[self._evaluated : self._evaluated + len(reports)]
-        terms = zip(weights.tolist(), reports, strict=True)
         self._evaluated += len(reports)
-        return StepOutcome(
-            step=plan.step,
-            winner=0,
-            confidences=tuple(
-                weight * float(report.logprobs.sum(dtype=np.float64)) for weight, report in terms
-            ),
-        )
+        sums = [float(report.logprobs.sum(dtype=np.float64)) for report in reports]
+        terms = tuple(weight * total for weight, total in zip(weights.tolist(), sums, strict=True))
+        return StepOutcome(step=plan.step, winner=0, confidences=terms)
 
     def _finish_reason(self) -> FinishReason | None:
         return "length" if self._evaluated == len(self.draws.masks) else None

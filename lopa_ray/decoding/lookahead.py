@@ -55,11 +55,9 @@ class Lookahead:
             self._auto_budget.observe(confidences)
         return best_branch(confidences)
 
-    def update_forks(
-        self, masked: Iterable[int], scores: Scores, constraint_state: ConstraintState | None
-    ) -> None:
+    def update_forks(self, masked: Iterable[int], scores: Scores, state: ConstraintState | None) -> None:
         s = self._settings
-        self._forks = lookahead_forks(masked, scores, s.branch_limit - 1, constraint_state, s.tokens_per_fork)
+        self._forks = lookahead_forks(masked, scores, s.branch_limit - 1, state, s.tokens_per_fork)
 
 
 def best_branch(confidences: Sequence[float]) -> int:

@@ -27,9 +27,7 @@ from lopa_ray.protocol.outcome import FinishReason
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-SAMPLING_SETTINGS = [
-    field.name for field in fields(SamplingParams) if field.name in GenerationSettings.model_fields
-]
+SAMPLING_SETTINGS = [f.name for f in fields(SamplingParams) if f.name in GenerationSettings.model_fields]
 """Settings that are sampling parameters of the same name."""
 
 
@@ -178,9 +176,8 @@ class DecodeSession(RequestSession):
         ends = self.end_token_ids
         last_hole = self.given.holes_within(self.settings.max_new_tokens)[-1]
         has_ended = length_through_end(answer[last_hole.start : last_hole.stop], ends) is not None
-        whole = self.constraint is not None and self.constraint.is_complete_match(
-            self.given.whole_text(answer, ends)
-        )
+        text = self.given.whole_text(answer, ends)
+        whole = self.constraint is not None and self.constraint.is_complete_match(text)
         return "stop" if has_ended or whole else "length"
 
     def _is_decided(self, answer: Sequence[int]) -> bool:

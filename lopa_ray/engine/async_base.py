@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from lopa_ray.decisions.answers import DecisionResult
@@ -96,6 +97,5 @@ class AsyncEngine(SessionFactory, ABC):
         decode = self.decode_settings(settings, **changes)
         await self.prepare(decode)
         # A long prompt takes a while to encode; the steps of other requests do not wait for it.
-        return await asyncio.to_thread(
-            self.create_session, prompt, decode, raw=raw, parse_special=parse_special
-        )
+        create = partial(self.create_session, prompt, decode, raw=raw, parse_special=parse_special)
+        return await asyncio.to_thread(create)

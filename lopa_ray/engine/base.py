@@ -114,14 +114,12 @@ class Engine(SessionFactory, ABC):
         session = self.create_session(prompt, settings, raw=raw, parse_special=parse_special, **changes)
         return self._chunks(session, ChunkBuilder(session, self.tokenizer))
 
-    def _chunks(
-        self, session: DecodeSession, builder: ChunkBuilder
-    ) -> Generator[GenerationChunk, None, None]:
+    def _chunks(self, session: DecodeSession, chunks: ChunkBuilder) -> Generator[GenerationChunk, None, None]:
         if session.finished:
-            yield builder.chunk()
+            yield chunks.chunk()
             return
         for event in self.events([session]):
-            yield builder.add(event)
+            yield chunks.add(event)
 
     @overload
     def generate(
@@ -168,9 +166,8 @@ class Engine(SessionFactory, ABC):
         single = single or is_token_ids(prompts) or is_chat(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)
         decode = self.decode_settings(settings, **changes)
-        sessions = [
-            self.create_session(prompt, decode, raw=raw, parse_special=parse_special) for prompt in several
-        ]
+        options: dict[str, Any] = {"raw": raw, "parse_special": parse_special}
+        sessions = [self.create_session(prompt, decode, **options) for prompt in several]
         results: dict[int, GenerationResult] = {}
         for index, result in self.run(sessions, trace=trace, on_step=on_step):
             if isinstance(result, Exception):

@@ -17,8 +17,6 @@ MAX_IDLE = 1  # processes that are kept for the next call: one takes 0.3 s to st
 
 
 class Call:
-    """A call that waits for a process, runs, or has ended."""
-
     def __init__(self, method: str, argument: object, client: str) -> None:
         self.method, self.argument, self.client = method, argument, client
         self.future: Future[Any] = Future()

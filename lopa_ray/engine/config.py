@@ -95,7 +95,6 @@ class Config(ExecutionConfig):
             current = values.get(section) or {}
             if not isinstance(current, dict):
                 raise SettingsError(f"{section}: got {current!r}; allowed: a mapping of settings")
-            values[section] = (
-                merge_decoder_settings(current, changed) if section == "decode" else {**current, **changed}
-            )
+            both = {**current, **changed}
+            values[section] = merge_decoder_settings(current, changed) if section == "decode" else both
         return cls(**values)

@@ -29,8 +29,6 @@ Method: TypeAlias = Literal["compile", "schema_size"]  # of `ConstraintCompiler`
 
 @dataclass(slots=True)
 class _SharedCall:
-    """A call that has not ended, and how many wait for it."""
-
     call: Call
     waiting: int = 0
 

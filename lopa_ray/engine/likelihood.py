@@ -31,8 +31,6 @@ class LikelihoodRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogLikelihood:
-    """The answer to a `LikelihoodRequest`."""
-
     value: float  # in nats: a Monte-Carlo estimate of a lower bound, exact for a target of one token
     is_greedy: bool | None  # whether greedy decoding gives the target; None if the request did not ask for it
     steps: int  # steps, including those of the greedy check

@@ -40,6 +40,5 @@ def resolve_config(config: Config) -> Config:
     try:
         return config.with_decode_defaults(read_generation_defaults(folder))
     except SettingsError as error:
-        raise CheckpointError(
-            f"{folder / GENERATION}: {error}; correct it, or set model.generation_config to none"
-        ) from None
+        remedy = "correct it, or set model.generation_config to none"
+        raise CheckpointError(f"{folder / GENERATION}: {error}; {remedy}") from None

@@ -43,16 +43,13 @@ class SessionFactory:
         self.config = config
         self.vocabulary = vocabulary
         self.tokenizer = tokenizer
-        self.constraints = (
-            None if tokenizer is None else ConstraintCache(tokenizer, vocabulary, config.group.hung_after_s)
-        )
+        limit_s = config.group.hung_after_s
+        self.constraints = None if tokenizer is None else ConstraintCache(tokenizer, vocabulary, limit_s)
 
     def __repr__(self) -> str:
-        model = self.config.model
-        return (
-            f"{type(self).__name__}(model={short_name(model.path)!r}, device={model.device!r}, "
-            f"workers={self.num_workers})"
-        )
+        model, name = self.config.model, type(self).__name__
+        where = f"device={model.device!r}, workers={self.num_workers}"
+        return f"{name}(model={short_name(model.path)!r}, {where})"
 
     @property
     def num_workers(self) -> int:
@@ -115,9 +112,8 @@ class SessionFactory:
             return tokenizer.render_chat(messages, tools=tools, variables=variables)
         if isinstance(prompt, Sequence) and not prompt:
             return []
-        raise PromptError(
-            f"got a prompt of type {type(prompt).__name__}; give text, token ids or chat messages"
-        )
+        kind = type(prompt).__name__
+        raise PromptError(f"got a prompt of type {kind}; give text, token ids or chat messages")
 
     def encode_rendered(self, prompt: RenderedPrompt) -> list[int]:
         """The token ids of what `render` returned. Raises PromptError for text that cannot be encoded, or that has the
@@ -160,7 +156,7 @@ class SessionFactory:
                 f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
                 "shorten the prompt, lower max_new_tokens or raise max_model_len"
             )
-        if num_behind > room - len(ids) - settings.max_new_tokens:
+        if len(ids) + settings.max_new_tokens + num_behind > room:
             raise SettingsError(
                 f"suffix: got {num_behind} tokens; they exceed max_model_len {room} with {len(ids)} prompt tokens and "
                 f"max_new_tokens {settings.max_new_tokens}; shorten it, or the prompt",
@@ -214,7 +210,5 @@ def is_token_ids(prompt: object) -> bool:
 
 def is_chat(prompt: object) -> bool:
     return (
-        isinstance(prompt, Sequence)
-        and len(prompt) > 0
-        and all(isinstance(message, Mapping) for message in prompt)
+        isinstance(prompt, Sequence) and len(prompt) > 0 and all(isinstance(one, Mapping) for one in prompt)
     )

@@ -22,8 +22,7 @@ Fill: TypeAlias = tuple[int, int]  # (absolute position, token id)
 Spans: TypeAlias = tuple[range, ...]
 
 Segment: TypeAlias = tuple[int, int]
-"""(stop, kv_stop): input rows up to position `stop` (from where the segment before ended)
-attend to all positions in [0, kv_stop)."""
+"""(stop, kv_stop): input rows up to `stop`, from where the segment before ended, attend to all of [0, kv_stop)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,6 @@ class Plan:
         return self.rows_of(range(len(self.branches)))
 
     def rows_of(self, branches: Iterable[int]) -> int:
-        """Rows of the forwards of these branches."""
         return sum(self.branches[index].stop - self.start for index in branches)
 
     @property
@@ -110,7 +108,6 @@ class Plan:
         return max(branch.stop for branch in self.branches) - self.start
 
     def commit_of(self, branch: int) -> Commit:
-        """The commit of all that a branch has staged."""
         return Commit(self.step, branch, self.branches[branch].to_stage, self.stage_shared)
 
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:

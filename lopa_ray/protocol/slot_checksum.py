@@ -22,7 +22,6 @@ class SlotChecksum:
         The tolerance is for single-phase commits on devices whose rounding depends on shapes."""
         if (self.request_id, self.spans) != (other.request_id, other.spans):
             return False
-        return self.digest == other.digest or (
-            abs(self.magnitude - other.magnitude) <= tolerance * max(self.magnitude, other.magnitude)
-            and tolerance > 0
-        )
+        allowed = tolerance * max(self.magnitude, other.magnitude)
+        is_near = tolerance > 0 and abs(self.magnitude - other.magnitude) <= allowed
+        return self.digest == other.digest or is_near

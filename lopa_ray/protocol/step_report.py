@@ -79,9 +79,8 @@ class StepReport:
 
     @classmethod
     def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:
-        return cls(
-            epoch, step, np.zeros((0, BRANCH_COLUMNS), np.int64), ScoredRows.empty(), commit_s, forward_s
-        )
+        branches = np.zeros((0, BRANCH_COLUMNS), np.int64)
+        return cls(epoch, step, branches, ScoredRows.empty(), commit_s, forward_s)
 
     @property
     def reports(self) -> list[tuple[int, BranchReport]]:
@@ -112,10 +111,8 @@ _BY_SIZE = sorted(_COLUMNS, key=lambda name: -np.dtype(_COLUMNS[name]).itemsize)
 
 def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:
     epoch, step, count, rows, tops, commit_s, forward_s = _HEADER.unpack_from(buffer.data)
-    branches = np.frombuffer(buffer, np.int64, BRANCH_COLUMNS * count, _HEADER.size).reshape(
-        count, BRANCH_COLUMNS
-    )
-    at = _HEADER.size + branches.nbytes
+    cells = np.frombuffer(buffer, np.int64, BRANCH_COLUMNS * count, _HEADER.size)
+    branches, at = cells.reshape(count, BRANCH_COLUMNS), _HEADER.size + cells.nbytes
     columns = {}
     for name in _BY_SIZE:
         dtype = np.dtype(_COLUMNS[name])

@@ -65,9 +65,7 @@ class FairQueue:
         if slots < 2:
             return None
         own = [request_id for request_id in steps if self._clients[request_id] == client]
-        return min(
-            own, key=lambda request_id: (self._preemptions[request_id], steps[request_id]), default=None
-        )
+        return min(own, key=lambda key: (self._preemptions[key], steps[key]), default=None)
 
     def requeue(self, request_id: int, session: RequestSession) -> None:
         self._preemptions[request_id] += 1

@@ -26,12 +26,9 @@ class PlannedStep:
 
     def step_plans(self, epoch: int) -> list[StepPlan]:
         """The plan of each worker, by rank; the requests are in the same order on all of them."""
-        return [
-            StepPlan(
-                epoch, self.number, tuple(entry.scheduled(rank) for entry in self.entries), self.evictions
-            )
-            for rank in range(len(self.assignment.load))
-        ]
+        ranks = range(len(self.assignment.load))
+        requests = (tuple(entry.scheduled(rank) for entry in self.entries) for rank in ranks)
+        return [StepPlan(epoch, self.number, of_rank, self.evictions) for of_rank in requests]
 
     def confirm_prefixes(self, index: PrefixIndex, entries: Sequence[RunningRequest]) -> None:
         """The workers have evicted, loaded and saved the step's prefixes. `entries`: the requests that have not

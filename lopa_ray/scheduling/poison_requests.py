@@ -49,11 +49,9 @@ class PoisonRequests:
         """A worker, or the whole group, was lost in a step of these requests. Returns the probable cause, if known."""
         for request_id in planned:
             self.losses[request_id] = max(self.losses[request_id] + 1, MAX_LOSSES if with_group else 0)
-        if (
-            len(planned) == 1
-            and self.losses[request_id := next(iter(planned))] >= MAX_LOSSES + MAX_LONE_LOSSES
-        ):
-            return request_id
+        lone = next(iter(planned)) if len(planned) == 1 else None
+        if lone is not None and self.losses[lone] >= MAX_LOSSES + MAX_LONE_LOSSES:
+            return lone
         self._alone.update(request_id for request_id in planned if self.losses[request_id] >= MAX_LOSSES)
         return None
 

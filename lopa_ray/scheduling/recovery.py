@@ -30,11 +30,9 @@ def recover(
     for index, scheduled in enumerate(pending_commits):
         holders = [rank for rank in range(size) if held[rank][index]]
         if scheduled.plan.stage_shared and not (scheduled.stored_prefix and holders):
+            staging = replace(scheduled, branch_indices=(), stored_prefix=())
             for rank in sorted(set(range(size)).difference(holders)):
-                restage[rank] = (
-                    *restage.get(rank, ()),
-                    replace(scheduled, branch_indices=(), stored_prefix=()),
-                )
+                restage[rank] = (*restage.get(rank, ()), staging)
             continue
         source = holders[0] if holders else index % size
         if not holders:

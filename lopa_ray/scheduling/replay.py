@@ -39,12 +39,9 @@ class Replay:
     @property
     def requests(self) -> list[ScheduledRequest]:
         """What workers carry out; see `RequestSession.replay`."""
-        return [
-            ScheduledRequest(
-                0, 0, _filling(plan), () if commit is None or commit.shared else (commit.branch,)
-            )
-            for plan, commit in self._steps
-        ]
+        own = [() if commit is None or commit.shared else (commit.branch,) for _, commit in self._steps]
+        pairs = zip(self._steps, own, strict=True)
+        return [ScheduledRequest(0, 0, _filling(plan), branches) for (plan, _), branches in pairs]
 
 
 def _replayed_commit(scheduled: ScheduledRequest) -> Commit | None:

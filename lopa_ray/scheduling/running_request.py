@@ -14,8 +14,6 @@ from lopa_ray.scheduling.replay import Replay
 
 @dataclass(slots=True)
 class RunningRequest:
-    """The state of a request between its first and its last step."""
-
     id: int
     session: RequestSession
     slot: int
@@ -37,9 +35,7 @@ class RunningRequest:
 
     def __post_init__(self) -> None:
         self.log = Replay(self.session.replay)
-        self.replay = [
-            replace(scheduled, request_id=self.id, slot=self.slot) for scheduled in self.session.replay
-        ]
+        self.replay = [replace(step, request_id=self.id, slot=self.slot) for step in self.session.replay]
 
     def next_plan(self, num_branches: int) -> Plan:
         return self.replay[0].plan if self.replay else self.session.plan(num_branches)
@@ -97,10 +93,8 @@ class RunningRequest:
         self.log.record(plan, outcome)
         self.pending_commit, self.source_rank = None, None
         if outcome.commit is not None:
-            branch = outcome.commit.branch
-            self.pending_commit = ScheduledRequest(
-                self.id, self.slot, plan, (branch,), stored_prefix=self.stored_prefix
-            )
+            branch, prefix = outcome.commit.branch, self.stored_prefix
+            self.pending_commit = ScheduledRequest(self.id, self.slot, plan, (branch,), stored_prefix=prefix)
             if not outcome.commit.shared and num_workers > 1:
                 self.source_rank = self.rank_of_branch[branch]
         self.drop_parts()

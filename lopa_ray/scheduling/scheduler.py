@@ -183,9 +183,8 @@ class Scheduler:
             self._running[request_id] = RunningRequest(request_id, session, self._free_slots.pop(0))
 
     def _preempt(self) -> bool:
-        victim = self._queue.victim(
-            {key: entry.session.steps for key, entry in self._running.items() if entry.plan is None}
-        )
+        steps = {key: entry.session.steps for key, entry in self._running.items() if entry.plan is None}
+        victim = self._queue.victim(steps)
         if victim is None:
             return False
         entry = self._running[victim]
@@ -252,15 +251,12 @@ class Scheduler:
                 self._queue.end(request_id)
             else:
                 entry.save_prefix = self.prefix_index.reserve(self.prefix_index.hash_prefixes(plan))
-            events.append(
-                RequestStep(
-                    request_id,
-                    plan,
-                    outcome,
-                    cached_positions=entry.stored_prefix[-1].span.stop if entry.stored_prefix else 0,
-                    saved_positions=len(entry.save_prefix.span) if entry.save_prefix is not None else 0,
-                )
+            cached = entry.stored_prefix[-1].span.stop if entry.stored_prefix else 0
+            saved = 0 if entry.save_prefix is None else len(entry.save_prefix.span)
+            step_event = RequestStep(
+                request_id, plan, outcome, cached_positions=cached, saved_positions=saved
             )
+            events.append(step_event)
         return events + self.drain()
 
     def drain(self) -> list[RequestEvent]:

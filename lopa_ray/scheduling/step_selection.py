@@ -59,15 +59,10 @@ class StepSelection:
         """Plan the group's step `number`, for requests that are not in flight with another step already. `on_error`
         gets a request that cannot go on, and why."""
         limit = self.limit.rows
-        in_flight = {
-            request_id: entry.rows_in_step for request_id, entry in running.items() if entry.plan is not None
-        }
+        in_flight = {key: entry.rows_in_step for key, entry in running.items() if entry.plan is not None}
         self._assignment = BranchAssignment(num_workers, limit)
         plans = self._plans(running, in_flight, on_error)
-        rows = {
-            request_id: sum(running[request_id].rows_left(plan).values())
-            for request_id, plan in plans.items()
-        }
+        rows = {key: sum(running[key].rows_left(plan).values()) for key, plan in plans.items()}
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
         part_rows = {request_id: rows.pop(request_id) for request_id in long}
         room: float = limit
@@ -95,12 +90,9 @@ class StepSelection:
             self._prefix_index.pending_evictions,
         )
 
-    def _of_this_step(
-        self, selected: list[int], in_flight: int, wanted_rows: float, is_long: bool
-    ) -> list[int]:
-        """The part of the selected requests that is in this step. `wanted_rows`: rows of a worker that all of them
-        want."""
-        if self._overlap == "auto" and wanted_rows < HALVED_ROWS * self._cost.free_rows:
+    def _of_this_step(self, selected: list[int], in_flight: int, wanted: float, is_long: bool) -> list[int]:
+        """The part of the selected requests that is in this step. `wanted`: rows of a worker that they all want."""
+        if self._overlap == "auto" and wanted < HALVED_ROWS * self._cost.free_rows:
             return [] if in_flight else selected  # they wait for the others, to be in one step with them
         if not self._overlap or is_long:
             return selected

@@ -65,9 +65,8 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
     unknown decoder and for whatever its class refuses."""
     name = values.get("decoder", "lopa")
     if not isinstance(name, str) or name not in DECODERS:
-        raise SettingsError(
-            f"decoder: got {name!r}; allowed: {', '.join(DECODERS)}; choose one of these", setting="decoder"
-        )
+        allowed = f"{', '.join(DECODERS)}; choose one of these"
+        raise SettingsError(f"decoder: got {name!r}; allowed: {allowed}", setting="decoder")
     settings = DECODERS[name].settings
     for key in (key for key in values if key not in settings.model_fields):
         others = [other for other, decoder in DECODERS.items() if key in decoder.settings.model_fields]

@@ -56,10 +56,8 @@ class EditingSession(EditedBlocksSession):
         return self.settings.editing_threshold
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
-        settings = self.settings
-        return select_above_threshold_or_count(
-            scores, settings.confidence_threshold, settings.num_to_transfer
-        )
+        s = self.settings
+        return select_above_threshold_or_count(scores, s.confidence_threshold, s.num_to_transfer)
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)

@@ -110,11 +110,10 @@ class MultiBlockSession(BlockParallelSession):
         in_flight = _in_flight(canvas)
         if not in_flight:
             return True
-        has_place = len(in_flight) < self.settings.max_blocks and in_flight[-1].start != self._last_start
-        return has_place and self._is_stable(in_flight[-1]) and super()._may_grow(canvas)
-
-    def _is_stable(self, block: Block) -> bool:
-        return self._edited.get(block.start, BlockEdits()).stability >= self.settings.stability_threshold
+        last = in_flight[-1].start
+        has_place = len(in_flight) < self.settings.max_blocks and last != self._last_start
+        stability = self._edited.get(last, BlockEdits()).stability
+        return has_place and stability >= self.settings.stability_threshold and super()._may_grow(canvas)
 
     # Edits
 

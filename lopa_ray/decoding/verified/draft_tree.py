@@ -73,8 +73,6 @@ class Draft:
 
 
 class DraftTree:
-    """Finds the drafts of a request."""
-
     def __init__(self, settings: GenerationSettings) -> None:
         threshold = getattr(settings, "confidence_threshold", None)
         self._settings = settings
@@ -84,11 +82,9 @@ class DraftTree:
     def __reduce__(self) -> tuple[Any, ...]:
         return DraftTree, (self._settings,)
 
-    def drafts(
-        self, current: Draft, states: EvaluatedStates, most: int, min_probability: float
-    ) -> list[Draft]:
-        """The at most `most` states that are most probably reached from the current one, the most probable first. None
-        is evaluated already, and each fits into the forward of the current one."""
+    def drafts(self, current: Draft, states: EvaluatedStates, most: int, least: float) -> list[Draft]:
+        """At most `most` states that are reached from the current one with the highest probabilities, `least` or more.
+        None is evaluated already, and each fits into the forward of the current one."""
         drafts: list[Draft] = []
         heap: list[tuple[float, int, Draft, tuple[Fill, ...], int]] = []
         order = count()
@@ -103,7 +99,7 @@ class DraftTree:
         expand(current, 1)
         while heap and len(drafts) < most:
             probability, _, parent, fills, depth = heapq.heappop(heap)
-            if -probability < min_probability:
+            if -probability < least:
                 break
             all_fills = parent.fills.union(fills)
             if all_fills in seen:

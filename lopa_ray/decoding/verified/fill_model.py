@@ -217,11 +217,10 @@ def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet], most: int) -> 
     return sorted(unions, reverse=True)[:most]
 
 
-def _cheapest(
-    costs: Sequence[float], members: Sequence[int], most: int
-) -> list[tuple[float, tuple[int, ...]]]:
-    """The empty set and the `most` subsets of least cost, with their costs. `costs` of the members, ascending."""
-    subsets: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+def _cheapest(costs: Sequence[float], members: Sequence[int], most: int) -> list[IndexSet]:
+    """The empty set and the `most` subsets of least cost, with costs in place of probabilities. `costs` of the members,
+    ascending."""
+    subsets: list[IndexSet] = [(0.0, ())]
     heap: list[tuple[float, int, tuple[int, ...]]] = [(costs[0], 0, (members[0],))] if costs else []
     while heap and len(subsets) <= most:
         cost, last, subset = heapq.heappop(heap)

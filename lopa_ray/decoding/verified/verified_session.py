@@ -103,9 +103,8 @@ class VerifiedSession(DecodeSession):
                 for index in scoring.bitmask_ids
             )
             scoring = replace(scoring, bitmask_ids=ids)
-        return replace(
-            branch, segments=segments, fills=tuple(sorted(draft.fills)), to_stage=to_stage, scoring=scoring
-        )
+        fills = tuple(sorted(draft.fills))
+        return replace(branch, segments=segments, fills=fills, to_stage=to_stage, scoring=scoring)
 
     # Verification
 
