@@ -71,16 +71,11 @@ class Config(ExecutionConfig):
             return cls.parse(values, overrides)
         except SettingsError:
             if Path(source).is_file():
-                cls._check_file(source, values)
+                try:
+                    cls.parse(values)  # are they refused without any change of them?
+                except SettingsError as error:
+                    raise SettingsError(f"{source}: {error}", setting=error.setting) from None
             raise
-
-    @classmethod
-    def _check_file(cls, source: str | Path, values: dict[str, Any]) -> None:
-        """Raises SettingsError if the values of a file are refused without any change of them."""
-        try:
-            cls.parse(values)
-        except SettingsError as error:
-            raise SettingsError(f"{source}: {error}", setting=error.setting) from None
 
     @classmethod
     def parse(cls, values: dict[str, Any], overrides: dict[str, dict[str, Any]] | None = None) -> Self:

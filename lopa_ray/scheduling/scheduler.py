@@ -54,9 +54,7 @@ class Scheduler:
         self._planned: deque[PlannedStep] = deque()  # the steps in flight, the oldest first
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
-        self._selection = StepSelection(
-            self.prefix_index, self._queue, self.poison, self.limit, overlap=overlap
-        )
+        self._selection = StepSelection(self.prefix_index, self._queue, self.poison, self.limit, overlap)
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
         self._pending_events: list[RequestEvent] = []

@@ -41,7 +41,6 @@ class StepSelection:
         queue: FairQueue,
         poison: PoisonRequests,
         limit: StepLimit,
-        *,
         overlap: AutoSwitch,
     ) -> None:
         self.limit = limit

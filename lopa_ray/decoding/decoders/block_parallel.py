@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.decoding.block_canvas import BlockCanvas, BlockState
+from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.decoding.branching import Fork, Scores
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.planned_branch import Window
@@ -117,7 +117,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     def _windows(self, canvases: Sequence[BlockCanvas]) -> Sequence[Window]:
         # The anchor alone decides which blocks are cached, so these are the same on every branch.
-        to_cache = [block for block in self._canvas.blocks if block.state is BlockState.TO_CACHE]
+        to_cache = [block for block in self._canvas.blocks if block.state == "to_cache"]
         cacheable_end = self._canvas.cacheable_end
         start = to_cache[0].start if to_cache else cacheable_end
         # Tokens of the prompt in the answer's first block are not scored, and so not edited.

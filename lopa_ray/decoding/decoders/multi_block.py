@@ -18,7 +18,7 @@ from pydantic import Field
 
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
+from lopa_ray.decoding.block_canvas import Block, BlockCanvas
 from lopa_ray.decoding.branching import Scores, filter_by_constraint
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
@@ -157,7 +157,7 @@ class MultiBlockSession(BlockParallelSession):
 
 def _in_flight(canvas: BlockCanvas) -> list[Block]:
     """Blocks of the answer that are being filled, or wait to be cached."""
-    return [block for block in canvas.blocks[1:] if block.state is not BlockState.IN_CACHE]
+    return [block for block in canvas.blocks[1:] if block.state != "in_cache"]
 
 
 MULTI_BLOCK = Decoder(

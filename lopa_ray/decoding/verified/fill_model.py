@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -139,8 +139,7 @@ def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
             np.array((logits, report.scores), np.float32),
             report.tokens.tolist(),
         )
-    features: ReportFeatures = state.cached_features
-    return features
+    return cast(ReportFeatures, state.cached_features)
 
 
 def features(
