@@ -1,7 +1,5 @@
-"""AsyncRayEngine: a decode group for asyncio programs that have many requests in flight.
-
-All requests share one stream from the master, so a step costs one message however many they are.
-"""
+"""AsyncRayEngine: a decode group for asyncio programs that have many requests in flight. All requests share one stream
+from the master, so a step costs one message however many they are."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ class MasterWatch:
         self._group = group
 
     async def run(self, master: Any) -> WorkerLostError:
-        """Watch a master (its actor) until its group has to be given up; returns why. Raises WorkerLostError if the
-        master has died."""
+        """Watch a master (an actor) until its group is to be given up; returns why. Raises WorkerLostError if it dies."""
         self.status = None
         while True:
             await asyncio.sleep(PERIOD_S)

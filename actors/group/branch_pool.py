@@ -18,8 +18,7 @@ from lopa_ray.protocol.step_report import StepReport
 
 
 class BranchPool:
-    """The workers of one epoch, by rank. A call that finds a worker dead or hung removes it, then raises
-    WorkerLostError."""
+    """The workers of one epoch, by rank. A call removes a dead or hung worker, then raises WorkerLostError."""
 
     def __init__(self, factory: WorkerFactory) -> None:
         self.epoch = -1

@@ -208,8 +208,7 @@ class Master:
                     await self.membership.pool.check_alive()
 
     async def step(self) -> None:
-        """Send the steps that may be in flight, and process the oldest. Raises why one fails; the next call runs them
-        again."""
+        """Send the steps that may be in flight, process the oldest. Raises why one failed; the next call repeats it."""
         if not self._in_flight and self.membership.change_due:
             await self.membership.change(self.scheduler)
         try:

@@ -48,8 +48,7 @@ NCCL_ENVIRONMENT = {
 
 
 class ProcessGroup:
-    """The collectives of one epoch, in place on tensors of the backend's device. Gloo and HCCL wait for each of
-    them."""
+    """The collectives of one epoch, in place on tensors of the backend's device. Gloo and HCCL wait for each."""
 
     def __init__(self, group: Any, timeout: timedelta) -> None:
         """`group`: a `torch.distributed` backend that is registered nowhere. `timeout`: of each collective."""

@@ -1,8 +1,6 @@
-"""BranchWorker: a branch slot of the group, or a shard of one. One runner, and its place among the others.
-
-A plain class; `WorkerFactory` wraps it in an actor. `prepare` imports torch, and all that needs it: masters have this
-module too, and start without them.
-"""
+"""BranchWorker: a branch slot of the group, or a shard of one. One runner, and its place among the others. A plain
+class; `WorkerFactory` wraps it in an actor. `prepare` imports torch, and all that needs it: masters have this module
+too, and start without them."""
 
 from __future__ import annotations
 
@@ -145,8 +143,7 @@ class BranchWorker:
         return self.launch(plan)()
 
     def launch(self, plan: StepPlan) -> Callable[[], StepReport]:
-        """Begin a step; the returned function waits for its report. Raises ProtocolError for a plan of another epoch,
-        and as `BranchRunner.launch`."""
+        """Begin a step; the returned function waits for its report. Raises ProtocolError for another epoch's plan."""
         if plan.epoch != self._epoch:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
         with self._guarded():

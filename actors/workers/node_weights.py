@@ -1,8 +1,6 @@
-"""NodeWeights: one copy of the weights per node, downloaded and read once, and shared by the node's workers.
-
-The first worker on a node reads the parameters and puts them into Ray's object store. Workers on CPU map the copy as
-their model's memory; others upload from it. The master owns the copies, so they outlive the worker that made them.
-"""
+"""NodeWeights: one copy of the weights per node, downloaded and read once, and shared by the node's workers. The first
+worker on a node reads the parameters and puts them into Ray's object store. Workers on CPU map the copy as their
+model's memory; others upload from it. The master owns the copies, so they outlive the worker that made them."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ class NodeWeights:
         self._nodes: dict[str, _NodeState] = {}
 
     async def load(self, worker: Any) -> WorkerInfo:
-        """Have a worker's actor load its model, or its shard of it. Raises what reading raised, or ObjectLostError for
-        a copy that is gone."""
+        """Have a worker's actor load its model or shard. Raises what it raises, as ObjectLostError for a lost copy."""
         if self._random or not (self.shared or self._on_hub):
             return cast(WorkerInfo, await worker.load_model.remote(None))
         node_id, needed = await worker.node_and_weight_bytes.remote()

@@ -134,8 +134,7 @@ class BundleAllocator:
         self._free = set(range(config.group.num_workers))
 
     def allocate(self) -> Allocation:
-        """A place for the next worker. Raises CapacityError if the placement group that this runs in has too few
-        bundles."""
+        """A place for the next worker. Raises CapacityError if this runs in a placement group with too few bundles."""
         sharded = self._group.tensor_parallel_size > 1
         if self._free:
             bundle = min(self._free)

@@ -93,8 +93,7 @@ def wording(question: Question, order: Sequence[int]) -> DecisionQuestion:
 
 
 def check_questions(questions: Sequence[Question]) -> None:
-    """Raises PromptError, whose `setting` is the field, for too many questions or none, and for values that are too
-    many, none or alike."""
+    """Raises PromptError, whose `setting` is the field, for too many questions or values, none, or values alike."""
     if not 1 <= len(questions) <= MAX_QUESTIONS:
         allowed = f"allowed: 1 to {MAX_QUESTIONS}; split the request"
         raise field_error("questions", f"got {len(questions)}; {allowed}")

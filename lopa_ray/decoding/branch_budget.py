@@ -49,11 +49,8 @@ class BranchSettings(GenerationSettings):
 
 
 def branches_in_step(settings: GenerationSettings, in_flight: int | None) -> int:
-    """Branches of one request in the coming step, the anchor included; at least 1. `in_flight`: requests in all; None:
-    the settings alone decide.
-
-    A request with `num_branches` auto may have fewer; see `AutoBudget`.
-    """
+    """Branches of one request in the coming step, the anchor included; at least 1, and fewer where `AutoBudget` says.
+    `in_flight`: requests in all; None: the settings alone decide."""
     if not isinstance(settings, BranchSettings):
         return 1
     limit = settings.branch_limit

@@ -1,5 +1,4 @@
-"""Branch confidence: metrics of the ranking scores c_1 .. c_n of a branch's masked positions, in the order of
-positions."""
+"""Branch confidence: metrics of the ranking scores c_1 .. c_n of a branch's masked positions, in their order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Unmasking rules: which positions a call fills, by the scores of the masked ones. Papers and settings say remasking.
-
-Equal scores keep their order. The session decides the positions, as far as a constraint allows it.
-"""
+Equal scores keep their order. The session decides the positions, as far as a constraint allows it."""
 
 from __future__ import annotations
 

@@ -44,8 +44,7 @@ class Config(ExecutionConfig):
         return values
 
     def given(self) -> dict[str, Any]:
-        """The values that were set, from which `parse` makes the same configuration: a checkpoint may have defaults
-        for the others."""
+        """The values that were set, from which `parse` makes the same configuration; checkpoints may set the others."""
         sections = ("model", "group", "decisions")
         values = {name: getattr(self, name).model_dump(mode="json", exclude_unset=True) for name in sections}
         return {**values, "decode": self.decode.given("json")}

@@ -51,8 +51,7 @@ class LocalEngine(Engine):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Load the model that the configuration names. Raises CheckpointError if it cannot be loaded, and SettingsError
-        if it cannot run on this machine."""
+        """Load the configuration's model. Raises CheckpointError, and SettingsError if it cannot run here."""
         config, spec, tokenizer = open_model(config)
         spec = resolve_auto(spec)
         return cls(config.replace(model=spec.config.model), build_runner(spec), tokenizer)

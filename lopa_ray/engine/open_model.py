@@ -19,8 +19,7 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 
 def open_model(config: Config) -> tuple[Config, ModelSpec, Tokenizer | None]:
-    """A configuration as `resolve_config` gives it, and its checkpoint's spec and tokenizer (None if there is none).
-    Raises CheckpointError."""
+    """A configuration as `resolve_config` gives it, and its checkpoint's spec and tokenizer. Raises CheckpointError."""
     config = resolve_config(config)
     spec = ModelSpec.read(config)
     tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))

@@ -116,8 +116,7 @@ class SessionFactory:
         raise PromptError(f"got a prompt of type {kind}; give text, token ids or chat messages")
 
     def encode_rendered(self, prompt: RenderedPrompt) -> list[int]:
-        """The token ids of what `render` returned. Raises PromptError for text that cannot be encoded, or that has the
-        mask token as a special token."""
+        """The token ids of what `render` returned. Raises PromptError for text with a mask, or that has no encoding."""
         if isinstance(prompt, RenderedChat):
             return require_tokenizer(self.tokenizer).encode_chat(prompt)
         if isinstance(prompt, RawText):

@@ -83,8 +83,7 @@ class Plan:
     """Positions whose cached K/V this step reads; all other cached spans are dropped."""
     inputs: PlanInputs = None
     draft_adapter: bool = False
-    """Rows that are not causal go through the model's draft adapter, if it has one; see `lopa_ray.model.draft_adapter`.
-    """
+    """Rows that are not causal go through the model's draft adapter (see `lopa_ray.model.draft_adapter`)."""
     stage_shared: bool = False
     """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None

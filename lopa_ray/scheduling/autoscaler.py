@@ -1,8 +1,6 @@
-"""Autoscaler: decides from the observed load how many workers a group should have. It reads no clock and does no I/O.
-
-A demand for workers has to last before their number changes, and there is a minimum time between two changes: both
-follow from how long a worker takes to start, because that is the cost of a change.
-"""
+"""Autoscaler: decides from the observed load how many workers a group should have. It reads no clock. A demand for
+workers has to last before their number changes, and there is a minimum time between two changes: both follow from how
+long a worker takes to start, because that is the cost of a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BranchAssignment: which worker evaluates which branch of a step, and how large the step becomes. It does no I/O."""
+"""BranchAssignment: which worker evaluates which branch of a step, and how large the step becomes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""FairQueue: which client's request gets a slot next, and which requests take part in a step. It does no I/O.
-
-Each client's service is counted in rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client
-gets much ahead of another one, however many requests it has.
-"""
+"""FairQueue: which client's request gets a slot next, and which requests take part in a step. Each client's service is
+counted in rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client gets much ahead of another
+one, however many requests it has."""
 
 from __future__ import annotations
 

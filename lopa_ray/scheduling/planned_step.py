@@ -1,4 +1,4 @@
-"""PlannedStep: a step that is in flight, from its plan until its reports are processed. It does no I/O."""
+"""PlannedStep: a step that is in flight, from its plan until its reports are processed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class PlannedStep:
         return [StepPlan(epoch, self.number, of_rank, self.evictions) for of_rank in requests]
 
     def confirm_prefixes(self, index: PrefixIndex, entries: Sequence[RunningRequest]) -> None:
-        """The workers have evicted, loaded and saved the step's prefixes. `entries`: the requests that have not
-        ended."""
+        """The workers have evicted, loaded and saved the step's prefixes. `entries`: requests that have not ended."""
         index.confirm_evictions(self.evictions)
         for entry in entries:
             index.touch(entry.stored_prefix)

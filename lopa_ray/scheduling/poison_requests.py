@@ -1,4 +1,4 @@
-"""Poison requests: requests that make the steps fail that they take part in. It does no I/O.
+"""Poison requests: requests that make the steps fail that they take part in.
 
 When a step of several requests fails, one of them may be the cause. So each one makes its next step alone, and a
 request whose lone steps fail as well is ended. A scheduler applies these rules to its requests. A client applies them

@@ -1,5 +1,4 @@
-"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use. It does no
-I/O.
+"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use.
 
 Plans tell all workers what to save, load and evict, so every worker stores the same K/V (see `Slots.prefixes`).
 

@@ -1,8 +1,6 @@
-"""Replay: the steps of a request from which its K/V can be computed once more. It does no I/O.
-
-Cached K/V depend on the tokens of the window at the time they were written, so they cannot be rebuilt from the decided
-tokens alone. So the inputs of the winning branch of each step whose K/V are still cached are run again, in order.
-"""
+"""Replay: the steps of a request from which its K/V can be computed once more. Cached K/V depend on the tokens of the
+window at the time they were written, so they cannot be rebuilt from the decided tokens alone. So the inputs of the
+winning branch of each step whose K/V are still cached are run again, in order."""
 
 from __future__ import annotations
 

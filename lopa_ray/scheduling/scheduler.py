@@ -191,16 +191,14 @@ class Scheduler:
         return True
 
     def split_steps(self) -> bool:
-        """The oldest step in flight needed too much memory: later steps are smaller. Returns False if it cannot be
-        split."""
+        """The oldest step in flight needed too much memory: later ones are smaller. False if it cannot be split."""
         if not self._planned or max(self._planned[0].assignment.lanes, default=0) < 2:
             return False
         self.limit.record_lack(self._planned[0].assignment.rows)
         return True
 
     def refuse_branch(self) -> None:
-        """The step in flight, of one branch on each worker, needed too much memory: branches with as many rows are
-        refused."""
+        """The step in flight, of one branch per worker, needed too much memory: branches as long are refused."""
         self.limit.refuse_branch(self._planned[0].assignment.rows)
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:

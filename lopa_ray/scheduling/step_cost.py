@@ -1,4 +1,4 @@
-"""StepCost: how the time of a step depends on its rows, learnt from the steps of a group. It does no I/O."""
+"""StepCost: how the time of a step depends on its rows, learnt from the steps of a group."""
 
 from __future__ import annotations
 

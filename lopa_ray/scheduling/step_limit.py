@@ -1,8 +1,6 @@
-"""StepLimit: the maximum of rows of a worker in one forward. It does no I/O.
-
-The limit follows the measured time of steps, so that no step keeps others waiting for long, and the memory of workers.
-A step that has more rows is computed in several forwards, with the same reports, or its requests take turns.
-"""
+"""StepLimit: the maximum of rows of a worker in one forward. The limit follows the measured time of steps, so that no
+step keeps others waiting for long, and the memory of workers. A step that has more rows is computed in several
+forwards, with the same reports, or its requests take turns."""
 
 from __future__ import annotations
 
@@ -52,8 +50,7 @@ class StepLimit:
         )
 
     def record(self, rows: int, branch_rows: int, seconds: float, free_rows: float) -> None:
-        """A step has succeeded: `rows` rows on a worker, `branch_rows` of the longest branch. `free_rows`: see
-        `StepCost`."""
+        """A step has succeeded. `rows`: of a worker; `branch_rows`: of a branch at most; `free_rows`: see `StepCost`."""
         self._largest = max(self._largest, rows)
         if branch_rows >= self._failed_branch:
             self._failed_branch, self._branch_by_memory = 0, math.inf

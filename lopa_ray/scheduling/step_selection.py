@@ -1,4 +1,4 @@
-"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches, without I/O.
+"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches.
 
 A step is for all requests in flight, for one that may be a poison request alone (see `PoisonRequests`), or for as many
 as `StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns, the one that was
@@ -146,8 +146,7 @@ class StepSelection:
         return alone.rows > self.limit.rows
 
     def _add(self, entry: RunningRequest, plan: Plan, room: float | None) -> bool:
-        """Assign the branches of a request's plan, or with `room` as many further ones as that allows. Returns whether
-        the step has room."""
+        """Assign the branches of a plan, with `room` as many as that allows. Returns False if there is no room."""
         if entry.replay:
             entry.plan = plan if self._assignment.add_replay(plan.max_branch_rows) else None
             return entry.plan is not None

@@ -105,9 +105,8 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
     # Planning
 
     def _forked(self, fork: Fork) -> BlockCanvas:
-        """A branch grows on its own: a fork may earn its next block a step before the anchor. Where blocks tile, a fork
-        that decides all there is does not: it has nothing left to be unsure of, as in other decoders of these models.
-        """
+        """A branch grows on its own: a fork may earn its next block before the anchor. Where blocks tile, a fork that
+        decides all there is does not: it has nothing left to be unsure of, as in other decoders of these models."""
         canvas = super()._forked(fork)
         is_decided = self._tiled and bool(fork.decisions) and not canvas.masks
         if not is_decided and self._has_room(canvas) and self._may_grow(canvas):

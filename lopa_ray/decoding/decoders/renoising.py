@@ -257,8 +257,7 @@ def accepted(entropies: Any, bound: float) -> list[int]:
 
 
 def _decision(report: BranchReport, at: int, top: int) -> Decision:
-    """The most likely token of a position. Its probability is that of the draw if it was drawn, else without
-    temperature."""
+    """The most likely token of a position, with the draw's probability if it was drawn, else without temperature."""
     tokens, logprobs = report.top_tokens[at].tolist(), report.top_logprobs[at].tolist()
     was_drawn = report.tokens.item(at) == tokens[0]
     probability = report.probabilities.item(at) if was_drawn else float(np.exp(logprobs[0]))

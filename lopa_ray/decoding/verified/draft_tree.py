@@ -1,8 +1,6 @@
-"""Drafts: states that the rule will probably reach, found by a best-first search over its fill sets.
-
-A path's probability is the product of its fill sets' (Spiffy, arXiv 2509.18085, builds its draft graph from such
-estimates; FreeDave, arXiv 2510.00294, verifies drafts of the model itself).
-"""
+"""Drafts: states that the rule will probably reach, found by a best-first search over its fill sets. A path's
+probability is the product of its fill sets' (Spiffy, arXiv 2509.18085, builds its draft graph from such estimates;
+FreeDave, arXiv 2510.00294, verifies drafts of the model itself)."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ from lopa_ray.protocol.plan import Fill, Plan
 EXPANDED_SHARE = 1.0  # children are looked at if the state's probability exceeds this ÷ the number of drafts
 
 MIN_DRAFT_PER_ROW = 5e-5
-"""A state whose probability is less than this × the rows of its branch is no draft: it would cost more than it saves.
-"""
+"""A state whose probability is below this × the rows of its branch is no draft: it would cost more than it saves."""
 
 MAX_DEPTH = 8  # steps of the rule that a draft may be ahead
 STALE_PROBABILITY = 0.3  # of the fill set that another rule would choose by a report from before the state

@@ -14,8 +14,7 @@ from lopa_ray.protocol.step_report import BranchReport
 
 class StateKey(NamedTuple):
     """All inputs of a forward of one branch, but for the prompt and the K/V of committed steps: with the same key a
-    forward has the same report until K/V are committed, and where `FillingSession.exact_cache` holds also after that.
-    """
+    forward has the same report until K/V are committed, and also after that under `FillingSession.exact_cache`."""
 
     generated: tuple[int, ...]
     inputs: Plan

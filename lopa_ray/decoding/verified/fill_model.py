@@ -85,9 +85,8 @@ class FillModel:
         threshold: float,
         most: int,
     ) -> list[FillSet]:
-        """The `most` most probable fill sets of a state with the masks `blocks`, the most probable first. `beyond` are
-        the positions of tokens that it has and `state` has not. None, if the report of `state` has not scored all
-        masks."""
+        """The `most` most probable fill sets of a state with the masks `blocks`, the most probable first; none if the
+        report of `state` has not scored all masks. `beyond`: positions of tokens that it has and `state` has not."""
         report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
         try:
@@ -217,8 +216,7 @@ def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet], most: int) -> 
 
 
 def _cheapest(costs: Sequence[float], members: Sequence[int], most: int) -> list[IndexSet]:
-    """The empty set and the `most` subsets of least cost, with costs in place of probabilities. `costs` of the members,
-    ascending."""
+    """The empty set and the `most` subsets of least cost, with their costs. `costs` of the members, ascending."""
     subsets: list[IndexSet] = [(0.0, ())]
     heap: list[tuple[float, int, tuple[int, ...]]] = [(costs[0], 0, (members[0],))] if costs else []
     while heap and len(subsets) <= most:

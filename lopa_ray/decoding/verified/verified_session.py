@@ -196,9 +196,8 @@ class VerifiedSession(DecodeSession):
         return state, False
 
     def _standing_for(self, rule: FillingSession[Any]) -> EvaluatedState | None:
-        """The evaluated state whose report the rule's planned step would have. The step may read no K/V that are still
-        to be committed, unless its branch has computed them along; if it stages K/V, they must be here to be committed.
-        """
+        """The evaluated state whose report the rule's planned step would have. The step may read no uncommitted K/V,
+        unless its branch has computed them along; if it stages K/V, they must be here to be committed."""
         plan = rule.plan()
         state = self._states.get(StateKey.of(rule.generated, plan))
         if state is None or (not rule.exact_cache and plan.commit is not None):
