@@ -25,7 +25,7 @@ class MasterWatch:
         self._group = group
 
     async def run(self, master: Any) -> WorkerLostError:
-        """Watch a master (an actor) until its group is to be given up; returns why. Raises WorkerLostError if it dies."""
+        """Watch a master (an actor) until its group has to be given up, and return why. Raises WorkerLostError."""
         self.status = None
         while True:
             await asyncio.sleep(PERIOD_S)

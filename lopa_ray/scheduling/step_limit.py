@@ -50,7 +50,7 @@ class StepLimit:
         )
 
     def record(self, rows: int, branch_rows: int, seconds: float, free_rows: float) -> None:
-        """A step has succeeded. `rows`: of a worker; `branch_rows`: of a branch at most; `free_rows`: see `StepCost`."""
+        """A step succeeded. `rows`: of a worker; `branch_rows`: of a branch at most; `free_rows`: see `StepCost`."""
         self._largest = max(self._largest, rows)
         if branch_rows >= self._failed_branch:
             self._failed_branch, self._branch_by_memory = 0, math.inf
