@@ -26,8 +26,6 @@ class BlockCausalSettings(LookaheadSettings):
 
 
 class BlockCausalSession(BlockwiseSession):
-    """One request: a block at a time, after exact K/V of all before."""
-
     settings: BlockCausalSettings
 
     @property

@@ -45,8 +45,6 @@ class BlockParallelSettings(GenerationSettings):
 
 
 class BlockParallelSession(FillingSession[BlockCanvas]):
-    """One request: an anchor canvas, and per step the forks made from the last winner."""
-
     settings: BlockParallelSettings
 
     # What a decoder provides

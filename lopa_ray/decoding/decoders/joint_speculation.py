@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
 ALTERNATIVES = 3  # tokens per position that a guess may have
-MIN_GAIN = 0.3  # with `num_branches` auto: tokens that a guess must gain, a twentieth of a step's cost
+MIN_GAIN = 0.3  # with `num_branches` auto: tokens that a guess must gain: about a twentieth of a step's
 
 
 class JointSpeculationSession(DecodeSession):
-    """One request: the tokens that were taken, and drafts of those to come."""
-
     settings: SelfSpeculationSettings
 
     def _begin(self) -> None:

@@ -58,8 +58,6 @@ class MaskedAnswerSettings(LookaheadSettings):
 
 
 class MaskedAnswerSession(BlockwiseSession):
-    """One request whose whole answer is masked from the start, and the schedule of its blocks."""
-
     settings: MaskedAnswerSettings
 
     @property

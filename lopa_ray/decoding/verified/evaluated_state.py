@@ -69,7 +69,6 @@ class EvaluatedStates:
             self._by_key[state.key] = state
 
     def get(self, key: StateKey) -> EvaluatedState | None:
-        """The state with this key, if its report still stands."""
         return self._by_key.get(key)
 
     def nearest(self, fills: frozenset[Fill]) -> EvaluatedState | None:
