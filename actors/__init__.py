@@ -1,7 +1,5 @@
-"""One decode group as Ray actors: a master, its branch workers, and how K/V moves between them.
-
-`__init__.pyi` lists the public API; each name is imported when it is first used.
-"""
+"""One decode group as Ray actors: a master, its branch workers, and how K/V moves between them. `__init__.pyi` lists
+the public API; each name is imported when it is first used."""
 
 import lazy_loader
 

@@ -1,7 +1,5 @@
-"""AsyncRayEngine: a decode group for asyncio programs that have many requests in flight.
-
-All requests share one stream from the master, so a step costs one message however many they are.
-"""
+"""AsyncRayEngine: a decode group for asyncio programs that have many requests in flight. All requests share one stream
+from the master, so a step costs one message however many they are."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 import ray
 
@@ -63,8 +61,7 @@ class AsyncRayEngine(AsyncEngine):
         self._queues: dict[int, asyncio.Queue[RequestEvent]] = {}
         self._journals = ClientJournals()
         self._watch = MasterWatch(config.group)
-        self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()
-        """Requests whose callers have stopped iterating."""
+        self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()  # of callers that have stopped iterating
         self._canceller = asyncio.create_task(self._cancel_abandoned())
         self._reader = asyncio.create_task(self._run())
 
@@ -142,15 +139,13 @@ class AsyncRayEngine(AsyncEngine):
 
     async def status(self) -> MasterStatus:
         """How the group is doing. Raises WorkerLostError if the master is lost."""
-        status: MasterStatus = await self._group.call("status")
-        return status
+        return cast(MasterStatus, await self._group.call("status"))
 
     async def resize(self, num_workers: int) -> None:
         await self._group.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        checksums: list[list[SlotChecksum]] = await self._group.call("checksums")
-        return checksums
+        return cast(list[list[SlotChecksum]], await self._group.call("checksums"))
 
     def revive(self) -> None:
         """After a group was lost and none could take its place: try again to start one, in the background."""
@@ -197,9 +192,8 @@ class AsyncRayEngine(AsyncEngine):
         finally:
             self.resuming = False
         sessions = self._journals.resumed_sessions()
-        losses = self._journals.losses
         logger.warning(f"{len(sessions)} requests go on after {time.monotonic() - began:.1f} s")
-        await self._submit(sessions, losses)
+        await self._submit(sessions, self._journals.losses)
 
     async def _follow(self) -> WorkerLostError:
         """Hand out a group's events until it is lost or has to be given up; returns why."""

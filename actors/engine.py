@@ -31,10 +31,8 @@ OnPhase: TypeAlias = Callable[[str], object]
 
 
 class RayEngine(Engine):
-    """Master and branch workers of one group, as `Engine`: an `AsyncRayEngine` in a thread of its own.
-
-    Close it before you call `ray.shutdown`: Ray ends a process whose other threads still ask it for something then.
-    """
+    """Master and branch workers of one group, as `Engine`: an `AsyncRayEngine` in a thread of its own. Close it before
+    you call `ray.shutdown`: Ray ends a process whose other threads still ask it for something then."""
 
     def __init__(
         self, engine: AsyncRayEngine, loop: EventLoopThread, connection: RayConnection, resources: ExitStack
@@ -75,8 +73,7 @@ class RayEngine(Engine):
             return cls(engine, loop, connection, started.pop_all())
 
     def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
-        """See `Engine.events`. Raises ClusterError if the engine is closed or Ray was shut down or ended on this
-        node."""
+        """See `Engine.events`. Raises ClusterError if the engine is closed, or Ray was shut down or ended here."""
         engine = self._running
         if engine.lost is not None:
             self._loop.call(engine.revive)
@@ -111,8 +108,7 @@ class RayEngine(Engine):
         return self._loop.run(self._running.checksums())
 
     def close(self) -> None:
-        """End the group, and Ray if it was started for engines and this is the last; requests fail with
-        WorkerLostError."""
+        """End the group, and Ray if the last engine started it; requests in flight fail with WorkerLostError."""
         self._finalizer()
 
     def _next(self, received: SimpleQueue[RequestEvent | None]) -> RequestEvent | None:

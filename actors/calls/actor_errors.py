@@ -32,8 +32,7 @@ class ConnectionLostError(Exception):
 ACTOR_DEATHS = (RayActorError, OutOfMemoryError, ConnectionLostError)
 """Errors of a call whose actor is gone: it died, Ray's memory monitor killed it, or its step connection broke."""
 
-NEVER_BEGAN = (ActorUnschedulableError, RuntimeEnvSetupError)
-"""Errors of calls of an actor whose process could not be started."""
+NEVER_BEGAN = (ActorUnschedulableError, RuntimeEnvSetupError)  # of an actor whose process could not start
 
 _OUT_OF_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
 """Parts of torch's messages about a lack of memory, on CPUs and accelerators."""

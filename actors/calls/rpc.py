@@ -10,8 +10,7 @@ from typing import Any
 from actors.calls.actor_errors import ConnectionLostError, describe_death, is_death
 from actors.calls.worker_handle import WorkerHandle
 
-REASON_TIMEOUT_S = 1.0
-"""How long Ray may take to say why a worker has died; the group waits."""
+REASON_TIMEOUT_S = 1.0  # how long Ray may take to say why a worker has died; the group waits
 
 
 class RPCBatch:

@@ -1,7 +1,5 @@
-"""A branch worker as its master sees it: its actors, the facts about its model, and what makes its runner.
-
-Masters start without torch, so nothing here imports it.
-"""
+"""A branch worker as its master sees it: its actors, the facts about its model, and what makes its runner. Masters
+start without torch, so nothing here imports it."""
 
 from __future__ import annotations
 

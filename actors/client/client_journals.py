@@ -17,8 +17,7 @@ class ClientJournals:
 
     def __init__(self) -> None:
         self._journals: dict[int, Journal] = {}
-        self._poison = PoisonRequests()
-        """The client's copy of the loss counts: the master's own dies with it."""
+        self._poison = PoisonRequests()  # the client's copy of the loss counts: the master's own dies with it
 
     def __iter__(self) -> Iterator[int]:
         return iter([*self._journals])

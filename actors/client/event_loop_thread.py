@@ -20,8 +20,7 @@ class EventLoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lopa-engine", daemon=True)
         self._closed = False
-        self._lock = threading.Lock()
-        """Held while a coroutine is submitted, so that none arrives at a loop that has ended."""
+        self._lock = threading.Lock()  # while a coroutine is submitted: none arrives at a loop that has ended
         self._thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:

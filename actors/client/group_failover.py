@@ -21,8 +21,7 @@ from lopa_ray.execution.model_spec import ModelSpec
 
 logger = logging.getLogger("lopa.group")
 
-MAX_CALLS = 1000
-"""Calls that a master serves at once."""
+MAX_CALLS = 1000  # calls that a master serves at once
 
 RETRY_PAUSE_S = 1.0
 """Seconds between two attempts to replace a lost group. Ray goes on placing actors on a lost node until the node has
@@ -36,16 +35,13 @@ class GroupFailover:
         """Reserves the bundles of the workers and starts the first master's process, in the time that reading the
         checkpoint's tokenizer takes. `name`: see `AsyncRayEngine.start`."""
         self.reservation = Reservation(config)
-        self.stream: Any = None
-        """Yields `StepEvents` (object references), until the group is lost."""
+        self.stream: Any = None  # yields `StepEvents` (object references), until the group is lost
         self.spec: ModelSpec
-        self.phases: dict[str, float] = {}
-        """See `AsyncRayEngine.start_phases`."""
+        self.phases: dict[str, float] = {}  # see `AsyncRayEngine.start_phases`
         self._config = config
         self._name = name
         self._runner_factory = runner_factory
-        self._resized: int | None = None
-        """The number of workers of the last `resize`."""
+        self._resized: int | None = None  # the number of workers of the last `resize`
         self._create_master()
 
     def _create_master(self) -> None:
@@ -64,9 +60,8 @@ class GroupFailover:
     async def _start(self) -> WorkerInfo:
         try:
             info: WorkerInfo
-            info, phases = await self.call(
-                "start", self.spec, self._runner_factory, self.reservation.placement_group
-            )
+            reserved = self.reservation.placement_group
+            info, phases = await self.call("start", self.spec, self._runner_factory, reserved)
             self.stream = self.master.stream.options(num_returns="streaming").remote()
         except BaseException:
             self.kill()

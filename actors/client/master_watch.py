@@ -11,14 +11,9 @@ from actors.group.master_status import MasterStatus
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.errors import WorkerLostError
 
-PERIOD_S = 1.0
-"""Seconds between two questions."""
-
-STALL_FACTOR = 1.5
-"""A step that takes this many times its own deadline means that the master itself is stuck."""
-
-FAILED_STEPS_FACTOR = 2
-"""A request that makes workers fail can be the cause of this many failed steps with others, and of as many alone."""
+PERIOD_S = 1.0  # seconds between two questions
+STALL_FACTOR = 1.5  # a step that takes this many times its own deadline means that the master itself is stuck
+FAILED_STEPS_FACTOR = 2  # a request can cause so many failed steps with others, and as many alone
 
 
 class MasterWatch:
@@ -30,8 +25,7 @@ class MasterWatch:
         self._group = group
 
     async def run(self, master: Any) -> WorkerLostError:
-        """Watch a master (its actor) until its group has to be given up; returns why. Raises WorkerLostError if the
-        master has died."""
+        """Watch a master (an actor) until its group has to be given up, and return why. Raises WorkerLostError."""
         self.status = None
         while True:
             await asyncio.sleep(PERIOD_S)

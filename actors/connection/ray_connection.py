@@ -28,12 +28,8 @@ from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec
 
-LOCAL_STORE_BYTES = 200 * 2**20
-"""Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""
-
-
-LOCAL_RAY = "local"
-"""The address of a Ray that is started on this machine, and ends with the process that started it."""
+LOCAL_STORE_BYTES = 200 * 2**20  # steps are small, and a collective goes past the object store
+LOCAL_RAY = "local"  # a Ray on this machine that ends with the process that started it
 
 TOKEN_ADVICE = (
     "have the token of the cluster's head in ~/.ray/auth_token (copy the head's), in RAY_AUTH_TOKEN, or in a file that "

@@ -10,8 +10,7 @@ import ray
 
 from lopa_ray.errors import ClusterError
 
-CHECK_S = 1.0
-"""Interval of the check that the node is alive, for callers that wait."""
+CHECK_S = 1.0  # interval of the check that the node is alive, for callers that wait
 
 _CONNECT_TIMEOUT_S = 5.0
 

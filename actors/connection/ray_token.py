@@ -13,17 +13,10 @@ import secrets
 import sys
 from pathlib import Path
 
-AUTH_MODE = "RAY_AUTH_MODE"
-"""The environment variable with Ray's mode of authentication: `token` or `disabled`."""
-
-TOKEN = "RAY_AUTH_TOKEN"
-"""The environment variable with a token itself."""
-
-ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-"""A call without effect. Only whether it is refused matters."""
-
-ANSWER_TIMEOUT_S = 5.0
-"""For how long a cluster's head is waited for. One that starts just now is there by then."""
+AUTH_MODE = "RAY_AUTH_MODE"  # the variable with Ray's mode of authentication: `token` or `disabled`
+TOKEN = "RAY_AUTH_TOKEN"  # the environment variable with a token itself
+ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # without effect: only whether it is refused matters
+ANSWER_TIMEOUT_S = 5.0  # for how long a cluster's head is waited for, which may be starting just now
 
 
 def follow_cluster() -> None:
@@ -72,8 +65,7 @@ def wants_token(address: str) -> bool | None:
 
 
 def _token_file() -> Path:
-    """Where Ray looks for a token. Raises FileNotFoundError without HOME: Ray asks no other source for the home
-    folder."""
+    """Where Ray looks for a token. Raises FileNotFoundError without HOME, the only source that Ray asks."""
     home = os.environ.get("HOME")
     if not home:
         raise FileNotFoundError("HOME is not set")

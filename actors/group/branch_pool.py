@@ -18,13 +18,11 @@ from lopa_ray.protocol.step_report import StepReport
 
 
 class BranchPool:
-    """The workers of one epoch, by rank. A call that finds a worker dead or hung removes it, then raises
-    WorkerLostError."""
+    """The workers of one epoch, by rank. A call removes a dead or hung worker, then raises WorkerLostError."""
 
     def __init__(self, factory: WorkerFactory) -> None:
         self.epoch = -1
-        self.intact = False
-        """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
+        self.intact = False  # the collective group is as `join_epoch` made it, and nothing has failed since
         self.lost_workers = 0
         self._factory = factory
         self._group = factory.config.group
@@ -46,12 +44,10 @@ class BranchPool:
         self.intact = False
         if self.workers:
             states = self.workers[0].call("call_runner", "export_slots", request_by_slot)
+            pairs = {worker: zip(worker.shards, states, strict=True) for worker in newcomers}
             calls = {
-                worker: tuple(
-                    shard.call_runner.remote("import_slots", state)
-                    for shard, state in zip(worker.shards, states, strict=True)
-                )
-                for worker in newcomers
+                worker: tuple(shard.call_runner.remote("import_slots", state) for shard, state in of_worker)
+                for worker, of_worker in pairs.items()
             }
             timeout_s = self._group.step_timeout_s / 2
         else:
@@ -85,20 +81,16 @@ class BranchPool:
         """Enter the next epoch, with a new collective group; see `BranchRunner.reconcile`. Raises WorkerLostError if a
         worker is lost, TransferError if they cannot reach each other."""
         self.epoch += 1
-        joins, timeout_s = {}, self._group.step_timeout_s / 2
-        store, size = self._factory.store, len(self.workers)
+        joins: dict[WorkerHandle, tuple[Any, ...]] = {}
+        store, size, timeout_s = self._factory.store, len(self.workers), self._group.step_timeout_s / 2
         for rank, worker in enumerate(self.workers):
-            calls = [
-                shard.join_epoch.remote(
-                    await store.rendezvous(f"kv{index}", rank, size, self.epoch, timeout_s),
-                    await store.rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
-                    await self._transport.address(shard),
-                    request_by_slot,
-                    pending,
-                )
-                for index, shard in enumerate(worker.shards)
-            ]
-            joins[worker] = tuple(calls)
+            for index, shard in enumerate(worker.shards):
+                peers = await store.rendezvous(f"kv{index}", rank, size, self.epoch, timeout_s)
+                shards = len(worker.shards)
+                others = await store.rendezvous(f"shards{rank}", index, shards, self.epoch, timeout_s)
+                steps = await self._transport.address(shard)
+                join = shard.join_epoch.remote(peers, others, steps, request_by_slot, pending)
+                joins[worker] = (*joins.get(worker, ()), join)
         held: list[tuple[tuple[bool, ...], ...]] = await self._gather(RPCBatch(joins), "join its group")
         torn = [worker for worker, by_shard in zip(self.workers, held, strict=True) if len(set(by_shard)) > 1]
         if torn:
@@ -112,7 +104,6 @@ class BranchPool:
     # Calls
 
     def scatter(self, plans: Sequence[StepPlan]) -> RPCBatch:
-        """Send each worker its plan; `gather` waits for the reports."""
         return self._transport.scatter(self.workers, plans)
 
     async def gather(self, batch: RPCBatch) -> list[StepReport]:
@@ -140,9 +131,8 @@ class BranchPool:
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot; the slots of the first shard come before the slots of the next."""
-        answers = await self._gather(
-            RPCBatch({w: w.call("call_runner", "checksums") for w in self.workers}), "answer"
-        )
+        calls = {worker: worker.call("call_runner", "checksums") for worker in self.workers}
+        answers = await self._gather(RPCBatch(calls), "answer")
         return [[slot for shard in by_shard for slot in shard] for by_shard in answers]
 
     async def _gather(self, pending: RPCBatch, what: str) -> list[tuple[Any, ...]]:

@@ -39,11 +39,8 @@ from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
 
-MAX_REPEATS = 3
-"""How often in a row a step is run again though no worker is lost and no request is to blame."""
-
-IDLE_CHECK_S = 1.0
-"""Seconds between two checks that idle workers are alive."""
+MAX_REPEATS = 3  # how often in a row a step is run again though no worker is lost and no request is to blame
+IDLE_CHECK_S = 1.0  # seconds between two checks that idle workers are alive
 
 
 class Master:
@@ -54,18 +51,15 @@ class Master:
         self._name = name
         self._work_arrived = asyncio.Event()
         self._started = asyncio.Event()
-        self._workers_lock = asyncio.Lock()
-        """Held while the workers are called."""
+        self._workers_lock = asyncio.Lock()  # held while the workers are called
         self._autoscaling: AutoscalingLoop | None = None
         self._loop: asyncio.Task[None] | None = None
         self._in_flight = StepsInFlight()
         self._steps = 0
         self._step_began: float | None = None
         self._repeats = 0
-        self._broken: LopaError | None = None
-        """Why no request is taken any more."""
-        self._unpublished: tuple[list[RequestEvent], StepTiming | None] = [], None
-        """The events of the last step, until the client is sent them."""
+        self._broken: LopaError | None = None  # why no request is taken any more
+        self._unpublished: tuple[list[RequestEvent], StepTiming | None] = [], None  # of the last step
         self._published: asyncio.Queue[StepEvents] = asyncio.Queue()
         self._failed_steps = 0
         self._out_of_memory_steps = 0
@@ -214,8 +208,7 @@ class Master:
                     await self.membership.pool.check_alive()
 
     async def step(self) -> None:
-        """Send the steps that may be in flight, and process the oldest. Raises the error of a step that fails; the next
-        call runs the steps again."""
+        """Send the steps that may be in flight, process the oldest. Raises why one failed; the next call repeats it."""
         if not self._in_flight and self.membership.change_due:
             await self.membership.change(self.scheduler)
         try:

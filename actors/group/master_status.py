@@ -55,8 +55,5 @@ def _metrics(kind: str) -> dict[str, tuple[str, str]]:
     return {entry.name: entry.metadata[kind] for entry in fields(MasterStatus) if kind in entry.metadata}
 
 
-COUNTERS = _metrics("counter")
-"""Field → name and help of the metric that has its value. It begins at 0 with each group."""
-
-GAUGES = _metrics("gauge")
-"""The same for gauges."""
+COUNTERS = _metrics("counter")  # field → name and help of its metric, which begins at 0 with each group
+GAUGES = _metrics("gauge")  # the same for gauges

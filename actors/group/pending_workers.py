@@ -21,27 +21,20 @@ from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 
 logger = logging.getLogger("lopa.group")
 
-MAX_FAILURES = 8
-"""Failures in a row per pending worker, without one that joined in between, after which no more are created."""
-
-START_FAILURES = 4
-"""The same while a group starts, since requests wait for it: the start has failed then."""
-
-FIRST_PAUSE_S = 0.5
-"""Seconds between a failure and the next attempt; doubled when each pending worker has failed once more."""
+MAX_FAILURES = 8  # failures in a row per pending worker after which no more workers are created
+START_FAILURES = 4  # the same while a group starts, since requests wait for it: the start has failed then
+FIRST_PAUSE_S = 0.5  # before the next attempt; doubled when each pending worker has failed once more
 
 LONGEST_PAUSE_S = 20.0
 
-PING_PERIOD_S = 1.0
-"""Ping interval while a worker loads its model."""
+PING_PERIOD_S = 1.0  # ping interval while a worker loads its model
 
 
 @dataclass(slots=True, eq=False)
 class _PendingWorker:
     """One worker on its way, or the next one in its place."""
 
-    task: asyncio.Task[WorkerHandle | None] = field(init=False)
-    """Done when the worker has its model; None: no further attempt is made."""
+    task: asyncio.Task[WorkerHandle | None] = field(init=False)  # None: no further attempt is made
     failures: int = 0
     is_placed: bool = False
 
@@ -58,17 +51,13 @@ class PendingWorkers:
         self._pending: list[_PendingWorker] = []
         self._target = 0
         self._failures = 0
-        self.last_error: LopaError | None = None
-        """Why the last attempt failed; None once a worker joined after it."""
-        self._starting: StartPhases | None = None
-        """The phases of a group that has not begun yet."""
+        self.last_error: LopaError | None = None  # of the last attempt; None once a worker joined after it
+        self._starting: StartPhases | None = None  # the phases of a group that has not begun yet
         self._progress = asyncio.Event()
-        self._fatal: LopaError | None = None
-        """An error that another attempt would have as well."""
+        self._fatal: LopaError | None = None  # an error that another attempt would have as well
         self.start_s: float
         """Seconds from the placement of the last worker that got ready to its loaded model; known with `info`."""
-        self.info: WorkerInfo
-        """Of the model, once a worker has loaded it."""
+        self.info: WorkerInfo  # of the model, once a worker has loaded it
         self._placed_by = math.inf
         """When the workers of a group that starts should have a place, as `time.monotonic`; known when one has."""
 
@@ -77,7 +66,6 @@ class PendingWorkers:
 
     @property
     def ready(self) -> bool:
-        """A worker may be taken."""
         return any(pending.task.done() for pending in self._pending)
 
     async def until_start(self, phases: StartPhases) -> None:
@@ -184,14 +172,12 @@ class PendingWorkers:
             while not (await asyncio.wait((loading,), timeout=PING_PERIOD_S))[0]:
                 asked = worker.ping()
                 if not await is_answered(asked, silence_s):
-                    raise WorkerLostError(
-                        f"a new worker did not answer for {silence_s:g} s while it loaded the model"
-                    )
+                    silence = f"did not answer for {silence_s:g} s while it loaded the model"
+                    raise WorkerLostError(f"a new worker {silence}")
                 asked.result()
                 if time.monotonic() > ends:
-                    raise WorkerLostError(
-                        f"a new worker did not load the model within {self._group.start_timeout_s:g} s"
-                    )
+                    limit = f"{self._group.start_timeout_s:g} s"
+                    raise WorkerLostError(f"a new worker did not load the model within {limit}")
             loading.result()
         finally:
             loading.cancel()

@@ -19,6 +19,5 @@ class StartPhases:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each phase that has ended, in order."""
         edges = [self._began, *self._ends.values()]
         return {phase: end - begin for phase, (begin, end) in zip(self._ends, pairwise(edges), strict=True)}

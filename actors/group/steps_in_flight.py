@@ -22,10 +22,8 @@ class SentStep:
     branches: int
     plan_s: float
     scatter_s: float
-    sent_at: float
-    """When scatter ended, as `time.perf_counter`."""
-    gather_s: float = 0.0
-    """Seconds from sending the plans to the last report, the master's other work included."""
+    sent_at: float  # when scatter ended, as `time.perf_counter`
+    gather_s: float = 0.0  # from sending the plans to the last report, other work of the master included
 
     def timing(self, reports: Sequence[StepReport], select_s: float) -> StepTiming | None:
         """The step, with what the workers report of their own parts. None for a step without workers."""
@@ -46,8 +44,7 @@ class StepsInFlight:
     """Workers compute them in the order in which they were sent."""
 
     def __init__(self) -> None:
-        self._sent: deque[SentStep] = deque()
-        """The oldest first."""
+        self._sent: deque[SentStep] = deque()  # the oldest first
 
     def __bool__(self) -> bool:
         return bool(self._sent)

@@ -12,8 +12,7 @@ from typing import Any
 from actors.calls.actor_errors import ConnectionLostError
 from actors.steps.step_thread import HEADER
 
-CHECK_S = 1.0
-"""Interval at which Ray is asked about a slow worker: when a node vanishes, nothing closes its TCP connections."""
+CHECK_S = 1.0  # Ray is asked about a slow worker: no TCP connection closes when a node vanishes
 
 
 class StepConnection:
@@ -22,10 +21,8 @@ class StepConnection:
     def __init__(self, actor: Any, writer: asyncio.StreamWriter) -> None:
         self._actor = actor
         self._writer = writer
-        self._answers: deque[asyncio.Future[Any]] = deque()
-        """Of the steps that are still to be answered, the oldest first."""
-        self._began = 0.0
-        """When the worker could begin the oldest of them, as `time.monotonic`."""
+        self._answers: deque[asyncio.Future[Any]] = deque()  # to the unanswered steps, the oldest first
+        self._began = 0.0  # when the worker could begin the oldest of them, as `time.monotonic`
         self._closed = False
         self._asking: asyncio.Task[None] | None = None
 

@@ -17,11 +17,8 @@ from typing import Any
 
 from lopa_ray.errors import TransferError
 
-HEADER = struct.Struct("!Q")
-"""The size in bytes, before each message: a pickled plan, report or exception."""
-
-READY = b"\x01"
-"""The master's answer to a token that it has given out."""
+HEADER = struct.Struct("!Q")  # the size in bytes, before each message: a pickled plan, report or exception
+READY = b"\x01"  # the master's answer to a token that it has given out
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +53,8 @@ class StepThread:
             if self._socket.recv(len(READY)) != READY:
                 raise OSError("the master refused the token")
         except OSError as error:
-            raise TransferError(
-                f"a worker does not reach its master at {address.host}:{address.port}: {error}"
-            ) from None
+            where = f"{address.host}:{address.port}"
+            raise TransferError(f"a worker does not reach its master at {where}: {error}") from None
         self._socket.settimeout(None)
         for run in [self._serve, self._answer_launched] if overlaps else [self._serve]:
             # The new thread gets the context variables of this one, including torch's.

@@ -24,8 +24,7 @@ from lopa_ray.protocol.plan import StepPlan
 
 TOKEN_BYTES = 32
 
-MAX_BUFFERED_BYTES = 2**24
-"""Buffer for reports that have arrived; reading pauses while it is full, so a step's reports should fit."""
+MAX_BUFFERED_BYTES = 2**24  # of reports; reading pauses while that many wait, so a step's should fit
 
 
 class StepTransport:
@@ -59,14 +58,12 @@ class StepTransport:
         return StepAddress(host, port, self._tokens.setdefault(actor, secrets.token_bytes(TOKEN_BYTES)))
 
     def forget(self, worker: WorkerHandle) -> None:
-        """The worker leaves."""
         for shard in worker.shards:
             self._tokens.pop(shard, None)
             if (connection := self._connections.pop(shard, None)) is not None:
                 connection.close()
 
     def close(self) -> None:
-        """Take no further connections."""
         if self._server is not None:
             self._server.close()
 

@@ -1,16 +1,14 @@
-"""CollectiveBackend: the backend of workers for Ray's collective interface.
-
-Ray's own groups cannot change their membership. This one is built anew for each membership ("epoch"), on a stateless
-torch.distributed process group.
-"""
+"""CollectiveBackend: the backend of workers for Ray's collective interface. Ray's own groups cannot change their
+membership. This one is built anew for each membership ("epoch"), on a stateless torch.distributed process group."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import ray.util
@@ -25,20 +23,15 @@ from actors.transfer.rendezvous import abandoned_key
 BACKEND = "LOPA_ELASTIC"
 
 
-class EpochWatch:
-    """Asks the master's store whether an epoch was given up, over its own connection: others block while they wait."""
+def epoch_watch(host: str, port: int, epoch: str) -> Callable[[], bool]:
+    """Whether an epoch was given up. Each call asks the master's store, and raises RuntimeError if that is gone, over a
+    connection of its own: others block while they wait."""
 
-    def __init__(self, host: str, port: int, epoch: str) -> None:
-        self._address = host, port
-        self._key = abandoned_key(epoch)
+    @cache
+    def store() -> Any:
+        return c10d.TCPStore(host, port, is_master=False, timeout=JOIN_TIMEOUT)
 
-    @cached_property
-    def _store(self) -> Any:
-        return c10d.TCPStore(*self._address, is_master=False, timeout=JOIN_TIMEOUT)
-
-    def abandoned(self) -> bool:
-        """Ask the master's store. Raises RuntimeError if that is gone."""
-        return bool(self._store.check([self._key]))
+    return lambda: bool(store().check([abandoned_key(epoch)]))
 
 
 class CollectiveBackend(BaseGroup):
@@ -46,7 +39,7 @@ class CollectiveBackend(BaseGroup):
         super().__init__(world_size, rank, group_name)
         _, backend, host, port, epoch, timeout, purpose = group_name.split("/")
         self._sums_in_rank_order = backend == "gloo" and world_size > 2
-        self._watch = EpochWatch(host, int(port), epoch)
+        self._abandoned = epoch_watch(host, int(port), epoch)
         connected: Future[ProcessGroup] = Future()
 
         def connect() -> None:
@@ -56,7 +49,7 @@ class CollectiveBackend(BaseGroup):
                 limit = timedelta(seconds=float(timeout))
                 here = ray.util.get_node_ip_address()
                 group = make_process_group(backend, prefixed, rank, world_size, limit, here)
-                group.connect(self._watch.abandoned)
+                group.connect(self._abandoned)
                 connected.set_result(group)
             except Exception as error:
                 connected.set_exception(error)
@@ -65,14 +58,14 @@ class CollectiveBackend(BaseGroup):
         thread = threading.Thread(target=connect, daemon=True)
         thread.start()
         thread.join(POLL_S)
-        watch = EpochWatch(host, int(port), epoch)  # a separate one, because the thread uses the other
-        deadline = time.monotonic() + float(timeout)
+        abandoned = epoch_watch(host, int(port), epoch)  # a separate one, because the thread uses the other
+        limit_s = float(timeout)
+        deadline = time.monotonic() + limit_s
         while thread.is_alive():
             if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"epoch {epoch} was not formed within {float(timeout):g} s: a peer does not answer"
-                )
-            if watch.abandoned():
+                formed = f"epoch {epoch} was not formed within {limit_s:g} s"
+                raise RuntimeError(f"{formed}: a peer does not answer")
+            if abandoned():
                 raise RuntimeError(f"epoch {epoch} was given up: a peer was lost while it was formed")
             thread.join(POLL_S)
         self._group: ProcessGroup | None = connected.result()
@@ -119,7 +112,7 @@ class CollectiveBackend(BaseGroup):
 
     def wait(self) -> None:
         """See `ProcessGroup.wait`."""
-        self._joined.wait(self._watch.abandoned)
+        self._joined.wait(self._abandoned)
 
     @property
     def _joined(self) -> ProcessGroup:

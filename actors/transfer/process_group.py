@@ -25,13 +25,11 @@ c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag b
 
 JOIN_TIMEOUT = timedelta(seconds=30)
 
-POLL_S = 0.05
-"""Seconds between two checks, by a worker that waits for its peers, whether its master has abandoned the epoch."""
+POLL_S = 0.05  # between two checks by a worker that waits whether its master has abandoned the epoch
 
 logger = logging.getLogger("lopa.group")
 
-DEVICE_POLL_S = 0.00005
-"""Seconds between two checks by the host whether the device has finished a collective."""
+DEVICE_POLL_S = 0.00005  # seconds between two checks by the host whether the device has finished a collective
 
 NCCL_ENVIRONMENT = {
     # With this value torch starts neither the thread that ends the process when a peer dies, nor its watchdog.
@@ -50,8 +48,7 @@ NCCL_ENVIRONMENT = {
 
 
 class ProcessGroup:
-    """The collectives of one epoch, in place on tensors of the backend's device. Gloo and HCCL wait for each of
-    them."""
+    """The collectives of one epoch, in place on tensors of the backend's device. Gloo and HCCL wait for each."""
 
     def __init__(self, group: Any, timeout: timedelta) -> None:
         """`group`: a `torch.distributed` backend that is registered nowhere. `timeout`: of each collective."""
@@ -91,20 +88,16 @@ class ProcessGroup:
 
 
 class NCCLGroup(ProcessGroup):
-    """NCCL: collectives are enqueued, and the host waits only in `wait`.
-
-    Sums and gathers are enqueued on the current stream: on NCCL's own, which asynchronous collectives use, each would
-    take two events and two waits more. torch gives nothing to wait for then, so `wait` enqueues an asynchronous sum.
-    """
+    """NCCL: collectives are enqueued, and the host waits only in `wait`. Sums and gathers are enqueued on the current
+    stream: on NCCL's own, which asynchronous collectives use, each would take two events and two waits more. torch
+    gives nothing to wait for then, so `wait` enqueues an asynchronous sum."""
 
     def __init__(self, group: Any, timeout: timedelta, device: torch.device) -> None:
         super().__init__(group, timeout)
         self._sum_options.asyncOp = self._gather_options.asyncOp = False
         self._device = device
-        self._is_idle = True
-        """Whether nothing was enqueued since the last `wait`."""
-        self._last: Any = None
-        """The collective that was enqueued last, if it is asynchronous; those before it are computed before it."""
+        self._is_idle = True  # whether nothing was enqueued since the last `wait`
+        self._last: Any = None  # the last collective, if it is asynchronous; earlier ones are done before it
 
     def _finish(self, work: Any) -> None:
         if work is not None:

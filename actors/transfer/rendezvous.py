@@ -18,13 +18,10 @@ class Rendezvous:
     epoch: int
     rank: int
     world_size: int
-    store: tuple[str, int] | None
-    """Host and port of the master's key-value store; None for one actor alone, which needs none."""
+    store: tuple[str, int] | None  # of the master's key-value store; None for one actor, which needs none
     collective: str
-    timeout_s: float
-    """A peer hangs after so many seconds. Well below the master's deadline, or workers that wait would seem lost."""
-    purpose: str = "kv"
-    """Which group of that epoch: kv, or the shards of one worker."""
+    timeout_s: float  # a peer hangs then; well below the master's deadline, or workers that wait seem lost
+    purpose: str = "kv"  # which group of that epoch: kv, or the shards of one worker
 
     @property
     def group_name(self) -> str:
@@ -43,7 +40,6 @@ class RendezvousStore:
         self._opened: asyncio.Future[tuple[Any, str]] | None = None
 
     def open(self) -> asyncio.Future[tuple[Any, str]]:
-        """Begin to open it, if that has not begun."""
         if self._opened is None:
             self._opened = asyncio.ensure_future(asyncio.to_thread(_open))
         return self._opened
@@ -68,7 +64,6 @@ class RendezvousStore:
 
 
 def abandoned_key(epoch: int | str) -> str:
-    """The key that is set when the master has given the epoch up."""
     return f"abandoned{epoch}"
 
 

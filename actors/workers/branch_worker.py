@@ -1,8 +1,6 @@
-"""BranchWorker: a branch slot of the group, or a shard of one. One runner, and its place among the others.
-
-A plain class; `WorkerFactory` wraps it in an actor. `prepare` imports torch, and all that needs it: masters have this
-module too, and start without them.
-"""
+"""BranchWorker: a branch slot of the group, or a shard of one. One runner, and its place among the others. A plain
+class; `WorkerFactory` wraps it in an actor. `prepare` imports torch, and all that needs it: masters have this module
+too, and start without them."""
 
 from __future__ import annotations
 
@@ -28,12 +26,9 @@ if TYPE_CHECKING:
     from actors.workers.weight_chunks import WeightChunk
     from lopa_ray.execution.launched_step import LaunchedStep
 
-
 logger = logging.getLogger("lopa.group")
 
-
-HEALTH = "health"
-"""The concurrency group of `ping`: it is answered in a thread of its own."""
+HEALTH = "health"  # the concurrency group of `ping`: it is answered in a thread of its own
 
 
 class BranchWorker:
@@ -148,8 +143,7 @@ class BranchWorker:
         return self.launch(plan)()
 
     def launch(self, plan: StepPlan) -> Callable[[], StepReport]:
-        """Begin a step; the returned function waits for its report. Raises ProtocolError for a plan of another epoch,
-        and as `BranchRunner.launch`."""
+        """Begin a step; the returned function waits for its report. Raises ProtocolError for another epoch's plan."""
         if plan.epoch != self._epoch:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
         with self._guarded():
@@ -179,8 +173,7 @@ class BranchWorker:
             self._runner.check_device()
         except Exception as failure:
             # No type of error tells: Triton raises RuntimeError, torch an error of its own, NCCL's is a TransferError.
-            logger.critical(
-                f"this worker ends, because its device computes no more ({failure}), after: {error!r}"
-            )
+            reason = f"its device computes no more ({failure})"
+            logger.critical(f"this worker ends, because {reason}, after: {error!r}")
             logging.shutdown()
             os._exit(1)

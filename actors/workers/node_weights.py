@@ -1,15 +1,13 @@
-"""NodeWeights: one copy of the weights per node, downloaded and read once, and shared by the node's workers.
-
-The first worker on a node reads the parameters and puts them into Ray's object store. Workers on CPU map the copy as
-their model's memory; others upload from it. The master owns the copies, so they outlive the worker that made them.
-"""
+"""NodeWeights: one copy of the weights per node, downloaded and read once, and shared by the node's workers. The first
+worker on a node reads the parameters and puts them into Ray's object store. Workers on CPU map the copy as their
+model's memory; others upload from it. The master owns the copies, so they outlive the worker that made them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import ObjectLostError
@@ -18,19 +16,16 @@ from actors.calls.worker_handle import WorkerInfo
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.execution.model_files import is_on_hub
 
-STORE_SHARE = 0.75
-"""Maximum share of a node's object store that a copy may take; the rest is for other objects."""
+STORE_SHARE = 0.75  # maximum share of a node's object store for a copy; the rest is for other objects
 
 logger = logging.getLogger("lopa.weights")
 
 
 @dataclass(slots=True)
 class _NodeState:
-    chunks: list[Any] | None = None
-    """Object references of the copy; None: there is none yet."""
+    chunks: list[Any] | None = None  # object references of the copy; None: there is none yet
     downloaded: bool = False
-    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a worker downloads, or makes the copy; the others wait for it."""
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)  # during download and copy; others wait
 
 
 class NodeWeights:
@@ -44,11 +39,9 @@ class NodeWeights:
         self._nodes: dict[str, _NodeState] = {}
 
     async def load(self, worker: Any) -> WorkerInfo:
-        """Have a worker's actor load its model, or its shard of it. Raises what reading raised, or ObjectLostError for
-        a copy that is gone."""
+        """Have a worker's actor load its model or shard. Raises what it raises, as ObjectLostError for a lost copy."""
         if self._random or not (self.shared or self._on_hub):
-            info: WorkerInfo = await worker.load_model.remote(None)
-            return info
+            return cast(WorkerInfo, await worker.load_model.remote(None))
         node_id, needed = await worker.node_and_weight_bytes.remote()
         node = self._nodes.setdefault(node_id, _NodeState())
         shares = self.shared and _fits_object_store(node_id, needed)
@@ -63,11 +56,10 @@ class NodeWeights:
                 node.chunks = chunks
             copy = node.chunks if shares else None
         try:
-            info = await worker.load_model.remote(copy)
+            return cast(WorkerInfo, await worker.load_model.remote(copy))
         except ObjectLostError:
             node.chunks = None
             raise
-        return info
 
 
 def _fits_object_store(node_id: str, needed: int) -> bool:

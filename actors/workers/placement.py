@@ -21,9 +21,8 @@ from lopa_ray.execution.device import DEVICES
 
 def worker_bundle(config: ExecutionConfig) -> dict[str, float]:
     """Ray resource → what one worker takes of it, all its shards together."""
-    return {
-        name: amount * config.group.tensor_parallel_size for name, amount in _actor_bundle(config).items()
-    }
+    shards = config.group.tensor_parallel_size
+    return {name: amount * shards for name, amount in _actor_bundle(config).items()}
 
 
 def _actor_bundle(config: ExecutionConfig) -> dict[str, float]:
@@ -119,12 +118,9 @@ def listed(amounts: Mapping[str, float], names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    options: dict[str, Any]
-    """Ray's options of all its actors."""
-    bundle: int | None = None
-    """Which of the group's bundles it has; None: it goes anywhere in the cluster."""
-    own_group: PlacementGroup | None = None
-    """A placement group of its own, for shards that must be on one node."""
+    options: dict[str, Any]  # Ray's options of all its actors
+    bundle: int | None = None  # which of the group's bundles it has; None: it goes anywhere in the cluster
+    own_group: PlacementGroup | None = None  # for shards that must be on one node
 
 
 class BundleAllocator:
@@ -138,8 +134,7 @@ class BundleAllocator:
         self._free = set(range(config.group.num_workers))
 
     def allocate(self) -> Allocation:
-        """A place for the next worker. Raises CapacityError if the placement group that this runs in has too few
-        bundles."""
+        """A place for the next worker. Raises CapacityError if this runs in a placement group with too few bundles."""
         sharded = self._group.tensor_parallel_size > 1
         if self._free:
             bundle = min(self._free)
@@ -167,9 +162,8 @@ class BundleAllocator:
             return {}
         number = self._group.num_workers
         # A Serve replica has a bundle of its workers' placement group for itself, the first.
-        indices = [index for index, held in enumerate(group.bundle_specs) if self._holds_worker(held)][
-            -number:
-        ]
+        holding = [index for index, held in enumerate(group.bundle_specs) if self._holds_worker(held)]
+        indices = holding[-number:]
         if len(indices) < number:
             raise CapacityError(
                 f"{number} workers with {self._group.tensor_parallel_size} shards each need a bundle each of "

@@ -21,7 +21,6 @@ CHUNK_BYTES = 64 * 2**20
 
 
 def to_chunks(weights: Weights) -> Iterator[WeightChunk]:
-    """Weights on the CPU as chunks for the object store."""
     chunk: WeightChunk = []
     for name, tensor in weights:
         raw = tensor.contiguous().view(-1).view(torch.uint8).numpy()

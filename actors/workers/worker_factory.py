@@ -37,8 +37,7 @@ class WorkerFactory:
         self._allocator = BundleAllocator(reserved, config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
-        self._resolved: ModelSpec | None = None
-        """The spec with each `auto` replaced by the value that the first worker measured."""
+        self._resolved: ModelSpec | None = None  # without `auto`: values that the first worker measured
         self._resolving = asyncio.Lock()
         self.weights = NodeWeights(config)
 
@@ -50,16 +49,13 @@ class WorkerFactory:
             concurrency_groups={HEALTH: 1}
         )(BranchWorker)
         remote = actor.options(**actor_options(self.config), **allocation.options)
+        shards = range(self.config.group.tensor_parallel_size)
         try:
-            worker = WorkerHandle(
-                tuple(
-                    remote.remote(self._spec, self._runner_factory, shard, name)
-                    for shard in range(self.config.group.tensor_parallel_size)
-                )
-            )
+            actors = [remote.remote(self._spec, self._runner_factory, shard, name) for shard in shards]
         except BaseException:
             self._allocator.release(allocation)
             raise
+        worker = WorkerHandle(tuple(actors))
         self._allocations[worker] = allocation
         return worker
 
@@ -85,10 +81,7 @@ class WorkerFactory:
     async def _warm_up(self, worker: WorkerHandle) -> None:
         """Have shards compile their kernels together, before their first step: in a step they would count as hung."""
         self._warm_ups += 1
-        size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self.config.group.start_timeout_s
-        together = [
-            await self.store.rendezvous("warm-up", rank, size, epoch, timeout_s) for rank in range(size)
-        ]
-        await asyncio.gather(
-            *(shard.warm_up.remote(place) for shard, place in zip(worker.shards, together, strict=True))
-        )
+        size, epoch, limit_s = len(worker.shards), -1 - self._warm_ups, self.config.group.start_timeout_s
+        places = [await self.store.rendezvous("warm-up", rank, size, epoch, limit_s) for rank in range(size)]
+        pairs = zip(worker.shards, places, strict=True)
+        await asyncio.gather(*(shard.warm_up.remote(place) for shard, place in pairs))

@@ -16,8 +16,6 @@ MAX_TEMPERATURE = 1000.0
 
 
 class DecisionDefaults(NamedTuple):
-    """What a checkpoint has for decisions."""
-
     settings: DecisionSettings
     temperatures: Mapping[DecisionType, float]
     """By what log-likelihoods of each type of questions are divided; 1 where the type is not there."""

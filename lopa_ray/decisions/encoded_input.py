@@ -15,23 +15,18 @@ from lopa_ray.text.decision_prompt import DecisionQuestion
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 
-DecisionInput: TypeAlias = str | Sequence[Message]
-"""The subject of questions: a text, or the messages of a chat."""
+DecisionInput: TypeAlias = str | Sequence[Message]  # a text, or the messages of a chat
 
 QUESTION = "THE-QUESTION"
-"""Placeholder for the question while the template is rendered; zeros are appended until the input does not contain it.
-"""
+"""Placeholder for the question in a template; zeros are appended until the input does not contain it."""
 
-NO_REASONING = {"enable_thinking": False}
-"""The answer begins at once, where a template can say so."""
+NO_REASONING = {"enable_thinking": False}  # the answer begins at once, where a template can say so
 
 
 class EncodedInput:
-    """An input's tokens, up to a token boundary between it and its questions.
-
-    With a chat template a question is one more message of the user's, or the last paragraph of that message where the
-    template takes no two of these in a row. Without a template the messages are paragraphs.
-    """
+    """An input's tokens, up to a token boundary between it and its questions. With a chat template a question is one
+    more message of the user's, or the last paragraph of that message where the template takes no two of these in a row.
+    Without a template the messages are paragraphs."""
 
     def __init__(self, tokenizer: Tokenizer, given: DecisionInput, vocabulary: Vocabulary) -> None:
         """Raises PromptError for messages that cannot be rendered or encoded, or have the mask token in them."""

@@ -19,14 +19,9 @@ from lopa_ray.text.decision_prompt import (
     value_text,
 )
 
-Value: TypeAlias = str | bool
-"""A choice's value; the text `"true"` and the boolean are two values."""
-
-MAX_QUESTIONS = 400
-"""Questions about one input, at most."""
-
-MAX_VALUES = 255
-"""Choices or levels of a question, at most."""
+Value: TypeAlias = str | bool  # a choice's value; the text `"true"` and the boolean are two values
+MAX_QUESTIONS = 400  # questions about one input, at most
+MAX_VALUES = 255  # choices or levels of a question, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +93,10 @@ def wording(question: Question, order: Sequence[int]) -> DecisionQuestion:
 
 
 def check_questions(questions: Sequence[Question]) -> None:
-    """Raises PromptError, whose `setting` is the field, for too many questions or none, and for values that are too
-    many, none or alike."""
+    """Raises PromptError, whose `setting` is the field, for too many questions or values, none, or values alike."""
     if not 1 <= len(questions) <= MAX_QUESTIONS:
-        raise field_error(
-            "questions", f"got {len(questions)}; allowed: 1 to {MAX_QUESTIONS}; split the request"
-        )
+        allowed = f"allowed: 1 to {MAX_QUESTIONS}; split the request"
+        raise field_error("questions", f"got {len(questions)}; {allowed}")
     for index, question in enumerate(questions):
         if isinstance(question, PredicateQuestion):
             continue

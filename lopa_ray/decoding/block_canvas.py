@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Self
+from typing import Literal, Self, TypeAlias
 
 from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.protocol.outcome import BlockView
 from lopa_ray.protocol.plan import Fill
 
-
-class BlockState(Enum):
-    """ACTIVE (being filled) → TO_CACHE (decided, K/V still to be written) → IN_CACHE."""
-
-    ACTIVE = "active"
-    TO_CACHE = "to_cache"
-    IN_CACHE = "in_cache"
+BlockState: TypeAlias = Literal["active", "to_cache", "in_cache"]
+"""active: being filled; to_cache: decided, K/V still to be written."""
 
 
 @dataclass(slots=True)
 class Block:
-    """A span of the canvas that is filled, then cached, as one.
-
-    `complete` is set once the block before is decided far enough, and stays: a complete block falls back to its best
-    position when nothing passes the threshold.
-    """
+    """A span of the canvas that is filled, then cached, as one. `complete` is set once the block before is decided far
+    enough, and stays: a complete block falls back to its best position when nothing passes the threshold."""
 
     start: int
     stop: int
     masks: int
-    state: BlockState = BlockState.ACTIVE
+    state: BlockState = "active"
     complete: bool = False
 
     @property
@@ -55,8 +46,7 @@ class BlockCanvas(Canvas):
         end of both are part of the block that is appended first."""
         super().__init__([*prompt, *beginning], len(prompt), mask_id)
         stop = len(self.ids) - remainder
-        state = BlockState.TO_CACHE if stop else BlockState.IN_CACHE
-        self.blocks = [Block(0, stop, 0, state, complete=True)]
+        self.blocks = [Block(0, stop, 0, "to_cache" if stop else "in_cache", complete=True)]
 
     def copy(self) -> Self:
         copied = super().copy()
@@ -69,14 +59,13 @@ class BlockCanvas(Canvas):
 
     @property
     def active(self) -> list[Block]:
-        """Blocks that are still being filled, in order."""
-        return [block for block in self.blocks if block.state is BlockState.ACTIVE]
+        return [block for block in self.blocks if block.state == "active"]
 
     @property
     def cacheable_end(self) -> int:
         """End of the leading run of blocks that are cached or about to be."""
         for block in self.blocks:
-            if block.state is BlockState.ACTIVE:
+            if block.state == "active":
                 return block.start
         return self.blocks[-1].stop
 
@@ -102,19 +91,19 @@ class BlockCanvas(Canvas):
                 block.complete = True
 
     def mark_to_cache(self, editable: Container[int] = ()) -> None:
-        """ACTIVE → TO_CACHE for every block without masks that has no active block before it. Blocks that start at one
+        """active → to_cache for every block without masks that has no active block before it. Blocks that start at one
         of `editable` stay active, because later steps may edit their tokens."""
         for block in self.blocks:
-            if block.state is BlockState.ACTIVE:
+            if block.state == "active":
                 if block.masks or block.start in editable:
                     return
-                block.state = BlockState.TO_CACHE
+                block.state = "to_cache"
 
     def mark_cached(self) -> None:
-        """TO_CACHE → IN_CACHE; called once their K/V is staged for a commit."""
+        """to_cache → in_cache; called once their K/V is staged for a commit."""
         for block in self.blocks:
-            if block.state is BlockState.TO_CACHE:
-                block.state = BlockState.IN_CACHE
+            if block.state == "to_cache":
+                block.state = "in_cache"
 
     def block_views(self) -> tuple[BlockView, ...]:
-        return tuple(BlockView(b.start, b.stop, b.state.value, b.masks, b.complete) for b in self.blocks)
+        return tuple(BlockView(b.start, b.stop, b.state, b.masks, b.complete) for b in self.blocks)

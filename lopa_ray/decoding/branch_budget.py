@@ -49,11 +49,8 @@ class BranchSettings(GenerationSettings):
 
 
 def branches_in_step(settings: GenerationSettings, in_flight: int | None) -> int:
-    """Branches of one request in the coming step, the anchor included; at least 1. `in_flight`: requests in all; None:
-    the settings alone decide.
-
-    A request with `num_branches` auto may have fewer; see `AutoBudget`.
-    """
+    """Branches of one request in the coming step, the anchor included; at least 1, and fewer where `AutoBudget` says.
+    `in_flight`: requests in all; None: the settings alone decide."""
     if not isinstance(settings, BranchSettings):
         return 1
     limit = settings.branch_limit
@@ -62,19 +59,14 @@ def branches_in_step(settings: GenerationSettings, in_flight: int | None) -> int
     return max(1, min(limit, settings.max_branches // max(1, in_flight)))
 
 
-INITIAL_BRANCHES = 4
-"""Branches that `num_branches` auto starts with."""
-
-MIN_WIN_MARGIN = 0.005
-"""Branch confidence that a later fork must win by for more branches to be worth their forwards."""
+INITIAL_BRANCHES = 4  # branches that `num_branches` auto starts with
+MIN_WIN_MARGIN = 0.005  # by which a later fork must win for more branches to be worth their forwards
 
 
 class AutoBudget:
-    """Branches of one request, from the branch confidences of its own steps and nothing else.
-
-    If the second half of the forks, in order of creation confidence, beats the first half and the anchor by more than
-    `MIN_WIN_MARGIN`, the next step has half as many branches again. If not, it has one less.
-    """
+    """Branches of one request, from the branch confidences of its own steps and nothing else. If the second half of the
+    forks, in order of creation confidence, beats the first half and the anchor by more than `MIN_WIN_MARGIN`, the next
+    step has half as many branches again. If not, it has one less."""
 
     def __init__(self, max_branches: int) -> None:
         self._max_branches = max_branches

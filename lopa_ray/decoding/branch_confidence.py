@@ -1,5 +1,4 @@
-"""Branch confidence: metrics of the ranking scores c_1 .. c_n of a branch's masked positions, in the order of
-positions."""
+"""Branch confidence: metrics of the ranking scores c_1 .. c_n of a branch's masked positions, in their order."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from typing import TypeAlias
 BranchConfidence: TypeAlias = Callable[[Sequence[float]], float]
 """Scores (at least one) of a branch's masked positions → the branch's confidence."""
 
-LOG_FLOOR = 1e-30
-"""Replaces a score of 0 where logarithms are taken."""
+LOG_FLOOR = 1e-30  # replaces a score of 0 where logarithms are taken
 
 
 def mean(scores: Sequence[float]) -> float:
@@ -90,9 +88,8 @@ def parse_metric(text: str) -> BranchConfidence:
     """Metric from its written form, `name` or `name(number, ...)`. Raises ValueError for anything else."""
     match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", text.strip())
     if match is None or match[1] not in METRICS:
-        raise ValueError(
-            f"{text!r} is not a branch confidence; allowed: {', '.join(METRICS)}, written name(number)"
-        )
+        allowed = f"{', '.join(METRICS)}, written name(number)"
+        raise ValueError(f"{text!r} is not a branch confidence; allowed: {allowed}")
     metric, parts = METRICS[match[1]], match[2].split(",") if match[2] else []
     try:
         arguments = [float(part) for part in parts]

@@ -19,13 +19,10 @@ from lopa_ray.protocol.step_report import BranchReport
 class PositionScore(NamedTuple):
     """The scores of one position in a report. A step makes one per masked position, and few of them are decided."""
 
-    probability: float
-    """The probability of the chosen token."""
-    score: float
-    """The ranking score."""
+    probability: float  # the probability of the chosen token
+    score: float  # the ranking score
     report: BranchReport
-    row: int
-    """The position's row in the report."""
+    row: int  # the position's row in the report
 
     @property
     def decision(self) -> Decision:
@@ -37,8 +34,7 @@ class PositionScore(NamedTuple):
         return Decision(position, token, self.probability, logprob, tops)
 
 
-Scores: TypeAlias = dict[int, PositionScore]
-"""Position → its scores."""
+Scores: TypeAlias = dict[int, PositionScore]  # position → its scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +42,19 @@ class Fork:
     """A candidate branch: the anchor plus these tokens (one in LoPA)."""
 
     decisions: tuple[Decision, ...]
-    creation_confidence: float
-    """The mean of the tokens' ranking scores when they were chosen."""
+    creation_confidence: float  # the mean of the tokens' ranking scores when they were chosen
 
     @property
     def fills(self) -> tuple[Fill, ...]:
         return tuple(decision.fill for decision in self.decisions)
 
 
-ANCHOR = Fork(decisions=(), creation_confidence=1.0)
-"""The anchor itself, which adds nothing."""
+ANCHOR = Fork(decisions=(), creation_confidence=1.0)  # the anchor itself, which adds nothing
 
 
 def scores_by_position(report: BranchReport) -> Scores:
-    scores = map(
-        PositionScore, report.probabilities.tolist(), report.scores.tolist(), repeat(report), count()
-    )
+    columns = report.probabilities.tolist(), report.scores.tolist()
+    scores = map(PositionScore, *columns, repeat(report), count())
     return dict(zip(report.positions.tolist(), scores, strict=True))
 
 
@@ -86,10 +79,9 @@ def lookahead_forks(
         candidates = ranked if constraint_state is not None else ranked[: max_forks + 1]
         pairs = [_fork((scores[p], scores[q])) for p, q in combinations(candidates, 2)]
         forks = sorted(pairs, key=lambda fork: -fork.creation_confidence)
-    allowed = (
-        fork for fork in forks if constraint_state is None or constraint_state.allows_together(fork.fills)
-    )
-    return list(islice(allowed, max_forks))
+    if constraint_state is not None:
+        forks = (fork for fork in forks if constraint_state.allows_together(fork.fills))
+    return list(islice(forks, max_forks))
 
 
 def _fork(scores: tuple[PositionScore, ...]) -> Fork:
@@ -99,10 +91,8 @@ def _fork(scores: tuple[PositionScore, ...]) -> Fork:
 def filter_by_constraint(
     constraint_state: ConstraintState | None, decisions: Sequence[Decision], scores: Scores
 ) -> list[Decision]:
-    """The decisions that a constraint allows together, in their order; all without a constraint.
-
-    Each alone leaves a way to a matching answer, but two may leave none: the best-ranked ones come first.
-    """
+    """The decisions that a constraint allows together, in their order; all without a constraint. Each alone leaves a
+    way to a matching answer, but two may leave none: the best-ranked ones come first."""
     if constraint_state is None:
         return list(decisions)
     kept_positions: set[int] = set()

@@ -40,11 +40,8 @@ class DecisionSession(RequestSession):
         max_step_rows: int = MAX_STEP_ROWS,
     ) -> None:
         """`prompt` is the input. With `joint` each lane computes it anew, so that it sees the question too, as far as
-        `attention` allows.
-
-        Raises PromptError as `RequestSession` does, for no questions, and for an empty question or one with an id that
-        is none or the mask token's.
-        """
+        `attention` allows. Raises PromptError as `RequestSession` does, for no questions, and for an empty question or
+        one with an id that is none or the mask token's."""
         if not questions:
             raise PromptError("got no questions; add one")
         for index, question in enumerate(questions):
@@ -63,14 +60,10 @@ class DecisionSession(RequestSession):
         )
         """Forwards: a question with a prefix of a value in its slot, and the tokens that follow it in a value."""
         self.attention, self.max_step_rows = attention, max_step_rows
-        self.stored_end = 0 if joint else attention.stored_end(len(prompt))
-        """End of the part of the input whose K/V all lanes read."""
-        self.longest_lane = max(self.stored_end, self.max_len - self.stored_end)
-        """Rows of the longest branch of any step."""
-        self._evaluated = 0
-        """Lanes that steps have evaluated."""
-        self._is_stored = self.stored_end == 0
-        """Whether the input's K/V are stored, or about to be by the coming step's commit."""
+        self.stored_end = 0 if joint else attention.stored_end(len(prompt))  # of the K/V that all lanes read
+        self.longest_lane = max(self.stored_end, self.max_len - self.stored_end)  # rows of the longest branch
+        self._evaluated = 0  # lanes that steps have evaluated
+        self._is_stored = self.stored_end == 0  # or about to be by the coming step's commit
         self._commit: Commit | None = None
 
     @property
@@ -88,16 +81,9 @@ class DecisionSession(RequestSession):
     def _input_plan(self) -> Plan:
         end, causal = self.stored_end, self.attention.kind == "causal"
         segments = ((end, end),) if causal else self.attention.segments(0, end, end)
-        return Plan(
-            step=self.steps + 1,
-            start=0,
-            canvas=tuple(self.prompt[:end]),
-            branches=(
-                Branch(segments, range(end, end), to_stage=(range(end),), causal_stop=end if causal else 0),
-            ),
-            cached=(),
-            stage_shared=True,
-        )
+        branch = Branch(segments, range(end, end), to_stage=(range(end),), causal_stop=end if causal else 0)
+        canvas = tuple(self.prompt[:end])
+        return Plan(self.steps + 1, 0, canvas, branches=(branch,), cached=(), stage_shared=True)
 
     def _lane_plan(self) -> Plan:
         start, rows, branches = self.stored_end, 0, list[Branch]()
@@ -116,9 +102,7 @@ class DecisionSession(RequestSession):
             commit=self._commit,
         )
 
-    def _branch(
-        self, question: QuestionTokens, prefix: tuple[int, ...], candidates: tuple[int, ...]
-    ) -> Branch:
+    def _branch(self, question: QuestionTokens, prefix: Sequence[int], candidates: tuple[int, ...]) -> Branch:
         first = len(self.prompt)
         slot = first + len(question.asked)
         scored = slot + len(prefix)

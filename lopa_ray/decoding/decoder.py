@@ -18,8 +18,7 @@ class Decoder:
     """A decoder, as its file declares it. `settings` say what they refuse; see `GenerationSettings.refused`."""
 
     session: type[DecodeSession]
-    smallest: GenerationSettings
-    """A short request with steps of the kinds that the decoder has, for tests."""
+    smallest: GenerationSettings  # a short request with steps of the kinds that the decoder has, for tests
 
     @property
     def settings(self) -> type[GenerationSettings]:

@@ -39,9 +39,6 @@ class BlockEdits(NamedTuple):
     """What the steps on a block have left of it, where several blocks are edited at the same time."""
 
     steps: int = 0
-    post_steps: int = 0
-    """Steps that began without a mask in it."""
-    changed: bool = True
-    """Whether the last step filled or edited anything in it."""
-    stability: float = 0.0
-    """The share of its tokens before the last step which that step found most likely."""
+    post_steps: int = 0  # steps that began without a mask in it
+    changed: bool = True  # whether the last step filled or edited anything in it
+    stability: float = 0.0  # the share of its tokens before the last step which that step found most likely

@@ -34,13 +34,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         self._settled = SettledChoices(self.settings)
         self._branches: list[PlannedBranch[CanvasT]] = []
         self._commit: Commit | None = None
-        self.rule_steps = 0
-        """Steps of the rule so far. Draws and schedules follow them."""
+        self.rule_steps = 0  # steps of the rule so far. Draws and schedules follow them
 
     # What a decoder provides
 
-    _canvas: CanvasT
-    """The canvas of the last winner, which `_begin` makes."""
+    _canvas: CanvasT  # the canvas of the last winner, which `_begin` makes
 
     @abstractmethod
     def _windows(self, canvases: Sequence[CanvasT]) -> Sequence[Window]:
@@ -88,31 +86,31 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     def _plan(self, num_branches: int) -> Plan:
         forks = self._lookahead.next_branches(num_branches)
-        self._branches = [self._planned_branch(fork) for fork in forks]
-        windows = self._windows([branch.canvas for branch in self._branches])
+        canvases = [self._forked(fork) for fork in forks]
+        states = [self._constraint_state(self._answer(canvas)) for canvas in canvases]
+        self._branches = [PlannedBranch(*parts) for parts in zip(forks, canvases, states, strict=True)]
+        windows = self._windows(canvases)
         start, stop = windows[0].input_span.start, max(window.input_span.stop for window in windows)
-        ids, bitmasks = self._canvas.ids[start:stop], TokenBitmasks()
+        ids, bitmasks, decided = self._canvas.ids[start:stop], TokenBitmasks(), self._scores_decided
         ids += [self.vocabulary.mask_token_id] * (stop - start - len(ids))
-        return Plan(
-            step=self.steps + 1,
-            start=start,
-            canvas=tuple(ids),
-            branches=tuple(
+        branches = []
+        for branch, window in zip(self._branches, windows, strict=True):
+            bitmask_ids = bitmasks.add(branch.constraint_state, window.scored, scores_decided=decided)
+            branches.append(
                 Branch(
                     segments=window.segments,
                     scored=window.scored,
                     fills=branch.fork.fills,
                     to_stage=window.to_stage,
-                    scoring=ChooseTokens(
-                        self.draw_key,
-                        bitmasks.add(
-                            branch.constraint_state, window.scored, scores_decided=self._scores_decided
-                        ),
-                    ),
+                    scoring=ChooseTokens(self.draw_key, bitmask_ids),
                     causal_stop=window.causal_stop,
                 )
-                for branch, window in zip(self._branches, windows, strict=True)
-            ),
+            )
+        return Plan(
+            step=self.steps + 1,
+            start=start,
+            canvas=tuple(ids),
+            branches=tuple(branches),
             cached=windows[0].cached,
             draft_adapter=windows[0].draft_adapter,
             stage_shared=windows[0].stage_shared,
@@ -120,12 +118,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             commit=self._commit,
             sampling_params=self.sampling_params,
             token_bitmasks=bitmasks.unique,
-            scores_decided=self._scores_decided,
+            scores_decided=decided,
         )
-
-    def _planned_branch(self, fork: Fork) -> PlannedBranch[CanvasT]:
-        canvas = self._forked(fork)
-        return PlannedBranch(fork, canvas, self._constraint_state(self._answer(canvas)))
 
     @property
     def draw_key(self) -> int:

@@ -16,18 +16,15 @@ from itertools import pairwise
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.errors import PromptError, SettingsError
 
-Encode = Callable[[str], Sequence[int]]
-"""A part's text → its token ids."""
+Encode = Callable[[str], Sequence[int]]  # a part's text → its token ids
 
 
 @dataclass(frozen=True)
 class GivenTokens:
     """The given tokens of one request; without any, the answer is one hole."""
 
-    tokens: Mapping[int, int] = field(default_factory=dict)
-    """Offset → token id."""
-    setting: str = "given_parts"
-    """The setting that gives them."""
+    tokens: Mapping[int, int] = field(default_factory=dict)  # offset → token id
+    setting: str = "given_parts"  # the setting that gives them
 
     @classmethod
     def of(cls, settings: GenerationSettings, encode: Encode | None) -> GivenTokens:

@@ -24,11 +24,8 @@ STALE_SHARE = 0.45
 """Accepted tokens that a round loses per token of its drafts' age (measured with the model of the package; 0.2 to 0.9
 change little)."""
 
-MIN_REPLACED = 0.02
-"""Less probable guesses with a replaced draft are not looked at."""
-
-CERTAIN = 0.999
-"""No draft counts as more probable."""
+MIN_REPLACED = 0.02  # less probable guesses with a replaced draft are not looked at
+CERTAIN = 0.999  # no draft counts as more probable
 
 REPEATED = 0.2
 """A token's weight where the token in front of it is the same, and where the draft behind it is: masks do not know of
@@ -38,8 +35,7 @@ DRAFT_LOGIT = 0.5
 """Added to the logit of each draft: what is drafted without knowing the drafts in front of it is more often right if
 those are."""
 
-STALE_LOGIT = 2.5
-"""Subtracted from logits of stale drafts, most from the first: the token before it was wrong."""
+STALE_LOGIT = 2.5  # subtracted from logits of stale drafts, most from the first: it follows a wrong token
 
 
 def reweigh(drafts: Sequence[Alternatives], last: int, age: int) -> list[Alternatives]:
@@ -67,13 +63,10 @@ def reweigh(drafts: Sequence[Alternatives], last: int, age: int) -> list[Alterna
 class _Path:
     """The most likely drafts, with another token at one of the positions."""
 
-    at: int
-    """Drafts in front of that position; of the path without one the number of all drafts."""
+    at: int  # drafts in front of that position; of the path without one the number of all drafts
     token: int
-    ratio: float
-    """The probability of a prefix with this token, divided by that with the draft in its place."""
-    chosen: list[int] = field(default_factory=list)
-    """Lengths of the guesses that are chosen, ascending."""
+    ratio: float  # the probability of a prefix with this token, divided by that with the draft in its place
+    chosen: list[int] = field(default_factory=list)  # lengths of the guesses that are chosen, ascending
 
 
 def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain: float = 0.0) -> list[Guess]:

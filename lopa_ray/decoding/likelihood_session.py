@@ -28,16 +28,14 @@ from lopa_ray.protocol.scoring import ScoreTargets
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-DEFAULT_MC_NUM = 128
-"""Draws of an estimate; LLaDA's number."""
+DEFAULT_MC_NUM = 128  # draws of an estimate; LLaDA's number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskDraws:
     """The distinct masks of all draws, which matter by how often they were drawn. L: positions of the target."""
 
-    masks: npt.NDArray[np.bool_]
-    """[distinct masks, L], in lexicographic order; True: masked."""
+    masks: npt.NDArray[np.bool_]  # [distinct masks, L], in lexicographic order; True: masked
     weights: npt.NDArray[np.float64]
     """[distinct masks]: the factor of the summed log-probabilities of a mask's positions. It is L ÷ masked positions
     × the share of the draws that had this mask."""
@@ -71,11 +69,9 @@ def draw_key(seed: int, prefix: list[int], target: list[int]) -> int:
 
 class LikelihoodSession(RequestSession):
     """One target's bound: each branch is a distinct mask of the target, and no position is ever filled.
-
-    `StepOutcome.confidences` are what each branch adds to the bound, in nats: their sum over all steps is the bound.
-    It depends on `mc_num`, `seed` and the tokens alone. It has no variance for a target of one token, which takes one
-    forward; longer ones take as many as there are distinct masks among the draws.
-    """
+    `StepOutcome.confidences` are what each branch adds to the bound, in nats: their sum over all steps is the bound. It
+    depends on `mc_num`, `seed` and the tokens alone. It has no variance for a target of one token, which takes one
+    forward; longer ones take as many as there are distinct masks among the draws."""
 
     def __init__(
         self,
@@ -88,22 +84,18 @@ class LikelihoodSession(RequestSession):
         masks_per_step: int = 1,
     ) -> None:
         """`masks_per_step` says how many forwards of `target` a step has at most; the bound does not depend on it.
-
         Raises PromptError as `RequestSession` does, and for such ids in the target; SettingsError for `mc_num` below 1,
-        and for a model without a mask token.
-        """
+        and for a model without a mask token."""
         if vocabulary.canvas_length:
-            raise SettingsError(
-                "log-likelihoods: this model has no mask token, and so no masked targets; use another model"
-            )
+            what = "this model has no mask token, and so no masked targets; use another model"
+            raise SettingsError(f"log-likelihoods: {what}")
         if mc_num < 1:
             raise SettingsError(f"mc_num: got {mc_num}; allowed: 1 or more draws")
         check_known(target, vocabulary, "the target")
         super().__init__(prefix, vocabulary, len(target))
         self.target, self.mc_num, self.seed = list(target), mc_num, seed
         self.masks_per_step = masks_per_step
-        self._evaluated = 0
-        """Masks that steps have evaluated."""
+        self._evaluated = 0  # masks that steps have evaluated
 
     @cached_property
     def draws(self) -> MaskDraws:
@@ -121,34 +113,20 @@ class LikelihoodSession(RequestSession):
     def _plan(self, num_branches: int) -> Plan:
         first, stop = len(self.prompt), self.max_len
         masks = self.draws.masks[self._evaluated : self._evaluated + num_branches]
-        targets = ScoreTargets(tuple(self.target))
-        return Plan(
-            step=self.steps + 1,
-            start=0,
-            canvas=(*self.prompt, *[self.vocabulary.mask_token_id] * len(self.target)),
-            branches=tuple(
-                Branch(
-                    segments=((stop, stop),),
-                    scored=range(first, stop),
-                    fills=tuple((first + at, self.target[at]) for at in np.flatnonzero(~mask).tolist()),
-                    scoring=targets,
-                )
-                for mask in masks
-            ),
-            cached=(),
-        )
+        span, targets = range(first, stop), ScoreTargets(tuple(self.target))
+        canvas = (*self.prompt, *[self.vocabulary.mask_token_id] * len(self.target))
+        branches: list[Branch] = []
+        for mask in masks:
+            fills = tuple((first + at, self.target[at]) for at in np.flatnonzero(~mask).tolist())
+            branches.append(Branch(((stop, stop),), span, fills, scoring=targets))
+        return Plan(self.steps + 1, 0, canvas, branches=tuple(branches), cached=())
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         weights = self.draws.weights[self._evaluated : self._evaluated + len(reports)]
-        terms = zip(weights.tolist(), reports, strict=True)
         self._evaluated += len(reports)
-        return StepOutcome(
-            step=plan.step,
-            winner=0,
-            confidences=tuple(
-                weight * float(report.logprobs.sum(dtype=np.float64)) for weight, report in terms
-            ),
-        )
+        sums = [float(report.logprobs.sum(dtype=np.float64)) for report in reports]
+        terms = tuple(weight * total for weight, total in zip(weights.tolist(), sums, strict=True))
+        return StepOutcome(step=plan.step, winner=0, confidences=terms)
 
     def _finish_reason(self) -> FinishReason | None:
         return "length" if self._evaluated == len(self.draws.masks) else None

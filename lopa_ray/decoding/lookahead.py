@@ -12,8 +12,7 @@ from lopa_ray.decoding.branching import ANCHOR, Fork, Scores, lookahead_forks
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.step_report import BranchReport
 
-NO_MASKS_CONFIDENCE = 1.0
-"""Branch confidence where no mask is left: above every probability and every neg-entropy."""
+NO_MASKS_CONFIDENCE = 1.0  # where no mask is left: above every probability and every neg-entropy
 
 
 class Lookahead:
@@ -56,11 +55,9 @@ class Lookahead:
             self._auto_budget.observe(confidences)
         return best_branch(confidences)
 
-    def update_forks(
-        self, masked: Iterable[int], scores: Scores, constraint_state: ConstraintState | None
-    ) -> None:
+    def update_forks(self, masked: Iterable[int], scores: Scores, state: ConstraintState | None) -> None:
         s = self._settings
-        self._forks = lookahead_forks(masked, scores, s.branch_limit - 1, constraint_state, s.tokens_per_fork)
+        self._forks = lookahead_forks(masked, scores, s.branch_limit - 1, state, s.tokens_per_fork)
 
 
 def best_branch(confidences: Sequence[float]) -> int:

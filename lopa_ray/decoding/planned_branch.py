@@ -29,8 +29,6 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBranch(Generic[CanvasT]):
-    """A branch of the coming step: its fork, its canvas, and the constraint laid over that."""
-
     fork: Fork
     canvas: CanvasT
     constraint_state: ConstraintState | None

@@ -15,20 +15,15 @@ from lopa_ray.errors import PromptError
 
 @dataclass(frozen=True, slots=True)
 class QuestionTokens:
-    """A question in token ids."""
-
-    asked: tuple[int, ...]
-    """The tokens between the input and the slot, at least one."""
-    values: tuple[tuple[int, ...], ...]
-    """Each value as it stands in the slot."""
+    asked: tuple[int, ...]  # the tokens between the input and the slot, at least one
+    values: tuple[tuple[int, ...], ...]  # each value as it stands in the slot
 
     @classmethod
     def of(cls, asked: Sequence[int], values: Sequence[Sequence[int]], end_token_id: int) -> QuestionTokens:
         """Raises PromptError for no value, an empty one, or two alike."""
         if not values or not all(values):
-            raise PromptError(
-                "a question needs values, and each of them at least one token; add what is missing"
-            )
+            needed = "values, and each of them at least one token"
+            raise PromptError(f"a question needs {needed}; add what is missing")
         length = max(map(len, values))
         closed = tuple((*value, end_token_id)[:length] for value in values)
         if len(set(closed)) < len(closed):
@@ -55,7 +50,5 @@ class QuestionTokens:
     def log_likelihoods(self, logprobs: Sequence[Sequence[float]]) -> list[float]:
         """The log-likelihood of each value in nats, by the log-probabilities of each prefix' candidates, in order."""
         pairs = zip(self.candidates_by_prefix.items(), logprobs, strict=True)
-        by_prefix = {
-            prefix: dict(zip(candidates, of_prefix, strict=True)) for (prefix, candidates), of_prefix in pairs
-        }
+        by_prefix = {prefix: dict(zip(tokens, found, strict=True)) for (prefix, tokens), found in pairs}
         return [sum(by_prefix[value[:at]][token] for at, token in enumerate(value)) for value in self.values]

@@ -118,9 +118,7 @@ def check_constraint(
     given: GivenTokens,
 ) -> None:
     """Raises SettingsError if the settings need a constraint and there is none, or if no answer can keep it.
-
-    `empty_answer`: the constraint laid over an answer of which only what is `given` is decided.
-    """
+    `empty_answer`: the constraint laid over an answer of which only what is `given` is decided."""
     setting = settings.constraint_setting
     if (constraint is None) != (setting is None):
         wrong = (

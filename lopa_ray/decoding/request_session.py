@@ -27,8 +27,7 @@ from lopa_ray.protocol.plan import Plan, ScheduledRequest
 from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-COUNTED = ("steps", "forwards", "finish_reason", "rule_steps")
-"""Public attributes that steps change."""
+COUNTED = ("steps", "forwards", "finish_reason", "rule_steps")  # public attributes that steps change
 
 PLANNED = ("_pending_plan", "_branches")
 """All that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
@@ -38,22 +37,17 @@ class RequestSession(ABC):
     """One request, step by step. Steps change attributes with an underscore and those of `COUNTED`, and no others."""
 
     def __init__(self, prompt: Sequence[int], vocabulary: Vocabulary, max_new_tokens: int) -> None:
-        """Without `max_new_tokens` the request is finished before its first step.
-
-        Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens in the prompt: the published
-        decoders fill those or hang on them.
-        """
+        """Without `max_new_tokens` the request is finished before its first step. Raises PromptError for an empty
+        prompt, ids outside the vocabulary, or mask tokens in the prompt: the published decoders fill those or hang on
+        them."""
         check_prompt(prompt, vocabulary)
         self.prompt = list(prompt)
         self.vocabulary = vocabulary
-        self.max_len = len(prompt) + max_new_tokens
-        """Positions that prompt and answer may take up at most."""
+        self.max_len = len(prompt) + max_new_tokens  # positions that prompt and answer may take up at most
         self.replay: tuple[ScheduledRequest, ...] = ()
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
-        self.client = ""
-        """Whose request it is; see `lopa_ray.scheduling.fair_queue`."""
-        self.priority = 0
-        """Of the requests of one client, those with the lowest value get slots first."""
+        self.client = ""  # whose request it is; see `lopa_ray.scheduling.fair_queue`
+        self.priority = 0  # of the requests of one client, those with the lowest value get slots first
         self.steps = 0
         self.forwards = 0
         self.finish_reason: FinishReason | None = None if max_new_tokens else "length"
@@ -90,11 +84,9 @@ class RequestSession(ABC):
 
     def plan(self, num_branches: int | None = None) -> Plan:
         """The current step's plan, of at most `num_branches` branches. Until `advance` has taken its reports the plan
-        stays the same, so a step that was lost with a worker can be run once more.
-
-        Raises StepLimitError when more steps were used than any correct run can use (the published decoders loop for
-        ever when the model keeps predicting the mask token), and ProtocolError when the request is finished.
-        """
+        stays the same, so a step that was lost with a worker can be run once more. Raises StepLimitError when more
+        steps were used than any correct run can use (the published decoders loop for ever when the model keeps
+        predicting the mask token), and ProtocolError when the request is finished."""
         if self.finished:
             raise ProtocolError("this request is finished; there is nothing left to plan")
         if self._pending_plan is None:

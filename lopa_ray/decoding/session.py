@@ -27,9 +27,7 @@ from lopa_ray.protocol.outcome import FinishReason
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-SAMPLING_SETTINGS = [
-    field.name for field in fields(SamplingParams) if field.name in GenerationSettings.model_fields
-]
+SAMPLING_SETTINGS = [f.name for f in fields(SamplingParams) if f.name in GenerationSettings.model_fields]
 """Settings that are sampling parameters of the same name."""
 
 
@@ -53,12 +51,10 @@ class DecodeSession(RequestSession):
         given: GivenTokens | None = None,
     ) -> None:
         """Start decoding after `prompt`, under the `constraint` of the settings' pattern, if they have one. `given` is
-        what they give of the answer; None: they give token ids, or nothing.
-
-        Raises PromptError as `RequestSession`, and SettingsError for a decoder that is not for this kind of model, for
-        a constraint that no answer of this length can keep, for a stop token or a token of `logit_bias` that is none,
-        or for given tokens that are none, do not fit, or lie where a hole in front of them does not see them.
-        """
+        what they give of the answer; None: they give token ids, or nothing. Raises PromptError as `RequestSession`, and
+        SettingsError for a decoder that is not for this kind of model, for a constraint that no answer of this length
+        can keep, for a stop token or a token of `logit_bias` that is none, or for given tokens that are none, do not
+        fit, or lie where a hole in front of them does not see them."""
         check_decoder(settings, vocabulary, self.denoises_canvases)
         super().__init__(prompt, vocabulary, settings.max_new_tokens)
         check_generated(settings.stop_token_ids, vocabulary, "stop_token_ids")
@@ -76,11 +72,8 @@ class DecodeSession(RequestSession):
             check_holes_see(self.given, self._view_stop(first_hole) - len(self.prompt), settings)
 
     def _initial_logit_changes(self) -> LogitChanges | None:
-        """The changes before anything is decided; None if the settings ask for none.
-
-        No penalty counts the tokens that end an answer: they fill the canvas after its end, and close the turns of a
-        chat in the prompt.
-        """
+        """The changes before anything is decided; None if the settings ask for none. No penalty counts the tokens that
+        end an answer: they fill the canvas after its end, and close the turns of a chat in the prompt."""
         settings, vocabulary = self.settings, self.vocabulary
         check_generated(settings.logit_bias, vocabulary, "logit_bias", "token ")
         ending_ids = (vocabulary.eos_token_id, *vocabulary.stop_token_ids, *settings.stop_token_ids)
@@ -183,9 +176,8 @@ class DecodeSession(RequestSession):
         ends = self.end_token_ids
         last_hole = self.given.holes_within(self.settings.max_new_tokens)[-1]
         has_ended = length_through_end(answer[last_hole.start : last_hole.stop], ends) is not None
-        whole = self.constraint is not None and self.constraint.is_complete_match(
-            self.given.whole_text(answer, ends)
-        )
+        text = self.given.whole_text(answer, ends)
+        whole = self.constraint is not None and self.constraint.is_complete_match(text)
         return "stop" if has_ended or whole else "length"
 
     def _is_decided(self, answer: Sequence[int]) -> bool:

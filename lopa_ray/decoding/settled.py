@@ -11,11 +11,8 @@ from pydantic import Field
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branching import Scores
 
-MIN_PROBABILITY = 0.5
-"""A settled choice has a higher probability than all other tokens together."""
-
-LEAST = 1e-4
-"""Probabilities are kept this far from 0 and 1, where their logits have no bound."""
+MIN_PROBABILITY = 0.5  # a settled choice has a higher probability than all other tokens together
+LEAST = 1e-4  # probabilities are kept this far from 0 and 1, where their logits have no bound
 
 
 class SettledSettings(GenerationSettings):
@@ -32,8 +29,7 @@ class SettledChoices:
 
     def __init__(self, settings: GenerationSettings) -> None:
         self._tolerance = settings.settled if isinstance(settings, SettledSettings) else None
-        self._choices: dict[int, tuple[int, float]] = {}
-        """Position → token and logit of its probability in the last report."""
+        self._choices: dict[int, tuple[int, float]] = {}  # position → token and logit in the last report
 
     def copy(self) -> SettledChoices:
         copied = object.__new__(SettledChoices)

@@ -1,7 +1,5 @@
 """Unmasking rules: which positions a call fills, by the scores of the masked ones. Papers and settings say remasking.
-
-Equal scores keep their order. The session decides the positions, as far as a constraint allows it.
-"""
+Equal scores keep their order. The session decides the positions, as far as a constraint allows it."""
 
 from __future__ import annotations
 
@@ -16,17 +14,14 @@ from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.decoding.branching import Scores
 from lopa_ray.protocol.keyed_random import keyed_uniform
 
-POSITION_SEED = 0x5EED
-"""Keeps draws of positions apart from draws of tokens, which share a request's seed."""
+POSITION_SEED = 0x5EED  # keeps draws of positions apart from draws of tokens, which share a request's seed
 
 
 class RuleBlock(NamedTuple):
     """Masked positions among which a rule fills those that pass its threshold."""
 
-    positions: list[int]
-    """Ascending."""
-    complete: bool
-    """Whether it fills the best-ranked position where none passes."""
+    positions: list[int]  # ascending
+    complete: bool  # whether it fills the best-ranked position where none passes
 
 
 def rank_by_score(scores: Scores) -> list[int]:

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from lopa_ray.decisions.answers import DecisionResult
@@ -14,12 +15,7 @@ from lopa_ray.decisions.encoded_input import DecisionInput
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.decision_factory import (
-    AnyQuestion,
-    ChangedDecisions,
-    DecisionTask,
-    new_decision,
-)
+from lopa_ray.engine.decision_factory import AnyQuestion, ChangedDecisions, DecisionTask, new_decision
 from lopa_ray.engine.generation_chunk import ChunkBuilder, GenerationChunk
 from lopa_ray.engine.session_factory import Prompt, RequestSettings, SessionFactory
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
@@ -101,6 +97,5 @@ class AsyncEngine(SessionFactory, ABC):
         decode = self.decode_settings(settings, **changes)
         await self.prepare(decode)
         # A long prompt takes a while to encode; the steps of other requests do not wait for it.
-        return await asyncio.to_thread(
-            self.create_session, prompt, decode, raw=raw, parse_special=parse_special
-        )
+        create = partial(self.create_session, prompt, decode, raw=raw, parse_special=parse_special)
+        return await asyncio.to_thread(create)

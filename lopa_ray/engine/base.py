@@ -12,12 +12,7 @@ from lopa_ray.decisions.encoded_input import DecisionInput
 from lopa_ray.decoding.request_session import RequestSession
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.decision_factory import (
-    AnyQuestion,
-    ChangedDecisions,
-    DecisionTask,
-    new_decision,
-)
+from lopa_ray.engine.decision_factory import AnyQuestion, ChangedDecisions, DecisionTask, new_decision
 from lopa_ray.engine.generation_chunk import ChunkBuilder, GenerationChunk
 from lopa_ray.engine.session_factory import Prompt, RequestSettings, SessionFactory, is_chat, is_token_ids
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
@@ -29,18 +24,14 @@ OnEvent: TypeAlias = Callable[[int, RequestStep], None]
 
 
 class Engine(SessionFactory, ABC):
-    """The public interface of a decoder. Use it as a context manager, or call `close`.
-
-    It may be used from several threads: requests of simultaneous calls are in flight together, in the same steps.
-    """
+    """The public interface of a decoder. Use it as a context manager, or call `close`. It may be used from several
+    threads: requests of simultaneous calls are in flight together, in the same steps."""
 
     @abstractmethod
     def events(self, sessions: Sequence[RequestSession]) -> Iterator[RequestEvent]:
-        """Yields an event for every step of every session; its `request_key` is the index of the session.
-
-        As many sessions are in flight at once as there are slots. An error ends its own request only. Closing the
-        iterator cancels all unfinished requests.
-        """
+        """Yields an event for every step of every session; its `request_key` is the index of the session. As many
+        sessions are in flight at once as there are slots. An error ends its own request only. Closing the iterator
+        cancels all unfinished requests."""
 
     def close(self) -> None:
         """Free the resources of the engine."""
@@ -123,14 +114,12 @@ class Engine(SessionFactory, ABC):
         session = self.create_session(prompt, settings, raw=raw, parse_special=parse_special, **changes)
         return self._chunks(session, ChunkBuilder(session, self.tokenizer))
 
-    def _chunks(
-        self, session: DecodeSession, builder: ChunkBuilder
-    ) -> Generator[GenerationChunk, None, None]:
+    def _chunks(self, session: DecodeSession, chunks: ChunkBuilder) -> Generator[GenerationChunk, None, None]:
         if session.finished:
-            yield builder.chunk()
+            yield chunks.chunk()
             return
         for event in self.events([session]):
-            yield builder.add(event)
+            yield chunks.add(event)
 
     @overload
     def generate(
@@ -169,20 +158,16 @@ class Engine(SessionFactory, ABC):
         on_step: OnStep | None = None,
         **changes: Any,
     ) -> GenerationResult | list[GenerationResult]:
-        """Decode one prompt (text, token ids, or the messages of a chat) to a result, or a list of prompts to a list
-        of results.
-
-        `settings` and `changes`: see `decode_settings` (`engine.generate(prompt, num_branches=2)`); `raw` and
+        """Decode one prompt (text, token ids, or the messages of a chat) to a result, or a list of prompts to a list of
+        results. `settings` and `changes`: see `decode_settings` (`engine.generate(prompt, num_branches=2)`); `raw` and
         `parse_special`: see `render`. With `trace`, the result holds every step. Raises PromptError or SettingsError
-        before anything runs, and later the first error that ends a request.
-        """
+        before anything runs, and later the first error that ends a request."""
         single = not isinstance(prompts, Sequence) or isinstance(prompts, str)
         single = single or is_token_ids(prompts) or is_chat(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)
         decode = self.decode_settings(settings, **changes)
-        sessions = [
-            self.create_session(prompt, decode, raw=raw, parse_special=parse_special) for prompt in several
-        ]
+        options: dict[str, Any] = {"raw": raw, "parse_special": parse_special}
+        sessions = [self.create_session(prompt, decode, **options) for prompt in several]
         results: dict[int, GenerationResult] = {}
         for index, result in self.run(sessions, trace=trace, on_step=on_step):
             if isinstance(result, Exception):

@@ -11,19 +11,12 @@ from typing import Any
 from lopa_ray.errors import SettingsError
 from lopa_ray.limited_process import LimitedProcess, ProcessLimitError
 
-MAX_PROCESSES = 4
-"""Calls that run at the same time."""
-
-MAX_PER_CLIENT = 2
-"""Calls of one client that run at the same time: the others find a process free."""
-
-MAX_IDLE = 1
-"""Processes that are kept for the next call: one takes 0.3 s to start, and some 50 MB."""
+MAX_PROCESSES = 4  # calls that run at the same time
+MAX_PER_CLIENT = 2  # calls of one client that run at the same time: the others find a process free
+MAX_IDLE = 1  # processes that are kept for the next call: one takes 0.3 s to start, and some 50 MB
 
 
 class Call:
-    """A call that waits for a process, runs, or has ended."""
-
     def __init__(self, method: str, argument: object, client: str) -> None:
         self.method, self.argument, self.client = method, argument, client
         self.future: Future[Any] = Future()

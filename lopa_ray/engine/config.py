@@ -44,8 +44,7 @@ class Config(ExecutionConfig):
         return values
 
     def given(self) -> dict[str, Any]:
-        """The values that were set, from which `parse` makes the same configuration: a checkpoint may have defaults
-        for the others."""
+        """The values that were set, from which `parse` makes the same configuration; checkpoints may set the others."""
         sections = ("model", "group", "decisions")
         values = {name: getattr(self, name).model_dump(mode="json", exclude_unset=True) for name in sections}
         return {**values, "decode": self.decode.given("json")}
@@ -71,16 +70,11 @@ class Config(ExecutionConfig):
             return cls.parse(values, overrides)
         except SettingsError:
             if Path(source).is_file():
-                cls._check_file(source, values)
+                try:
+                    cls.parse(values)  # are they refused without any change of them?
+                except SettingsError as error:
+                    raise SettingsError(f"{source}: {error}", setting=error.setting) from None
             raise
-
-    @classmethod
-    def _check_file(cls, source: str | Path, values: dict[str, Any]) -> None:
-        """Raises SettingsError if the values of a file are refused without any change of them."""
-        try:
-            cls.parse(values)
-        except SettingsError as error:
-            raise SettingsError(f"{source}: {error}", setting=error.setting) from None
 
     @classmethod
     def parse(cls, values: dict[str, Any], overrides: dict[str, dict[str, Any]] | None = None) -> Self:
@@ -95,7 +89,6 @@ class Config(ExecutionConfig):
             current = values.get(section) or {}
             if not isinstance(current, dict):
                 raise SettingsError(f"{section}: got {current!r}; allowed: a mapping of settings")
-            values[section] = (
-                merge_decoder_settings(current, changed) if section == "decode" else {**current, **changed}
-            )
+            both = {**current, **changed}
+            values[section] = merge_decoder_settings(current, changed) if section == "decode" else both
         return cls(**values)

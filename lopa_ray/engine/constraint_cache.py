@@ -22,17 +22,13 @@ from lopa_ray.errors import SettingsError, about_setting
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
-MAX_CONSTRAINTS, MAX_SMALL = 48, 2000
-"""Constraints, and sizes of schemas and refusals, that are kept: the ones used last."""
+MAX_CONSTRAINTS, MAX_SMALL = 48, 2000  # kept constraints, and kept sizes of schemas and refusals
 
-Method: TypeAlias = Literal["compile", "schema_size"]
-"""Of `ConstraintCompiler`."""
+Method: TypeAlias = Literal["compile", "schema_size"]  # of `ConstraintCompiler`
 
 
 @dataclass(slots=True)
 class _SharedCall:
-    """A call that has not ended, and how many wait for it."""
-
     call: Call
     waiting: int = 0
 

@@ -16,8 +16,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.scheduling.step_limit import StepLimit
 from lopa_ray.text.tokenizer import require_tokenizer
 
-AnyQuestion: TypeAlias = Question | str
-"""A question; a text is a predicate."""
+AnyQuestion: TypeAlias = Question | str  # a question; a text is a predicate
 
 ChangedDecisions: TypeAlias = DecisionSettings | Mapping[str, Any]
 """Settings of decisions: all of them, or by name those that differ from the configuration's."""
@@ -34,36 +33,26 @@ class DecisionTask:
 def new_decision(
     factory: SessionFactory, task: DecisionTask, settings: ChangedDecisions | None = None, **changes: Any
 ) -> PendingDecision:
-    """The session of a task. `settings` and `changes` override the configuration's section `decisions`.
-
-    Raises SettingsError for a model that fills no masks and for wrong settings, PromptTooLongError and PromptError,
-    whose `setting` is the field, for an input or questions that cannot be computed.
-    """
+    """The session of a task. `settings` and `changes` override the configuration's section `decisions`. Raises
+    SettingsError for a model that fills no masks and for wrong settings, PromptTooLongError and PromptError, whose
+    `setting` is the field, for an input or questions that cannot be computed."""
     own = _settings(factory, settings, changes)
-    questions = [
-        PredicateQuestion(question) if isinstance(question, str) else question for question in task.questions
-    ]
+    questions = [PredicateQuestion(one) if isinstance(one, str) else one for one in task.questions]
     check_questions(questions)
     if factory.vocabulary.canvas_length:
-        raise SettingsError(
-            "decisions: this model has no mask token, and so no masked answers; use another model"
-        )
+        what = "this model has no mask token, and so no masked answers; use another model"
+        raise SettingsError(f"decisions: {what}")
     encoded = EncodedInput(require_tokenizer(factory.tokenizer), task.input, factory.vocabulary)
     orders = [orders_of(question, own.rotations or 1) for question in questions]
+    model, attention = factory.config.model, factory.config.decode.prompt_attention
     asked = [
-        encoded.question(f"questions[{index}]", wording(question, order), factory.config.model.max_model_len)
+        encoded.question(f"questions[{index}]", wording(question, order), model.max_model_len)
         for index, question in enumerate(questions)
         for order in orders[index]
     ]
-    attention = factory.config.decode.prompt_attention
-    session = DecisionSession(
-        encoded.ids,
-        asked,
-        factory.vocabulary,
-        attention=attention,
-        joint=own.prefix_for(attention) == "joint",
-    )
-    StepLimit(factory.config.model.max_num_batched_tokens).check(session.longest_lane)
+    joint = own.prefix_for(attention) == "joint"
+    session = DecisionSession(encoded.ids, asked, factory.vocabulary, attention=attention, joint=joint)
+    StepLimit(model.max_num_batched_tokens).check(session.longest_lane)
     return PendingDecision(session, questions, orders, factory.decision_temperatures)
 
 

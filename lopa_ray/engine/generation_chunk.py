@@ -28,8 +28,6 @@ class GenerationChunk:
 
 
 class ChunkBuilder:
-    """Makes the chunks of one request of its events."""
-
     def __init__(self, session: DecodeSession, tokenizer: Tokenizer | None) -> None:
         self._began = time.perf_counter()
         self._builder = ResultBuilder(session)

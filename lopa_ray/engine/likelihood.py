@@ -14,47 +14,35 @@ from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.scoring import ScoreTargets
 
 MAX_ROWS = 2**15
-"""Maximum number of rows in a step, over all requests in flight, which bounds its memory; each request evaluates at
-least one mask."""
+"""In a step of all requests in flight, which bounds its memory; each request evaluates one mask at least."""
 
-MAX_MASKS_PER_STEP = 16
-"""Maximum number of masks that one request evaluates in a step."""
+MAX_MASKS_PER_STEP = 16  # maximum number of masks that one request evaluates in a step
 
 
 @dataclass(frozen=True, slots=True)
 class LikelihoodRequest:
     """A request for log p(target | prefix), in token ids."""
 
-    prefix: Sequence[int]
-    """Token ids before the target, at least one."""
+    prefix: Sequence[int]  # token ids before the target, at least one
     target: Sequence[int]
-    check_greedy: bool = False
-    """Whether to check also that greedy decoding gives the target; see `GreedyMatchSession`."""
+    check_greedy: bool = False  # whether greedy decoding gives the target is checked too
 
 
 @dataclass(frozen=True, slots=True)
 class LogLikelihood:
-    """The answer to a `LikelihoodRequest`."""
-
-    value: float
-    """log p(target | prefix) in nats: a Monte-Carlo estimate of a lower bound, and exact for a target of one token."""
-    is_greedy: bool | None
-    """Whether greedy decoding gives the target; None if the request did not ask for it."""
-    steps: int
-    """Steps, including those of the greedy check."""
-    forwards: int
-    """Branch evaluations, including those of the greedy check."""
+    value: float  # in nats: a Monte-Carlo estimate of a lower bound, exact for a target of one token
+    is_greedy: bool | None  # whether greedy decoding gives the target; None if the request did not ask for it
+    steps: int  # steps, including those of the greedy check
+    forwards: int  # branch evaluations, including those of the greedy check
 
 
 def log_likelihoods(
     engine: Engine, requests: Sequence[LikelihoodRequest], *, mc_num: int = DEFAULT_MC_NUM, seed: int = 0
 ) -> Iterator[tuple[int, LogLikelihood | Exception]]:
     """Yields (index, log-likelihood or error) when each request ends. `mc_num` is the number of Monte-Carlo draws of a
-    request; they depend on `seed` and the request's tokens only.
-
-    Raises PromptError, PromptTooLongError and SettingsError before anything runs, also for a configuration that decodes
-    by block diffusion: such models predict the masks of a block from the text up to the block's end.
-    """
+    request; they depend on `seed` and the request's tokens only. Raises PromptError, PromptTooLongError and
+    SettingsError before anything runs, also for a configuration that decodes by block diffusion: such models predict
+    the masks of a block from the text up to the block's end."""
     decode = engine.config.decode
     if decode.prompt_attention.kind == "blocks":
         raise SettingsError(
@@ -63,8 +51,7 @@ def log_likelihoods(
         )
     answers = [_Answer() for _ in requests]
     sessions: list[RequestSession] = []
-    owners: list[int] = []
-    """For each session the index of its request."""
+    owners: list[int] = []  # for each session the index of its request
     for index, request in enumerate(requests):
         for session in _sessions(engine, request, mc_num, seed):
             if not session.finished:
@@ -106,8 +93,7 @@ class _Answer:
     is_greedy: bool | None = None
     steps: int = 0
     forwards: int = 0
-    unfinished: int = 0
-    """Sessions of the request that have not ended."""
+    unfinished: int = 0  # sessions of the request that have not ended
     failed: bool = False
 
     def build(self) -> LogLikelihood:

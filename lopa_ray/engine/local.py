@@ -25,22 +25,18 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 
 class LocalEngine(Engine):
-    """Runs sessions, scheduler and runner in this process, in the threads of its callers.
-
-    A caller that waits for an event runs steps of all requests in flight, those of other threads too.
-    """
+    """Runs sessions, scheduler and runner in this process, in the threads of its callers. A caller that waits for an
+    event runs steps of all requests in flight, those of other threads too."""
 
     def __init__(self, config: Config, runner: BranchRunner, tokenizer: Tokenizer | None) -> None:
         """Use an existing runner. `from_config` and `from_pretrained` load one."""
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
         self._scheduler = Scheduler.from_config(config)
-        self._in_flight: deque[LaunchedStep] = deque()
-        """Steps whose reports are not processed yet, the oldest first."""
+        self._in_flight: deque[LaunchedStep] = deque()  # whose reports are not processed, the oldest first
         self._event_queues: dict[int, deque[RequestEvent]] = {}
         """Id of an unfinished request → the queue of its events. Each active call of `events` has its own queue."""
-        self._abandoned: deque[int] = deque()
-        """Unfinished requests whose callers have stopped iterating."""
+        self._abandoned: deque[int] = deque()  # unfinished requests whose callers have stopped iterating
         self._stepping = False
         self._changed = Condition()
         """A step has ended. Its lock is held while scheduler or queues change, but not while a step is computed."""
@@ -55,8 +51,7 @@ class LocalEngine(Engine):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Load the model that the configuration names. Raises CheckpointError if it cannot be loaded, and SettingsError
-        if it cannot run on this machine."""
+        """Load the configuration's model. Raises CheckpointError, and SettingsError if it cannot run here."""
         config, spec, tokenizer = open_model(config)
         spec = resolve_auto(spec)
         return cls(config.replace(model=spec.config.model), build_runner(spec), tokenizer)

@@ -19,8 +19,7 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 
 def open_model(config: Config) -> tuple[Config, ModelSpec, Tokenizer | None]:
-    """A configuration as `resolve_config` gives it, and its checkpoint's spec and tokenizer (None if there is none).
-    Raises CheckpointError."""
+    """A configuration as `resolve_config` gives it, and its checkpoint's spec and tokenizer. Raises CheckpointError."""
     config = resolve_config(config)
     spec = ModelSpec.read(config)
     tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))
@@ -40,6 +39,5 @@ def resolve_config(config: Config) -> Config:
     try:
         return config.with_decode_defaults(read_generation_defaults(folder))
     except SettingsError as error:
-        raise CheckpointError(
-            f"{folder / GENERATION}: {error}; correct it, or set model.generation_config to none"
-        ) from None
+        remedy = "correct it, or set model.generation_config to none"
+        raise CheckpointError(f"{folder / GENERATION}: {error}; {remedy}") from None

@@ -43,16 +43,13 @@ class SessionFactory:
         self.config = config
         self.vocabulary = vocabulary
         self.tokenizer = tokenizer
-        self.constraints = (
-            None if tokenizer is None else ConstraintCache(tokenizer, vocabulary, config.group.hung_after_s)
-        )
+        limit_s = config.group.hung_after_s
+        self.constraints = None if tokenizer is None else ConstraintCache(tokenizer, vocabulary, limit_s)
 
     def __repr__(self) -> str:
-        model = self.config.model
-        return (
-            f"{type(self).__name__}(model={short_name(model.path)!r}, device={model.device!r}, "
-            f"workers={self.num_workers})"
-        )
+        model, name = self.config.model, type(self).__name__
+        where = f"device={model.device!r}, workers={self.num_workers}"
+        return f"{name}(model={short_name(model.path)!r}, {where})"
 
     @property
     def num_workers(self) -> int:
@@ -98,12 +95,10 @@ class SessionFactory:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
-        """A prompt in the form in which it is encoded.
-
-        The chat template is applied to text if the checkpoint has one, unless `raw`. Special tokens are recognised in
-        raw text alone, and there unless `parse_special` is false. `tools` and `variables`: see `Tokenizer.render_chat`.
-        Raises PromptError without the tokenizer or template that the prompt needs, and for another type of prompt.
-        """
+        """A prompt in the form in which it is encoded. The chat template is applied to text if the checkpoint has one,
+        unless `raw`. Special tokens are recognised in raw text alone, and there unless `parse_special` is false.
+        `tools` and `variables`: see `Tokenizer.render_chat`. Raises PromptError without the tokenizer or template that
+        the prompt needs, and for another type of prompt."""
         if isinstance(prompt, str):
             tokenizer = require_tokenizer(self.tokenizer)
             if raw or not tokenizer.has_chat_template:
@@ -117,13 +112,11 @@ class SessionFactory:
             return tokenizer.render_chat(messages, tools=tools, variables=variables)
         if isinstance(prompt, Sequence) and not prompt:
             return []
-        raise PromptError(
-            f"got a prompt of type {type(prompt).__name__}; give text, token ids or chat messages"
-        )
+        kind = type(prompt).__name__
+        raise PromptError(f"got a prompt of type {kind}; give text, token ids or chat messages")
 
     def encode_rendered(self, prompt: RenderedPrompt) -> list[int]:
-        """The token ids of what `render` returned. Raises PromptError for text that cannot be encoded, or that has the
-        mask token as a special token."""
+        """The token ids of what `render` returned. Raises PromptError for text with a mask, or that has no encoding."""
         if isinstance(prompt, RenderedChat):
             return require_tokenizer(self.tokenizer).encode_chat(prompt)
         if isinstance(prompt, RawText):
@@ -147,13 +140,11 @@ class SessionFactory:
         parse_special: bool = True,
         **changes: Any,
     ) -> DecodeSession:
-        """A session for one prompt. `settings` and `changes`: see `decode_settings`; `render` for the others.
-
-        Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer are too long,
+        """A session for one prompt. `settings` and `changes`: see `decode_settings`; `render` for the others. Raises
+        PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer are too long,
         SettingsError for a pattern or schema that is not supported or a first step beyond
         `model.max_num_batched_tokens`, and OverloadedError if the machine lacks memory or time to compile. A new
-        pattern takes up to `group.hung_after_s` to compile, which `prepare` does for asynchronous programs.
-        """
+        pattern takes up to `group.hung_after_s` to compile, which `prepare` does for asynchronous programs."""
         settings = self.decode_settings(settings, **changes)
         ids = self.encode(prompt, raw=raw, parse_special=parse_special)
         given = GivenTokens.of(settings, self._encode_given(raw and parse_special))
@@ -164,7 +155,7 @@ class SessionFactory:
                 f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
                 "shorten the prompt, lower max_new_tokens or raise max_model_len"
             )
-        if num_behind > room - len(ids) - settings.max_new_tokens:
+        if len(ids) + settings.max_new_tokens + num_behind > room:
             raise SettingsError(
                 f"suffix: got {num_behind} tokens; they exceed max_model_len {room} with {len(ids)} prompt tokens and "
                 f"max_new_tokens {settings.max_new_tokens}; shorten it, or the prompt",
@@ -218,7 +209,5 @@ def is_token_ids(prompt: object) -> bool:
 
 def is_chat(prompt: object) -> bool:
     return (
-        isinstance(prompt, Sequence)
-        and len(prompt) > 0
-        and all(isinstance(message, Mapping) for message in prompt)
+        isinstance(prompt, Sequence) and len(prompt) > 0 and all(isinstance(one, Mapping) for one in prompt)
     )

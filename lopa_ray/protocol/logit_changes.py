@@ -35,14 +35,10 @@ class LogitChanges:
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    biased: bytes = b""
-    """int32: the tokens that have a bias, each once."""
-    biases: bytes = b""
-    """fp64: the bias of each of them."""
-    prompt: bytes = b""
-    """int32: the counted tokens of the prompt, each once; empty if the repetition penalty is off."""
-    answer: bytes = b""
-    """int32: the counted tokens of the canvas, each as often as it is there; empty without penalties."""
+    biased: bytes = b""  # int32: the tokens that have a bias, each once
+    biases: bytes = b""  # fp64: the bias of each of them
+    prompt: bytes = b""  # int32: counted tokens of the prompt, each once; empty without a repetition penalty
+    answer: bytes = b""  # int32: counted tokens of the canvas, with repeats; empty without penalties
     uncounted_ids: tuple[int, ...] = ()
     """Tokens that no penalty counts: the mask token, and those that end an answer."""
 

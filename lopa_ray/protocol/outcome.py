@@ -23,10 +23,8 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One position with the token that it got, and the scores of that token in the pass that chose it.
-
-    Of several decisions on one position the last one holds: the others were edited away (see `StepOutcome.editable`).
-    """
+    """One position with the token that it got, and the scores of that token in the pass that chose it. Of several
+    decisions on one position the last one holds: the others were edited away (see `StepOutcome.editable`)."""
 
     position: int
     token: int
@@ -46,10 +44,8 @@ class Decision:
 class RuleStep:
     """The decisions of one step of the unmasking rule. With verified lookahead a step may have several."""
 
-    branch: int | None
-    """The branch whose report the rule took; None: a report that an earlier step brought, or none."""
-    filled: tuple[Decision, ...]
-    """In the order of filling."""
+    branch: int | None  # whose report the rule took; None: a report that an earlier step brought, or none
+    filled: tuple[Decision, ...]  # in the order of filling
 
 
 @dataclass(frozen=True, slots=True)

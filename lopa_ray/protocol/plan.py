@@ -17,14 +17,12 @@ from lopa_ray.protocol.plan_inputs import PlanInputs
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.scoring import CHOOSE, ChooseTokens, ScoreCandidates, Scoring
 
-Fill: TypeAlias = tuple[int, int]
-"""(absolute position, token id)."""
+Fill: TypeAlias = tuple[int, int]  # (absolute position, token id)
 
 Spans: TypeAlias = tuple[range, ...]
 
 Segment: TypeAlias = tuple[int, int]
-"""(stop, kv_stop): input rows up to position `stop` (from where the segment before ended)
-attend to all positions in [0, kv_stop)."""
+"""(stop, kv_stop): input rows up to `stop`, from where the segment before ended, attend to all of [0, kv_stop)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +30,9 @@ class Branch:
     """One candidate: the plan's canvas up to the last segment's stop, plus a fill set."""
 
     segments: tuple[Segment, ...]
-    scored: range
-    """Masked positions in here are scored; with `Plan.scores_decided` all of them."""
+    scored: range  # masked positions in here are scored; with `Plan.scores_decided` all of them
     fills: tuple[Fill, ...] = ()
-    fill_weights: tuple[float, ...] = ()
-    """The weight of each token of `fills`, where the plan has `SoftInputs`; else empty."""
+    fill_weights: tuple[float, ...] = ()  # the weight of each of `fills`, where the plan has `SoftInputs`
     to_stage: Spans = ()
     """Input positions whose K/V the branch stages, for a commit in the next step. A model that denoises canvases also
     stages its self-conditioning; if a step stages nothing else, the span is empty."""
@@ -62,11 +58,9 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Makes the `spans` that a branch of an earlier step staged part of the cache; its id is `step`.
-
-    Under the two-phase protocol their K/V are broadcast and written everywhere. Where `shared` is true (single phase)
-    all branches staged the same K/V, each worker commits its own, and nothing is sent.
-    """
+    """Makes the `spans` that a branch of an earlier step staged part of the cache; its id is `step`. Under the
+    two-phase protocol their K/V are broadcast and written everywhere. Where `shared` is true (single phase) all
+    branches staged the same K/V, each worker commits its own, and nothing is sent."""
 
     step: int
     branch: int
@@ -89,8 +83,7 @@ class Plan:
     """Positions whose cached K/V this step reads; all other cached spans are dropped."""
     inputs: PlanInputs = None
     draft_adapter: bool = False
-    """Rows that are not causal go through the model's draft adapter, if it has one; see `lopa_ray.model.draft_adapter`.
-    """
+    """Rows that are not causal go through the model's draft adapter (see `lopa_ray.model.draft_adapter`)."""
     stage_shared: bool = False
     """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None
@@ -107,7 +100,6 @@ class Plan:
         return self.rows_of(range(len(self.branches)))
 
     def rows_of(self, branches: Iterable[int]) -> int:
-        """Rows of the forwards of these branches."""
         return sum(self.branches[index].stop - self.start for index in branches)
 
     @property
@@ -115,7 +107,6 @@ class Plan:
         return max(branch.stop for branch in self.branches) - self.start
 
     def commit_of(self, branch: int) -> Commit:
-        """The commit of all that a branch has staged."""
         return Commit(self.step, branch, self.branches[branch].to_stage, self.stage_shared)
 
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
@@ -148,8 +139,7 @@ class ScheduledRequest:
     slot: int
     plan: Plan
     branch_indices: tuple[int, ...]
-    source_rank: int | None = None
-    """Rank of the worker that holds the winner's staged K/V; None: every worker its own."""
+    source_rank: int | None = None  # of the worker with the winner's staged K/V; None: every worker its own
     stored_prefix: tuple[StoredPrefix, ...] = ()
     """Parts of a prompt whose K/V the worker has stored, from position 0 on; their rows are not computed."""
     save_prefix: StoredPrefix | None = None
@@ -164,12 +154,10 @@ class ScheduledRequest:
 class StepPlan:
     """One worker's part of one step: all requests in flight, in the same order everywhere."""
 
-    epoch: int
-    """The membership of workers in which the step runs."""
+    epoch: int  # the membership of workers in which the step runs
     step: int
     requests: tuple[ScheduledRequest, ...]
-    evict: tuple[int, ...] = ()
-    """Ids of the stored prefixes that the worker drops, before anything else."""
+    evict: tuple[int, ...] = ()  # ids of the stored prefixes that the worker drops, before anything else
 
     @property
     def commits_by_source(self) -> dict[int, tuple[ScheduledRequest, ...]]:

@@ -23,9 +23,7 @@ class EncoderInputs:
 class ConditionedInputs:
     """A canvas that the logits of an earlier step condition (self-conditioning)."""
 
-    step: int
-    """The earlier step, whose commit has brought the logits' signals to the slot."""
+    step: int  # the earlier step, whose commit has brought the logits' signals to the slot
 
 
-PlanInputs: TypeAlias = SoftInputs | EncoderInputs | ConditionedInputs | None
-"""None: plain embeddings."""
+PlanInputs: TypeAlias = SoftInputs | EncoderInputs | ConditionedInputs | None  # None: plain embeddings

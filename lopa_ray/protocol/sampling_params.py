@@ -12,26 +12,18 @@ two best, or the sum of p ln p over the vocabulary."""
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token follows from a row of logits.
-
-    Each draw is keyed by (seed, step, position) and nothing else, so it is the same on
-    whichever worker a branch runs, and the same for all branches of a step.
-    """
+    """How a token follows from a row of logits. Each draw is keyed by (seed, step, position) and nothing else, so it is
+    the same on whichever worker a branch runs, and the same for all branches of a step."""
 
     temperature: float = 0.0
     top_p: float | None = None
     top_k: int | None = None
     seed: int = 0
-    top_k_first: bool = False
-    """Apply top_k before top_p, not after it."""
+    top_k_first: bool = False  # apply top_k before top_p, not after it
     confidence_temperature: float | None = None
     """Probabilities and scores are of softmax(logits ÷ this); None: of the distribution that tokens are drawn from."""
-    precision: Literal["float16", "float32", "float64"] = "float32"
-    """In which probabilities and scores are computed; float16: from logits rounded to it, in fp32."""
+    precision: Literal["float16", "float32", "float64"] = "float32"  # float16: from rounded logits
     ranking: Ranking = "probability"
-    no_eos_before: int = 0
-    """Positions below this one never get a token that ends the answer (`min_tokens`)."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Tokens besides EOS that end it; only if `no_eos_before` has a use for them."""
-    top_logprobs: int = 0
-    """How many of the most likely tokens each report lists per position."""
+    no_eos_before: int = 0  # positions below this one never get a token that ends the answer (`min_tokens`)
+    stop_token_ids: tuple[int, ...] = ()  # besides EOS, if `no_eos_before` has a use for them
+    top_logprobs: int = 0  # how many of the most likely tokens each report lists per position

@@ -10,31 +10,27 @@ from typing import TypeAlias
 class ChooseTokens:
     """Choose a token at each position, by `Plan.sampling_params`."""
 
-    draw_key: int = 0
-    """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
+    draw_key: int = 0  # tokens are drawn by the seed, this number and the position; 0 where none are drawn
     bitmask_ids: tuple[int, ...] = ()
     """Under a constraint: for each position of `Branch.scored` the index in `Plan.token_bitmasks` of the tokens that it
     may get (-1 if it is not scored). Without one: empty."""
 
 
-CHOOSE = ChooseTokens()
-"""Without draws and without a constraint."""
+CHOOSE = ChooseTokens()  # without draws and without a constraint
 
 
 @dataclass(frozen=True, slots=True)
 class DenoiseTokens:
     """Draw a token at each position of a canvas. The logits may condition the canvas of the next step."""
 
-    draws: tuple[float, ...]
-    """For each position of `Branch.scored` the number from 0 to 1 that its token is drawn by."""
+    draws: tuple[float, ...]  # for each position of `Branch.scored` a number from 0 to 1 to draw it by
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTargets:
     """Compute the probability of one given token at each position."""
 
-    tokens: tuple[int, ...]
-    """One for each position of `Branch.scored`."""
+    tokens: tuple[int, ...]  # one for each position of `Branch.scored`
 
 
 @dataclass(frozen=True, slots=True)

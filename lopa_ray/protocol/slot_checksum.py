@@ -9,26 +9,19 @@ from lopa_ray.protocol.plan import Spans
 
 @dataclass(frozen=True, slots=True)
 class SlotChecksum:
-    """A checksum of a slot, for comparison between workers.
-
-    It must be equal on all workers with two-phase commits, and on CPU with any commits.
-    """
+    """A checksum of a slot, for comparison between workers. It must be equal on all workers with two-phase commits, and
+    on CPU with any commits."""
 
     request_id: int | None
     spans: Spans
-    digest: str
-    """SHA-256 of K/V and boundary row."""
-    magnitude: float
-    """Sum of the absolute values of K/V and boundary row."""
+    digest: str  # SHA-256 of K/V and boundary row
+    magnitude: float  # sum of the absolute values of K/V and boundary row
 
     def agrees(self, other: SlotChecksum, tolerance: float = 0.0) -> bool:
         """Whether two checksums are equal, or their magnitudes differ by at most `tolerance`, a relative difference.
-
-        The tolerance is for single-phase commits on devices whose rounding depends on shapes.
-        """
+        The tolerance is for single-phase commits on devices whose rounding depends on shapes."""
         if (self.request_id, self.spans) != (other.request_id, other.spans):
             return False
-        return self.digest == other.digest or (
-            abs(self.magnitude - other.magnitude) <= tolerance * max(self.magnitude, other.magnitude)
-            and tolerance > 0
-        )
+        allowed = tolerance * max(self.magnitude, other.magnitude)
+        is_near = tolerance > 0 and abs(self.magnitude - other.magnitude) <= allowed
+        return self.digest == other.digest or is_near

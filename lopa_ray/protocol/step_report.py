@@ -12,10 +12,8 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredRows:
-    """Scores of the rows of many branches, as columns; types as in `BranchReport`.
-
-    `top_tokens` and `top_logprobs` are [t], row by row, of which each may have a number of its own.
-    """
+    """Scores of the rows of many branches, as columns; types as in `BranchReport`. `top_tokens` and `top_logprobs` are
+    [t], row by row, of which each may have a number of its own."""
 
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
@@ -32,23 +30,18 @@ class ScoredRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchReport(ScoredRows):
-    """Scores of one branch's scored positions, ascending: the masked ones, or all (see `Branch.scored`).
+    """Scores of one branch's scored positions, ascending: the masked ones, or all (see `Branch.scored`). `positions`
+    and `tokens` are int32 [n], `probabilities` (of the chosen token, after temperature, top-p and top-k) and `scores`
+    (by the plan's ranking) float64 [n], `logprobs` (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32
+    [n, m] and `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most likely first (m = 0
+    unless asked for).
 
-    `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after
-    temperature, top-p and top-k) and `scores` (by the plan's ranking) float64 [n], `logprobs`
-    (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32 [n, m] and
-    `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
-    likely first (m = 0 unless asked for).
-
-    Of `ScoreTargets`, the targets are `tokens`, and probabilities and scores are of the plain softmax too.
-
-    Of `ScoreCandidates`, the candidates are `top_tokens`, in the branch's order, and `top_logprobs` are their
+    Of `ScoreTargets`, the targets are `tokens`, and probabilities and scores are of the plain softmax too. Of
+    `ScoreCandidates`, the candidates are `top_tokens`, in the branch's order, and `top_logprobs` are their
     log-probabilities under the softmax over all tokens that can be generated, so without the mask token. The other
-    columns are about the first candidate.
-    """
+    columns are about the first candidate."""
 
-    step: int
-    """The step of the branch's plan."""
+    step: int  # the step of the branch's plan
     branch: int
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Self:
@@ -70,8 +63,7 @@ _ROW_COLUMNS, _TOP_COLUMNS = tuple(_COLUMNS)[:5], tuple(_COLUMNS)[5:]
 
 BRANCH_COLUMNS = 5
 
-_HEADER = struct.Struct("=5q2d")
-"""Epoch, step, branches, rows, top tokens of all rows; seconds of commits and of the forward."""
+_HEADER = struct.Struct("=5q2d")  # epoch, step, branches, rows, top tokens; seconds of commits and forward
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,20 +72,15 @@ class StepReport:
 
     epoch: int
     step: int
-    branches: npt.NDArray[np.int64]
-    """[B, 5]: request id, step of its plan, branch, rows, and top tokens of each row."""
-    rows: ScoredRows
-    """The scores of all branches, in order."""
-    commit_s: float = 0.0
-    """Seconds that the worker spent on commits, waiting for K/V included; an accelerator measures them."""
-    forward_s: float = 0.0
-    """Seconds that it spent on packing, the forward, staging and scores."""
+    branches: npt.NDArray[np.int64]  # [B, 5]: request id, step, branch, rows, top tokens of each row
+    rows: ScoredRows  # the scores of all branches, in order
+    commit_s: float = 0.0  # seconds of commits, waiting for K/V included; an accelerator measures them
+    forward_s: float = 0.0  # seconds that it spent on packing, the forward, staging and scores
 
     @classmethod
     def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:
-        return cls(
-            epoch, step, np.zeros((0, BRANCH_COLUMNS), np.int64), ScoredRows.empty(), commit_s, forward_s
-        )
+        branches = np.zeros((0, BRANCH_COLUMNS), np.int64)
+        return cls(epoch, step, branches, ScoredRows.empty(), commit_s, forward_s)
 
     @property
     def reports(self) -> list[tuple[int, BranchReport]]:
@@ -124,10 +111,8 @@ _BY_SIZE = sorted(_COLUMNS, key=lambda name: -np.dtype(_COLUMNS[name]).itemsize)
 
 def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:
     epoch, step, count, rows, tops, commit_s, forward_s = _HEADER.unpack_from(buffer.data)
-    branches = np.frombuffer(buffer, np.int64, BRANCH_COLUMNS * count, _HEADER.size).reshape(
-        count, BRANCH_COLUMNS
-    )
-    at = _HEADER.size + branches.nbytes
+    cells = np.frombuffer(buffer, np.int64, BRANCH_COLUMNS * count, _HEADER.size)
+    branches, at = cells.reshape(count, BRANCH_COLUMNS), _HEADER.size + cells.nbytes
     columns = {}
     for name in _BY_SIZE:
         dtype = np.dtype(_COLUMNS[name])

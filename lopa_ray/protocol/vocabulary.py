@@ -10,12 +10,8 @@ class Vocabulary:
     """The ids of a model: how many there are, which are special, and which position a row of logits decides."""
 
     size: int
-    mask_token_id: int
-    """-1, which no id is, for a model without a mask token."""
+    mask_token_id: int  # -1, which no id is, for a model without a mask token
     eos_token_id: int
-    stop_token_ids: tuple[int, ...] = ()
-    """Further ids that end an answer, from the checkpoint's configuration."""
-    shifted: bool = False
-    """Row p - 1 of the logits decides position p."""
-    canvas_length: int = 0
-    """Positions of a canvas, for a model whose canvases begin as random tokens; 0: the model fills masks."""
+    stop_token_ids: tuple[int, ...] = ()  # further ids that end an answer, from the checkpoint's config
+    shifted: bool = False  # row p - 1 of the logits decides position p
+    canvas_length: int = 0  # of canvases that begin as random tokens; 0: the model fills masks

@@ -1,8 +1,6 @@
-"""Autoscaler: decides from the observed load how many workers a group should have. It reads no clock and does no I/O.
-
-A demand for workers has to last before their number changes, and there is a minimum time between two changes: both
-follow from how long a worker takes to start, because that is the cost of a change.
-"""
+"""Autoscaler: decides from the observed load how many workers a group should have. It reads no clock. A demand for
+workers has to last before their number changes, and there is a minimum time between two changes: both follow from how
+long a worker takes to start, because that is the cost of a change."""
 
 from __future__ import annotations
 
@@ -14,26 +12,18 @@ from typing import TypeAlias
 
 from lopa_ray.config.scaling_settings import PolicyName, ScalingSettings
 
-LOOKS_PER_START = 8
-"""Observations in the time that a worker takes to start. No change follows another one sooner than that."""
-
-LOOKS_TO_GROW = 2
-"""Observations after the first for which more workers must be in demand: a quarter of a start."""
-
-LOOKS_TO_SHRINK = 4 * LOOKS_PER_START
-"""The same for fewer workers."""
+LOOKS_PER_START = 8  # observations in the time that a worker takes to start; no change follows sooner
+LOOKS_TO_GROW = 2  # observations after the first for which more workers must be in demand
+LOOKS_TO_SHRINK = 4 * LOOKS_PER_START  # the same for fewer workers
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    workers: int
-    """Workers that take part in steps; further workers may be starting."""
+    workers: int  # workers that take part in steps; further workers may be starting
     in_flight: int
     waiting: int
-    branches: float
-    """Mean number of branches per step, over all requests; 0 if there was no step."""
-    step_s: float
-    """Mean seconds per step; 0 if there was no step."""
+    branches: float  # mean number of branches per step, over all requests; 0 if there was no step
+    step_s: float  # mean seconds per step; 0 if there was no step
 
 
 Policy: TypeAlias = Callable[[Load, float], float]
@@ -72,20 +62,16 @@ class LoadMeter:
 
 
 class Autoscaler:
-    """Follows the demand of a policy; it should observe `LOOKS_PER_START` loads while a worker starts.
-
-    When a demand has lasted long enough, the number of workers changes to the demanded number that was closest to the
-    current one during that time.
-    """
+    """Follows the demand of a policy; it should observe `LOOKS_PER_START` loads while a worker starts. When a demand
+    has lasted long enough, the number of workers changes to the demanded number that was closest to the current one
+    during that time."""
 
     def __init__(self, settings: ScalingSettings, min_workers: int, workers: int) -> None:
         self._settings, self._min_workers = settings, min_workers
         self._policy = POLICIES[settings.policy]
         self.desired_workers = workers
-        self._demands: list[int] = []
-        """Since when there is a demand for more workers without interruption, or for fewer."""
-        self._looks = LOOKS_PER_START
-        """Observations since the last change."""
+        self._demands: list[int] = []  # since when more workers are in demand without a break, or fewer
+        self._looks = LOOKS_PER_START  # observations since the last change
 
     def observe(self, load: Load) -> int:
         """Returns the number of workers that the group should have from now on."""

@@ -1,4 +1,4 @@
-"""BranchAssignment: which worker evaluates which branch of a step, and how large the step becomes. It does no I/O."""
+"""BranchAssignment: which worker evaluates which branch of a step, and how large the step becomes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ class BranchAssignment:
 
     def __init__(self, num_workers: int, max_rows: float) -> None:
         """No worker gets more than `max_rows` rows, unless a single branch has more."""
-        self.load = [0] * num_workers
-        """Rows of each worker."""
-        self.lanes = [0] * num_workers
-        """Branches of each worker."""
+        self.load = [0] * num_workers  # rows of each worker
+        self.lanes = [0] * num_workers  # branches of each worker
         self._max_rows = max_rows
         self.branch_rows = 0
 
@@ -24,10 +22,8 @@ class BranchAssignment:
 
     def add(self, branch_rows: Mapping[int, int], room: float | None = None) -> dict[int, int] | None:
         """Assign branches (branch → its rows), each to the worker with the fewest rows so far (of equal ones the lowest
-        rank). Returns branch → rank, or None if the step would be too large with all of them.
-
-        With `room` it assigns as many of them as a step of so many rows takes; None: not a single one.
-        """
+        rank). Returns branch → rank, or None if the step would be too large with all of them. With `room` it assigns as
+        many of them as a step of so many rows takes; None: not a single one."""
         load, lanes = [*self.load], [*self.lanes]
         ranks: dict[int, int] = {}
         for index, rows in branch_rows.items():

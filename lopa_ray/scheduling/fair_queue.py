@@ -1,8 +1,6 @@
-"""FairQueue: which client's request gets a slot next, and which requests take part in a step. It does no I/O.
-
-Each client's service is counted in rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client
-gets much ahead of another one, however many requests it has.
-"""
+"""FairQueue: which client's request gets a slot next, and which requests take part in a step. Each client's service is
+counted in rows of forwards, as by virtual token counters (arXiv 2401.00588), and no client gets much ahead of another
+one, however many requests it has."""
 
 from __future__ import annotations
 
@@ -16,13 +14,10 @@ class FairQueue:
     """All unfinished requests by client, and those that wait for a slot."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, RequestSession] = {}
-        """Requests without a slot."""
+        self.waiting: dict[int, RequestSession] = {}  # requests without a slot
         self._clients: dict[int, str] = {}
-        self._slots: Counter[str] = Counter()
-        """Client → slots that its requests have."""
-        self._served: dict[str, int] = {}
-        """Client with unfinished requests → rows that it was served, from where the others were when it came."""
+        self._slots: Counter[str] = Counter()  # client → slots that its requests have
+        self._served: dict[str, int] = {}  # client → rows, from where the others were when it came
         self._preemptions: Counter[int] = Counter()
 
     @property
@@ -68,9 +63,7 @@ class FairQueue:
         if slots < 2:
             return None
         own = [request_id for request_id in steps if self._clients[request_id] == client]
-        return min(
-            own, key=lambda request_id: (self._preemptions[request_id], steps[request_id]), default=None
-        )
+        return min(own, key=lambda key: (self._preemptions[key], steps[key]), default=None)
 
     def requeue(self, request_id: int, session: RequestSession) -> None:
         self._preemptions[request_id] += 1
@@ -81,11 +74,9 @@ class FairQueue:
 
     def select(self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int]) -> list[int]:
         """The requests of the next step. `rows`: request with a slot → rows of its next step, first in turn first.
-        `in_flight`: request → its rows in a step that is not done yet; they count as served, and as wanted again.
-
-        In each step a client may get as far as the one that was served least, and further by the rows of the client
-        that wants the fewest. Then `free_rows` are left, which cost little compared with the fixed time of a step.
-        """
+        `in_flight`: request → its rows in a step that is not done yet; they count as served, and as wanted again. In
+        each step a client may get as far as the one that was served least, and further by the rows of the client that
+        wants the fewest. Then `free_rows` are left, which cost little compared with the fixed time of a step."""
         wanted: Counter[str] = Counter()
         for request_id, number in (*rows.items(), *in_flight.items()):
             wanted[self._clients[request_id]] += number

@@ -1,4 +1,4 @@
-"""Journal: a record from which a request can continue after all workers that had its K/V were lost. It does no I/O."""
+"""Journal: a record from which a request can continue after all workers that had its K/V were lost."""
 
 from __future__ import annotations
 

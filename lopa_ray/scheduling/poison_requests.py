@@ -1,4 +1,4 @@
-"""Poison requests: requests that make the steps fail that they take part in. It does no I/O.
+"""Poison requests: requests that make the steps fail that they take part in.
 
 When a step of several requests fails, one of them may be the cause. So each one makes its next step alone, and a
 request whose lone steps fail as well is ended. A scheduler applies these rules to its requests. A client applies them
@@ -19,16 +19,13 @@ runs alone, and Ray does not tell a process that was killed from one that crashe
 
 
 class PoisonRequests:
-    """Which requests are run alone, and which one has caused a failure.
-
-    After an error of a worker all requests of the step are run alone. The loss of a worker may have nothing to do with
-    them, so only those are run alone that have lost workers `MAX_LOSSES` times in their present step.
-    """
+    """Which requests are run alone, and which one has caused a failure. After an error of a worker all requests of the
+    step are run alone. The loss of a worker may have nothing to do with them, so only those are run alone that have
+    lost workers `MAX_LOSSES` times in their present step."""
 
     def __init__(self) -> None:
         self._alone: set[int] = set()
-        self.losses: Counter[int] = Counter()
-        """Request → how often workers were lost during its present step."""
+        self.losses: Counter[int] = Counter()  # request → how often workers were lost during its present step
 
     def next_of(self, running: Collection[int]) -> int | None:
         """The running request whose next step is run alone, the one with the lowest id; None: all run together."""
@@ -52,11 +49,9 @@ class PoisonRequests:
         """A worker, or the whole group, was lost in a step of these requests. Returns the probable cause, if known."""
         for request_id in planned:
             self.losses[request_id] = max(self.losses[request_id] + 1, MAX_LOSSES if with_group else 0)
-        if (
-            len(planned) == 1
-            and self.losses[request_id := next(iter(planned))] >= MAX_LOSSES + MAX_LONE_LOSSES
-        ):
-            return request_id
+        lone = next(iter(planned)) if len(planned) == 1 else None
+        if lone is not None and self.losses[lone] >= MAX_LOSSES + MAX_LONE_LOSSES:
+            return lone
         self._alone.update(request_id for request_id in planned if self.losses[request_id] >= MAX_LOSSES)
         return None
 

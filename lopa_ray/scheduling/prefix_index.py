@@ -1,5 +1,4 @@
-"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use. It does no
-I/O.
+"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use.
 
 Plans tell all workers what to save, load and evict, so every worker stores the same K/V (see `Slots.prefixes`).
 
@@ -20,8 +19,7 @@ from typing import Self, TypeAlias
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.protocol.plan import Plan, StoredPrefix
 
-GRANULARITY = 16
-"""An approximate or a causal prefix may end at every multiple of this number of positions, and with the prompt."""
+GRANULARITY = 16  # positions: a multiple of this may end an approximate or causal prefix, as the prompt does
 
 
 PrefixHashes: TypeAlias = dict[int, bytes]
@@ -34,10 +32,8 @@ class _Node:
     """K/V of a prompt that were stored together: the positions that were not stored before."""
 
     id: int
-    span: range
-    """Positions whose K/V this node has."""
-    parent: _Node | None
-    """The node whose path has the positions before `span`; None if `span` begins at 0."""
+    span: range  # positions whose K/V this node has
+    parent: _Node | None  # the node whose path has the positions before `span`; None if `span` begins at 0
     hashes: PrefixHashes
     children: int = 0
 
@@ -57,12 +53,9 @@ class PrefixIndex:
         self.approximate = approximate
         self.hit_requests = 0
         self.hit_positions = 0
-        self._ready: dict[int, _Node] = {}
-        """Id → node that all workers store, the least recently used first."""
-        self._reserved: dict[int, _Node] = {}
-        """Id → node that the workers save in the next step."""
-        self._by_digest: dict[bytes, _Node] = {}
-        """Digest of a prefix → ready node that has the last position of that prefix."""
+        self._ready: dict[int, _Node] = {}  # id → node that all workers store, the least recently used first
+        self._reserved: dict[int, _Node] = {}  # id → node that the workers save in the next step
+        self._by_digest: dict[bytes, _Node] = {}  # of a prefix → ready node with its last position
         self._evicted: list[int] = []
         self._used_positions = 0
         self._next_id = 0

@@ -1,8 +1,6 @@
-"""Recovery: after a change of membership it makes the staged K/V available for the next step.
-
-A commit names the worker that has its K/V. After workers are lost or join, another one may have them. If none has them,
-they are staged again by the same forward on the same cache, so they are the same.
-"""
+"""Recovery: after a change of membership it makes the staged K/V available for the next step. A commit names the worker
+that has its K/V. After workers are lost or join, another one may have them. If none has them, they are staged again by
+the same forward on the same cache, so they are the same."""
 
 from __future__ import annotations
 
@@ -21,22 +19,18 @@ def recover(
     pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]
 ) -> tuple[Restage, dict[int, int]]:
     """Plan the recovery of the commits of `Scheduler.pending_commits`. `held`: per rank which of them it has. Returns
-    what to stage again, and the source ranks of `Scheduler.enter_epoch`.
-
-    With single-phase commits workers that lack their own K/V stage them again, and nothing is sent. A request that
-    began with a stored prefix is an exception, because all stored prefixes were dropped: its K/V are sent.
-    """
+    what to stage again, and the source ranks of `Scheduler.enter_epoch`. With single-phase commits workers that lack
+    their own K/V stage them again, and nothing is sent. A request that began with a stored prefix is an exception,
+    because all stored prefixes were dropped: its K/V are sent."""
     size = len(held)
     restage: Restage = {}
     source_ranks: dict[int, int] = {}
     for index, scheduled in enumerate(pending_commits):
         holders = [rank for rank in range(size) if held[rank][index]]
         if scheduled.plan.stage_shared and not (scheduled.stored_prefix and holders):
+            staging = replace(scheduled, branch_indices=(), stored_prefix=())
             for rank in sorted(set(range(size)).difference(holders)):
-                restage[rank] = (
-                    *restage.get(rank, ()),
-                    replace(scheduled, branch_indices=(), stored_prefix=()),
-                )
+                restage[rank] = (*restage.get(rank, ()), staging)
             continue
         source = holders[0] if holders else index % size
         if not holders:

@@ -1,8 +1,6 @@
-"""Replay: the steps of a request from which its K/V can be computed once more. It does no I/O.
-
-Cached K/V depend on the tokens of the window at the time they were written, so they cannot be rebuilt from the decided
-tokens alone. So the inputs of the winning branch of each step whose K/V are still cached are run again, in order.
-"""
+"""Replay: the steps of a request from which its K/V can be computed once more. Cached K/V depend on the tokens of the
+window at the time they were written, so they cannot be rebuilt from the decided tokens alone. So the inputs of the
+winning branch of each step whose K/V are still cached are run again, in order."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ class Replay:
         """`begun`: of a request that was restored by a replay, that one."""
         self._steps = [(scheduled.plan, _replayed_commit(scheduled)) for scheduled in begun]
         """Plans, with the commit of what each of them has staged."""
-        self._commit: Commit | None = None
-        """The commit of the K/V that the last staging step has staged."""
+        self._commit: Commit | None = None  # the commit of the K/V that the last staging step has staged
         for _, commit in self._steps:
             self._commit = commit or self._commit
 
@@ -40,12 +37,9 @@ class Replay:
     @property
     def requests(self) -> list[ScheduledRequest]:
         """What workers carry out; see `RequestSession.replay`."""
-        return [
-            ScheduledRequest(
-                0, 0, _filling(plan), () if commit is None or commit.shared else (commit.branch,)
-            )
-            for plan, commit in self._steps
-        ]
+        own = [() if commit is None or commit.shared else (commit.branch,) for _, commit in self._steps]
+        pairs = zip(self._steps, own, strict=True)
+        return [ScheduledRequest(0, 0, _filling(plan), branches) for (plan, _), branches in pairs]
 
 
 def _replayed_commit(scheduled: ScheduledRequest) -> Commit | None:

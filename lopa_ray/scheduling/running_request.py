@@ -14,26 +14,19 @@ from lopa_ray.scheduling.replay import Replay
 
 @dataclass(slots=True)
 class RunningRequest:
-    """The state of a request between its first and its last step."""
-
     id: int
     session: RequestSession
     slot: int
     replay: list[ScheduledRequest] = field(init=False)
     """Plans that every worker must carry out, in order, before the session's next step; see `Replay`."""
-    log: Replay = field(init=False)
-    """The replay up to the last step, should the request have to give its slot away."""
-    plan: Plan | None = None
-    """The plan of the step in flight that the request takes part in; None: there is none."""
-    assigned: dict[int, int] = field(default_factory=dict)
-    """Branch → rank of the worker that evaluates it in that step."""
+    log: Replay = field(init=False)  # up to the last step, should the request have to give its slot away
+    plan: Plan | None = None  # of the step in flight that the request takes part in
+    assigned: dict[int, int] = field(default_factory=dict)  # branch → rank of its worker in that step
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
-    reports: list[BranchReport] = field(default_factory=list)
-    """Those of `rank_of_branch`."""
+    reports: list[BranchReport] = field(default_factory=list)  # those of `rank_of_branch`
     last_step: int = 0
-    source_rank: int | None = None
-    """Rank of the worker that has the K/V of the next plan's commit; None if every worker has them."""
+    source_rank: int | None = None  # of the worker with the K/V of the next plan's commit; None: of all
     pending_commit: ScheduledRequest | None = None
     """The last plan with the branch that staged these K/V. It is kept until a step has committed them."""
     stored_prefix: tuple[StoredPrefix, ...] = ()
@@ -42,9 +35,7 @@ class RunningRequest:
 
     def __post_init__(self) -> None:
         self.log = Replay(self.session.replay)
-        self.replay = [
-            replace(scheduled, request_id=self.id, slot=self.slot) for scheduled in self.session.replay
-        ]
+        self.replay = [replace(step, request_id=self.id, slot=self.slot) for step in self.session.replay]
 
     def next_plan(self, num_branches: int) -> Plan:
         return self.replay[0].plan if self.replay else self.session.plan(num_branches)
@@ -102,10 +93,8 @@ class RunningRequest:
         self.log.record(plan, outcome)
         self.pending_commit, self.source_rank = None, None
         if outcome.commit is not None:
-            branch = outcome.commit.branch
-            self.pending_commit = ScheduledRequest(
-                self.id, self.slot, plan, (branch,), stored_prefix=self.stored_prefix
-            )
+            branch, prefix = outcome.commit.branch, self.stored_prefix
+            self.pending_commit = ScheduledRequest(self.id, self.slot, plan, (branch,), stored_prefix=prefix)
             if not outcome.commit.shared and num_workers > 1:
                 self.source_rank = self.rank_of_branch[branch]
         self.drop_parts()

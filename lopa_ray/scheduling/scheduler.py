@@ -46,19 +46,15 @@ class Scheduler:
         """Without `prefix_index` no prefixes are stored. `overlap`: two steps may be in flight, each of half of the
         requests; auto: where steps are large enough."""
         self.prefix_index = prefix_index or PrefixIndex(0)
-        self.epoch = 0
-        """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
+        self.epoch = 0  # of the current membership of workers (see `enter_epoch`); older reports are rejected
         self.poison = PoisonRequests()
         self.limit = limit or StepLimit()
         self._overlap = overlap
         self._step = 0
-        self._planned: deque[PlannedStep] = deque()
-        """The steps in flight, the oldest first."""
+        self._planned: deque[PlannedStep] = deque()  # the steps in flight, the oldest first
         self._free_slots = list(range(max_num_seqs))
         self._queue = FairQueue()
-        self._selection = StepSelection(
-            self.prefix_index, self._queue, self.poison, self.limit, overlap=overlap
-        )
+        self._selection = StepSelection(self.prefix_index, self._queue, self.poison, self.limit, overlap)
         self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
         self._pending_events: list[RequestEvent] = []
@@ -185,9 +181,8 @@ class Scheduler:
             self._running[request_id] = RunningRequest(request_id, session, self._free_slots.pop(0))
 
     def _preempt(self) -> bool:
-        victim = self._queue.victim(
-            {key: entry.session.steps for key, entry in self._running.items() if entry.plan is None}
-        )
+        steps = {key: entry.session.steps for key, entry in self._running.items() if entry.plan is None}
+        victim = self._queue.victim(steps)
         if victim is None:
             return False
         entry = self._running[victim]
@@ -196,16 +191,14 @@ class Scheduler:
         return True
 
     def split_steps(self) -> bool:
-        """The oldest step in flight needed too much memory: later steps are smaller. Returns False if it cannot be
-        split."""
+        """The oldest step in flight needed too much memory: later ones are smaller. False if it cannot be split."""
         if not self._planned or max(self._planned[0].assignment.lanes, default=0) < 2:
             return False
         self.limit.record_lack(self._planned[0].assignment.rows)
         return True
 
     def refuse_branch(self) -> None:
-        """The step in flight, of one branch on each worker, needed too much memory: branches with as many rows are
-        refused."""
+        """The step in flight, of one branch per worker, needed too much memory: branches as long are refused."""
         self.limit.refuse_branch(self._planned[0].assignment.rows)
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
@@ -254,15 +247,12 @@ class Scheduler:
                 self._queue.end(request_id)
             else:
                 entry.save_prefix = self.prefix_index.reserve(self.prefix_index.hash_prefixes(plan))
-            events.append(
-                RequestStep(
-                    request_id,
-                    plan,
-                    outcome,
-                    cached_positions=entry.stored_prefix[-1].span.stop if entry.stored_prefix else 0,
-                    saved_positions=len(entry.save_prefix.span) if entry.save_prefix is not None else 0,
-                )
+            cached = entry.stored_prefix[-1].span.stop if entry.stored_prefix else 0
+            saved = 0 if entry.save_prefix is None else len(entry.save_prefix.span)
+            step_event = RequestStep(
+                request_id, plan, outcome, cached_positions=cached, saved_positions=saved
             )
+            events.append(step_event)
         return events + self.drain()
 
     def drain(self) -> list[RequestEvent]:

@@ -1,14 +1,11 @@
-"""StepCost: how the time of a step depends on its rows, learnt from the steps of a group. It does no I/O."""
+"""StepCost: how the time of a step depends on its rows, learnt from the steps of a group."""
 
 from __future__ import annotations
 
 import math
 
-DECAY = 0.98
-"""How much an observation counts one step later."""
-
-MIN_SPREAD = 0.1
-"""The standard deviation of the numbers of rows, as a part of their mean, from which on the two are told apart."""
+DECAY = 0.98  # how much an observation counts one step later
+MIN_SPREAD = 0.1  # standard deviation of the rows ÷ their mean from which on fixed and per row are told apart
 
 
 class StepCost:
@@ -16,8 +13,7 @@ class StepCost:
 
     def __init__(self) -> None:
         self._weight = self._rows = self._seconds = self._rows_rows = self._rows_seconds = 0.0
-        self.free_rows = 0.0
-        """Rows that take as long as the fixed part of a step; 0 as long as that is not known."""
+        self.free_rows = 0.0  # that take as long as the fixed part of a step; 0 as long as that is not known
 
     def record(self, rows: int, seconds: float) -> None:
         self._weight = DECAY * self._weight + 1

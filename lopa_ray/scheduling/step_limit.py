@@ -1,8 +1,6 @@
-"""StepLimit: the maximum of rows of a worker in one forward. It does no I/O.
-
-The limit follows the measured time of steps, so that no step keeps others waiting for long, and the memory of workers.
-A step that has more rows is computed in several forwards, with the same reports, or its requests take turns.
-"""
+"""StepLimit: the maximum of rows of a worker in one forward. The limit follows the measured time of steps, so that no
+step keeps others waiting for long, and the memory of workers. A step that has more rows is computed in several
+forwards, with the same reports, or its requests take turns."""
 
 from __future__ import annotations
 
@@ -10,20 +8,11 @@ import math
 
 from lopa_ray.errors import SettingsError
 
-TARGET_S = 1.0
-"""Seconds that a step should take at most."""
-
-INITIAL_ROWS = 4096
-"""Rows of a step as long as little is known of its time."""
-
-MEMORY_FACTOR = 7 / 8
-"""How large steps may be after one that needed too much memory, as a part of that one."""
-
-GROW_AFTER = 256
-"""After so many steps they may be larger again: the lack of memory may have passed."""
-
-TRY_AFTER = 8
-"""After so many refusals for lack of memory, longer branches are tried again."""
+TARGET_S = 1.0  # seconds that a step should take at most
+INITIAL_ROWS = 4096  # rows of a step as long as little is known of its time
+MEMORY_FACTOR = 7 / 8  # how large steps may be after one that needed too much memory, as a part of that one
+GROW_AFTER = 256  # after so many steps they may be larger again: the lack of memory may have passed
+TRY_AFTER = 8  # after so many refusals for lack of memory, longer branches are tried again
 
 
 class StepLimit:
@@ -33,13 +22,10 @@ class StepLimit:
         """`bound`: `model.max_num_batched_tokens`, in rows; None: there is no bound."""
         self._bound = math.inf if bound is None else bound
         self._by_time: float = INITIAL_ROWS
-        self._free_rows = 0.0
-        """Fewer rows would make a step hardly faster."""
+        self._free_rows = 0.0  # fewer rows would make a step hardly faster
         self._largest = 0
-        self._failed_branch = 0
-        """Rows of a branch that lacked memory, since when none as long has succeeded; 0: there is none."""
-        self._by_memory = self._branch_by_memory = math.inf
-        """The same after lacks of memory, at most."""
+        self._failed_branch = 0  # rows of a branch that lacked memory, since when none as long has succeeded
+        self._by_memory = self._branch_by_memory = math.inf  # the same after lacks of memory, at most
         self._steps_since_lack = self._refusals = 0
 
     @property
@@ -64,8 +50,7 @@ class StepLimit:
         )
 
     def record(self, rows: int, branch_rows: int, seconds: float, free_rows: float) -> None:
-        """A step has succeeded: `rows` rows on a worker, `branch_rows` of the longest branch. `free_rows`: see
-        `StepCost`."""
+        """A step succeeded. `rows`: of a worker; `branch_rows`: of a branch at most; `free_rows`: see `StepCost`."""
         self._largest = max(self._largest, rows)
         if branch_rows >= self._failed_branch:
             self._failed_branch, self._branch_by_memory = 0, math.inf

@@ -1,4 +1,4 @@
-"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches, without I/O.
+"""StepSelection: which requests take part in a step, and which worker evaluates which of their branches.
 
 A step is for all requests in flight, for one that may be a poison request alone (see `PoisonRequests`), or for as many
 as `StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns, the one that was
@@ -41,7 +41,6 @@ class StepSelection:
         queue: FairQueue,
         poison: PoisonRequests,
         limit: StepLimit,
-        *,
         overlap: AutoSwitch,
     ) -> None:
         self.limit = limit
@@ -51,8 +50,7 @@ class StepSelection:
         self._queue = queue
         self._poison = poison
         self._cost = StepCost()
-        self._credit = 0.0
-        """Rows of a worker that requests with long steps have still to get, of as many as others were served."""
+        self._credit = 0.0  # rows of a worker still due to long steps, of as many as others were served
 
     def select(
         self, running: Mapping[int, RunningRequest], number: int, num_workers: int, on_error: OnError
@@ -60,15 +58,10 @@ class StepSelection:
         """Plan the group's step `number`, for requests that are not in flight with another step already. `on_error`
         gets a request that cannot go on, and why."""
         limit = self.limit.rows
-        in_flight = {
-            request_id: entry.rows_in_step for request_id, entry in running.items() if entry.plan is not None
-        }
+        in_flight = {key: entry.rows_in_step for key, entry in running.items() if entry.plan is not None}
         self._assignment = BranchAssignment(num_workers, limit)
         plans = self._plans(running, in_flight, on_error)
-        rows = {
-            request_id: sum(running[request_id].rows_left(plan).values())
-            for request_id, plan in plans.items()
-        }
+        rows = {key: sum(running[key].rows_left(plan).values()) for key, plan in plans.items()}
         long = [request_id for request_id in plans if self._is_long(running[request_id], plans[request_id])]
         part_rows = {request_id: rows.pop(request_id) for request_id in long}
         room: float = limit
@@ -96,12 +89,9 @@ class StepSelection:
             self._prefix_index.pending_evictions,
         )
 
-    def _of_this_step(
-        self, selected: list[int], in_flight: int, wanted_rows: float, is_long: bool
-    ) -> list[int]:
-        """The part of the selected requests that is in this step. `wanted_rows`: rows of a worker that all of them
-        want."""
-        if self._overlap == "auto" and wanted_rows < HALVED_ROWS * self._cost.free_rows:
+    def _of_this_step(self, selected: list[int], in_flight: int, wanted: float, is_long: bool) -> list[int]:
+        """The part of the selected requests that is in this step. `wanted`: rows of a worker that they all want."""
+        if self._overlap == "auto" and wanted < HALVED_ROWS * self._cost.free_rows:
             return [] if in_flight else selected  # they wait for the others, to be in one step with them
         if not self._overlap or is_long:
             return selected
@@ -156,8 +146,7 @@ class StepSelection:
         return alone.rows > self.limit.rows
 
     def _add(self, entry: RunningRequest, plan: Plan, room: float | None) -> bool:
-        """Assign the branches of a request's plan, or with `room` as many further ones as that allows. Returns whether
-        the step has room."""
+        """Assign the branches of a plan, with `room` as many as that allows. Returns False if there is no room."""
         if entry.replay:
             entry.plan = plan if self._assignment.add_replay(plan.max_branch_rows) else None
             return entry.plan is not None

@@ -61,15 +61,12 @@ def new_session(
 
 
 def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
-    """Settings of a decoder from plain values; `decoder` (default lopa) chooses the class.
-
-    Raises SettingsError for an unknown decoder and for whatever its class refuses.
-    """
+    """Settings of a decoder from plain values; `decoder` (default lopa) chooses the class. Raises SettingsError for an
+    unknown decoder and for whatever its class refuses."""
     name = values.get("decoder", "lopa")
     if not isinstance(name, str) or name not in DECODERS:
-        raise SettingsError(
-            f"decoder: got {name!r}; allowed: {', '.join(DECODERS)}; choose one of these", setting="decoder"
-        )
+        allowed = f"{', '.join(DECODERS)}; choose one of these"
+        raise SettingsError(f"decoder: got {name!r}; allowed: {allowed}", setting="decoder")
     settings = DECODERS[name].settings
     for key in (key for key in values if key not in settings.model_fields):
         others = [other for other, decoder in DECODERS.items() if key in decoder.settings.model_fields]
@@ -83,11 +80,8 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
 
 
 def merge_decoder_settings(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with `overrides` on top.
-
-    When these switch to another decoder, values are dropped that it does not know, or has another
-    default for: they were meant for the decoder before.
-    """
+    """`values` with `overrides` on top. When these switch to another decoder, values are dropped that it does not know,
+    or has another default for: they were meant for the decoder before."""
     old = values.get("decoder", "lopa")
     new = overrides.get("decoder", old)
     if old != new and all(isinstance(name, str) and name in DECODERS for name in (old, new)):

@@ -26,8 +26,6 @@ class BlockCausalSettings(LookaheadSettings):
 
 
 class BlockCausalSession(BlockwiseSession):
-    """One request: a block at a time, after exact K/V of all before."""
-
     settings: BlockCausalSettings
 
     @property
@@ -36,8 +34,7 @@ class BlockCausalSession(BlockwiseSession):
 
     def _begin(self) -> None:
         super()._begin()
-        self._cached_end = 0
-        """End of what is in the cache, or staged for it."""
+        self._cached_end = 0  # end of what is in the cache, or staged for it
 
     def _answer(self, canvas: Canvas) -> list[int]:
         return canvas.ids[canvas.prompt_len : self._block.stop]

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.prompt_attention import PromptAttention
-from lopa_ray.decoding.block_canvas import BlockCanvas, BlockState
+from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.decoding.branching import Fork, Scores
 from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.planned_branch import Window
@@ -45,8 +45,6 @@ class BlockParallelSettings(GenerationSettings):
 
 
 class BlockParallelSession(FillingSession[BlockCanvas]):
-    """One request: an anchor canvas, and per step the forks made from the last winner."""
-
     settings: BlockParallelSettings
 
     # What a decoder provides
@@ -105,9 +103,8 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
     # Planning
 
     def _forked(self, fork: Fork) -> BlockCanvas:
-        """A branch grows on its own: a fork may earn its next block a step before the anchor. Where blocks tile, a fork
-        that decides all there is does not: it has nothing left to be unsure of, as in other decoders of these models.
-        """
+        """A branch grows on its own: a fork may earn its next block before the anchor. Where blocks tile, a fork that
+        decides all there is does not: it has nothing left to be unsure of, as in other decoders of these models."""
         canvas = super()._forked(fork)
         is_decided = self._tiled and bool(fork.decisions) and not canvas.masks
         if not is_decided and self._has_room(canvas) and self._may_grow(canvas):
@@ -117,7 +114,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     def _windows(self, canvases: Sequence[BlockCanvas]) -> Sequence[Window]:
         # The anchor alone decides which blocks are cached, so these are the same on every branch.
-        to_cache = [block for block in self._canvas.blocks if block.state is BlockState.TO_CACHE]
+        to_cache = [block for block in self._canvas.blocks if block.state == "to_cache"]
         cacheable_end = self._canvas.cacheable_end
         start = to_cache[0].start if to_cache else cacheable_end
         # Tokens of the prompt in the answer's first block are not scored, and so not edited.

@@ -29,10 +29,8 @@ class BlockwiseSession(FillingSession[Canvas]):
         masked_positions = self._canvas.masked_positions
         while not masked_positions(self._block) and self._block.stop < self.max_len:
             self._block = self._block_at(self._block.stop)
-        self._open_positions = masked_positions(self._block)
-        """Positions of the current block that were masked when it began."""
-        self._calls = 0
-        """Calls that have filled the current block."""
+        self._open_positions = masked_positions(self._block)  # those masked when the block began
+        self._calls = 0  # calls that have filled the current block
 
     # What a decoder provides
 

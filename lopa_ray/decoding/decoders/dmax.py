@@ -21,8 +21,7 @@ from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill, Plan
 from lopa_ray.protocol.plan_inputs import SoftInputs
 
-SURE = 0.9
-"""A block ends with a call in which no position's most likely token is less probable. The published code fixes it."""
+SURE = 0.9  # a call ends the block if no likeliest token is less probable; the published code fixes it
 
 
 class DMaxSettings(EditedBlocksSettings):
@@ -43,8 +42,7 @@ class DMaxSession(EditedBlocksSession):
         super()._begin_block_at(position)
         self._probabilities: dict[Fill, float] = {}
         """The probabilities of tokens that calls on the current block have chosen, in the last call that did."""
-        self._settles = False
-        """Whether the last call ends the block, unless masks are left."""
+        self._settles = False  # whether the last call ends the block, unless masks are left
 
     @property
     def step_limit(self) -> int:

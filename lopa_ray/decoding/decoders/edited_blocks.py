@@ -1,9 +1,6 @@
-"""Decoders that edit the tokens of the block that they fill: what they share.
-
-A call scores the whole block: it fills masked positions, and from the same logits replaces earlier tokens of the
-answer, until the decoder ends the block. K/V enter the cache from the next block's first call, which feeds the block
-along.
-"""
+"""Decoders that edit the tokens of the block that they fill: what they share. A call scores the whole block: it fills
+masked positions, and from the same logits replaces earlier tokens of the answer, until the decoder ends the block. K/V
+enter the cache from the next block's first call, which feeds the block along."""
 
 from __future__ import annotations
 

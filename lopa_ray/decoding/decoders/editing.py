@@ -37,10 +37,8 @@ class EditingSession(EditedBlocksSession):
 
     def _begin(self) -> None:
         super()._begin()
-        self._post_steps = 0
-        """Calls on the current block since it has no masks."""
-        self._changed = True
-        """Whether the last call filled or edited anything."""
+        self._post_steps = 0  # calls on the current block since it has no masks
+        self._changed = True  # whether the last call filled or edited anything
 
     @property
     def step_limit(self) -> int:
@@ -58,10 +56,8 @@ class EditingSession(EditedBlocksSession):
         return self.settings.editing_threshold
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
-        settings = self.settings
-        return select_above_threshold_or_count(
-            scores, settings.confidence_threshold, settings.num_to_transfer
-        )
+        s = self.settings
+        return select_above_threshold_or_count(scores, s.confidence_threshold, s.num_to_transfer)
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
         decisions = super().choose(scores, constraint_state)

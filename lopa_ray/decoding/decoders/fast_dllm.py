@@ -57,17 +57,16 @@ class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        if (self.fill == "schedule" and self.steps is None) or (
-            self.fill == "factor" and self.steps is not None
-        ):
+        fill, steps = self.fill, self.steps
+        if (fill == "schedule" and steps is None) or (fill == "factor" and steps is not None):
             why = "give steps with fill: schedule, and never with fill: factor"
-            yield "fill", f" {self.fill!r} with steps {self.steps}; {why}"
-        if self.fill != "threshold" and self.relaxed_threshold is not None:
-            why = f"with fill {self.fill!r}: it relaxes fill: threshold; leave one out"
+            yield "fill", f" {fill!r} with steps {steps}; {why}"
+        if fill != "threshold" and self.relaxed_threshold is not None:
+            why = f"with fill {fill!r}: it relaxes fill: threshold; leave one out"
             yield "relaxed_threshold", f" {self.relaxed_threshold} {why}"
-        if self.fill == "schedule" and self.cache != "none" and (self.steps or 0) < 2 * self.num_blocks:
+        if fill == "schedule" and self.cache != "none" and (steps or 0) < 2 * self.num_blocks:
             allowed = f"a multiple of the number of blocks ({self.num_blocks}), at least twice as many"
-            yield "steps", f": got {self.steps}; allowed: {allowed}"
+            yield "steps", f": got {steps}; allowed: {allowed}"
 
 
 class FastDllmSession(MaskedAnswerSession):
@@ -95,20 +94,17 @@ class FastDllmSession(MaskedAnswerSession):
         return Window(input_span, ((input_span.stop, total),), self._block, cached=self._cached_spans)
 
     def _unmasking_rule(self, scores: Scores) -> list[int]:
-        settings = self.settings
-        first_only = self._decides_first_alone
+        s, first_only = self.settings, self._decides_first_alone
         if first_only and self._calls == 0:
             return [self._block.start]
-        if settings.fill == "schedule":
+        if s.fill == "schedule":
             return rank_by_score(scores)[: self._scheduled_fill_count(first=1 if first_only else None)]
-        if settings.fill == "factor":
-            return select_by_factor(scores, settings.factor)
-        threshold, max_count = settings.confidence_threshold, self._max_fill_count(len(scores))
-        if settings.relaxed_threshold is None:
+        if s.fill == "factor":
+            return select_by_factor(scores, s.factor)
+        threshold, max_count = s.confidence_threshold, self._max_fill_count(len(scores))
+        if s.relaxed_threshold is None:
             return select_above_threshold(scores, threshold, max_count)
-        return select_near_anchors(
-            scores, threshold, settings.relaxed_threshold, settings.anchor_radius, max_count
-        )
+        return select_near_anchors(scores, threshold, s.relaxed_threshold, s.anchor_radius, max_count)
 
     @property
     def _decides_first_alone(self) -> bool:

@@ -14,10 +14,8 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 
 class GreedyMatchSession(VanillaSession):
     """One target, decoded as LLaDA's evaluation code does it (`suffix_greedy_prediction`): from a canvas of as many
-    masks each step fills the position that is surest of its most likely token, by the plain softmax in fp32.
-
-    The request ends with the first token that differs from the target's: `generated` is the target if all agree.
-    """
+    masks each step fills the position that is surest of its most likely token, by the plain softmax in fp32. The
+    request ends with the first token that differs from the target's: `generated` is the target if all agree."""
 
     _uses_dream_sampler = False
 

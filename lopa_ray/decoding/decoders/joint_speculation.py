@@ -26,24 +26,17 @@ from lopa_ray.protocol.step_report import BranchReport
 if TYPE_CHECKING:
     from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 
-ALTERNATIVES = 3
-"""Tokens per position that a guess may have."""
-
-MIN_GAIN = 0.3
-"""With `num_branches` auto a guess is evaluated if it gains more tokens than this: about a twentieth of a step's."""
+ALTERNATIVES = 3  # tokens per position that a guess may have
+MIN_GAIN = 0.3  # with `num_branches` auto: tokens that a guess must gain: about a twentieth of a step's
 
 
 class JointSpeculationSession(DecodeSession):
-    """One request: the tokens that were taken, and drafts of those to come."""
-
     settings: SelfSpeculationSettings
 
     def _begin(self) -> None:
         self._ids = list(self.prompt)
-        self._drafts: list[Alternatives] = []
-        """Drafts of the positions from `_base` + 1 on."""
-        self._base = len(self.prompt)
-        """The position that the causal pass decided behind the guess with which the drafts were made."""
+        self._drafts: list[Alternatives] = []  # drafts of the positions from `_base` + 1 on
+        self._base = len(self.prompt)  # what the causal pass decided behind the guess of the drafts
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from lopa_ray.config.generation_settings import Conflict
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
+from lopa_ray.decoding.block_canvas import Block, BlockCanvas
 from lopa_ray.decoding.branching import Scores, filter_by_constraint
 from lopa_ray.decoding.decoder import SHORT, Decoder
 from lopa_ray.decoding.decoders.block_parallel import BlockParallelSession, BlockParallelSettings
@@ -74,13 +74,11 @@ class MultiBlockSession(BlockParallelSession):
         if len(self._canvas) > self._canvas.blocks[-1].stop:
             # What is left of the prompt counts for the decision about the next block from the first step on.
             self._canvas.grow(self.settings.block_size, self.max_len)
-        self._edited: dict[int, BlockEdits] = {}
-        """Of the active blocks, by their starts; empty without edits."""
+        self._edited: dict[int, BlockEdits] = {}  # of the active blocks, by their starts; empty without edits
         self._last_start = -1
         """Start of the block that was the last one when the answer had an end: no block is appended behind it as long
         as it is in flight, even if an edit has replaced the end."""
-        self._marks_last = True
-        """Whether a later end marks a last block too. It does not once a block was marked with no place behind it."""
+        self._marks_last = True  # not once a block was marked with no place behind it
 
     @property
     def _scores_decided(self) -> bool:
@@ -112,11 +110,10 @@ class MultiBlockSession(BlockParallelSession):
         in_flight = _in_flight(canvas)
         if not in_flight:
             return True
-        has_place = len(in_flight) < self.settings.max_blocks and in_flight[-1].start != self._last_start
-        return has_place and self._is_stable(in_flight[-1]) and super()._may_grow(canvas)
-
-    def _is_stable(self, block: Block) -> bool:
-        return self._edited.get(block.start, BlockEdits()).stability >= self.settings.stability_threshold
+        last = in_flight[-1].start
+        has_place = len(in_flight) < self.settings.max_blocks and last != self._last_start
+        stability = self._edited.get(last, BlockEdits()).stability
+        return has_place and stability >= self.settings.stability_threshold and super()._may_grow(canvas)
 
     # Edits
 
@@ -160,7 +157,7 @@ class MultiBlockSession(BlockParallelSession):
 
 def _in_flight(canvas: BlockCanvas) -> list[Block]:
     """Blocks of the answer that are being filled, or wait to be cached."""
-    return [block for block in canvas.blocks[1:] if block.state is not BlockState.IN_CACHE]
+    return [block for block in canvas.blocks[1:] if block.state != "in_cache"]
 
 
 MULTI_BLOCK = Decoder(

@@ -85,11 +85,9 @@ class RenoisingSettings(GenerationSettings):
 
 
 class RenoisingSession(DecodeSession):
-    """One request under DiffusionGemma's decoder.
-
-    A step is a call of the encoder, on what it has not read of prompt and finished canvases, or one of the decoder, on
-    the canvas. Each of the latter is conditioned on the one before it on the same canvas.
-    """
+    """One request under DiffusionGemma's decoder. A step is a call of the encoder, on what it has not read of prompt
+    and finished canvases, or one of the decoder, on the canvas. Each of the latter is conditioned on the one before it
+    on the same canvas."""
 
     settings: RenoisingSettings
 
@@ -97,16 +95,11 @@ class RenoisingSession(DecodeSession):
 
     def _begin(self) -> None:
         self.noise = SeededNoise(self.settings.seed, self.vocabulary.size)
-        self._answer: list[int] = []
-        """Tokens of finished canvases."""
-        self._encoded = 0
-        """Positions that the encoder has read."""
-        self._canvas: tuple[int, ...] = ()
-        """The current canvas as the next call gets it; empty before its first call."""
-        self._likely: list[tuple[int, ...]] = []
-        """The most likely tokens in each call on the current canvas."""
-        self._calls = 0
-        """Calls of the decoder, on all canvases."""
+        self._answer: list[int] = []  # tokens of finished canvases
+        self._encoded = 0  # positions that the encoder has read
+        self._canvas: tuple[int, ...] = ()  # as the next call gets it; empty before its first call
+        self._likely: list[tuple[int, ...]] = []  # the most likely tokens in each call on the current canvas
+        self._calls = 0  # calls of the decoder, on all canvases
         self._commit: Commit | None = None
 
     @property
@@ -264,8 +257,7 @@ def accepted(entropies: Any, bound: float) -> list[int]:
 
 
 def _decision(report: BranchReport, at: int, top: int) -> Decision:
-    """The most likely token of a position. Its probability is that of the draw if it was drawn, else without
-    temperature."""
+    """The most likely token of a position, with the draw's probability if it was drawn, else without temperature."""
     tokens, logprobs = report.top_tokens[at].tolist(), report.top_logprobs[at].tolist()
     was_drawn = report.tokens.item(at) == tokens[0]
     probability = report.probabilities.item(at) if was_drawn else float(np.exp(logprobs[0]))

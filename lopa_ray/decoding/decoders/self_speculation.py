@@ -94,10 +94,8 @@ class SelfSpeculationSession(BlockwiseSession):
 
     def _begin(self) -> None:
         super()._begin()
-        self._cached_end = 0
-        """End of the K/V that later calls read: all in front of the last token, behind the first call."""
-        self._drafts: dict[int, int] = {}
-        """Position → drafted token, of the current block."""
+        self._cached_end = 0  # of the K/V that later calls read: all in front of the last token
+        self._drafts: dict[int, int] = {}  # position → drafted token, of the current block
         # The first call verifies nothing: it stores the prompt, and decides the token behind it.
         self._block = self._block[:1]
 

@@ -28,8 +28,7 @@ from lopa_ray.decoding.unmasking_rules import (
 )
 from lopa_ray.protocol.sampling_params import SamplingParams
 
-MAX_STEPS = 2**16
-"""Longest schedule of an answer: it is kept in memory as a whole."""
+MAX_STEPS = 2**16  # longest schedule of an answer: it is kept in memory as a whole
 
 
 class MaskedAnswerSettings(LookaheadSettings):
@@ -59,8 +58,6 @@ class MaskedAnswerSettings(LookaheadSettings):
 
 
 class MaskedAnswerSession(BlockwiseSession):
-    """One request whose whole answer is masked from the start, and the schedule of its blocks."""
-
     settings: MaskedAnswerSettings
 
     @property

@@ -1,8 +1,6 @@
-"""Drafts: states that the rule will probably reach, found by a best-first search over its fill sets.
-
-A path's probability is the product of its fill sets' (Spiffy, arXiv 2509.18085, builds its draft graph from such
-estimates; FreeDave, arXiv 2510.00294, verifies drafts of the model itself).
-"""
+"""Drafts: states that the rule will probably reach, found by a best-first search over its fill sets. A path's
+probability is the product of its fill sets' (Spiffy, arXiv 2509.18085, builds its draft graph from such estimates;
+FreeDave, arXiv 2510.00294, verifies drafts of the model itself)."""
 
 from __future__ import annotations
 
@@ -18,37 +16,27 @@ from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, Evaluated
 from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
 from lopa_ray.protocol.plan import Fill, Plan
 
-EXPANDED_SHARE = 1.0
-"""A state's children are looked at if its probability exceeds this ÷ the number of drafts."""
+EXPANDED_SHARE = 1.0  # children are looked at if the state's probability exceeds this ÷ the number of drafts
 
 MIN_DRAFT_PER_ROW = 5e-5
-"""A state whose probability is less than this × the rows of its branch is no draft: it would cost more than it saves.
-"""
+"""A state whose probability is below this × the rows of its branch is no draft: it would cost more than it saves."""
 
-MAX_DEPTH = 8
-"""Steps of the rule that a draft may be ahead."""
-
-STALE_PROBABILITY = 0.3
-"""Of the fill set that another rule would choose by a report from before the state."""
+MAX_DEPTH = 8  # steps of the rule that a draft may be ahead
+STALE_PROBABILITY = 0.3  # of the fill set that another rule would choose by a report from before the state
 
 
 @dataclass(slots=True)
 class Draft:
     """A state of the rule, with its planned step of one branch."""
 
-    fills: frozenset[Fill]
-    """Tokens that it has beyond the current state."""
+    fills: frozenset[Fill]  # tokens that it has beyond the current state
     probability: float
-    plan: Plan
-    """The plan of one branch in this state, or one that differs from it in tokens and its number alone."""
+    plan: Plan  # of one branch in this state, or one that differs in tokens and its number alone
     key: StateKey
-    base: FillingSession[Any]
-    """A session whose planned step has the same window."""
-    beyond: tuple[Fill, ...]
-    """Tokens that the state has beyond that of `base`."""
+    base: FillingSession[Any]  # a session whose planned step has the same window
+    beyond: tuple[Fill, ...]  # tokens that the state has beyond that of `base`
     make_session: Callable[[], FillingSession[Any]]
-    planned: FillingSession[Any] | None = None
-    """A session in this state with its step planned, once `make_session` has made it."""
+    planned: FillingSession[Any] | None = None  # the session in this state, once `make_session` has made it
 
     @classmethod
     def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:
@@ -65,10 +53,8 @@ class Draft:
         return self.planned
 
     def after(self, fills: Sequence[Fill], all_fills: frozenset[Fill], probability: float) -> Draft | None:
-        """The next state that scores positions, if the rule fills these here; None if there is none.
-
-        If the window does not change, no session is copied. A wrong guess only wastes the branch.
-        """
+        """The next state that scores positions, if the rule fills these here; None if there is none. If the window does
+        not change, no session is copied. A wrong guess only wastes the branch."""
         base, beyond = self.base, (*self.beyond, *fills)
         answer = base.answer_in_window(beyond)
         if answer is not None:
@@ -84,8 +70,6 @@ class Draft:
 
 
 class DraftTree:
-    """Finds the drafts of a request."""
-
     def __init__(self, settings: GenerationSettings) -> None:
         threshold = getattr(settings, "confidence_threshold", None)
         self._settings = settings
@@ -95,11 +79,9 @@ class DraftTree:
     def __reduce__(self) -> tuple[Any, ...]:
         return DraftTree, (self._settings,)
 
-    def drafts(
-        self, current: Draft, states: EvaluatedStates, most: int, min_probability: float
-    ) -> list[Draft]:
-        """The at most `most` states that are most probably reached from the current one, the most probable first. None
-        is evaluated already, and each fits into the forward of the current one."""
+    def drafts(self, current: Draft, states: EvaluatedStates, most: int, least: float) -> list[Draft]:
+        """At most `most` states that are reached from the current one with the highest probabilities, `least` or more.
+        None is evaluated already, and each fits into the forward of the current one."""
         drafts: list[Draft] = []
         heap: list[tuple[float, int, Draft, tuple[Fill, ...], int]] = []
         order = count()
@@ -114,7 +96,7 @@ class DraftTree:
         expand(current, 1)
         while heap and len(drafts) < most:
             probability, _, parent, fills, depth = heapq.heappop(heap)
-            if -probability < min_probability:
+            if -probability < least:
                 break
             all_fills = parent.fills.union(fills)
             if all_fills in seen:

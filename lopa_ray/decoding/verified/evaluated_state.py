@@ -14,8 +14,7 @@ from lopa_ray.protocol.step_report import BranchReport
 
 class StateKey(NamedTuple):
     """All inputs of a forward of one branch, but for the prompt and the K/V of committed steps: with the same key a
-    forward has the same report until K/V are committed, and where `FillingSession.exact_cache` holds also after that.
-    """
+    forward has the same report until K/V are committed, and also after that under `FillingSession.exact_cache`."""
 
     generated: tuple[int, ...]
     inputs: Plan
@@ -37,17 +36,12 @@ class StateKey(NamedTuple):
 class EvaluatedState:
     """What is known of a state: its report, and how it differs from the current state."""
 
-    key: StateKey | None
-    """None: K/V were committed since then, so the report is no longer certain."""
+    key: StateKey | None  # None: K/V were committed since then, so the report is no longer certain
     report: BranchReport
-    ahead: frozenset[Fill]
-    """Tokens that it has and the current state has not."""
-    behind: frozenset[int] = frozenset()
-    """Positions that are decided in the current state and were masked in it."""
-    branch: int | None = None
-    """Its branch in the current step; None: an earlier step has scored it."""
-    cached_features: Any = field(default=None, repr=False)
-    """See `FillModel`."""
+    ahead: frozenset[Fill]  # tokens that it has and the current state has not
+    behind: frozenset[int] = frozenset()  # positions decided in the current state and masked in it
+    branch: int | None = None  # its branch in the current step; None: an earlier step has scored it
+    cached_features: Any = field(default=None, repr=False)  # see `FillModel`
 
     @cached_property
     def scores(self) -> Scores:
@@ -75,7 +69,6 @@ class EvaluatedStates:
             self._by_key[state.key] = state
 
     def get(self, key: StateKey) -> EvaluatedState | None:
-        """The state with this key, if its report still stands."""
         return self._by_key.get(key)
 
     def nearest(self, fills: frozenset[Fill]) -> EvaluatedState | None:

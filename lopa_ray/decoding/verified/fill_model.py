@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,38 +38,24 @@ FEATURES = (
 OUTPUTS = ("passes the threshold", "is the fallback", "keeps its token")
 """Logits of each position; of the second the softmax over a block counts."""
 
-LEAST_ODDS = 0.01
-"""A position that passes with less is not in any fill set, other than as a fallback."""
-
-MOST_ODDS = 1e4
-"""With higher odds positions pass alike."""
-
-MOST_FALLBACKS = 4
-"""Positions that are looked at as the fallback of a block."""
-
-CLIPPED = 1e-4
-"""Probabilities are kept this far from 0 and 1."""
-
-MAX_LOGIT = 20.0
-"""Bound on the outputs of the network."""
+LEAST_ODDS = 0.01  # a position that passes with less is not in any fill set, other than as a fallback
+MOST_ODDS = 1e4  # with higher odds positions pass alike
+MOST_FALLBACKS = 4  # positions that are looked at as the fallback of a block
+CLIPPED = 1e-4  # probabilities are kept this far from 0 and 1
+MAX_LOGIT = 20.0  # bound on the outputs of the network
 
 Floats = npt.NDArray[np.float32]
 
-FillSet = tuple[float, tuple[Fill, ...]]
-"""Probability, and positions with tokens."""
-
-IndexSet = tuple[float, tuple[int, ...]]
-"""Probability, and indices of positions."""
+FillSet = tuple[float, tuple[Fill, ...]]  # probability, and positions with tokens
+IndexSet = tuple[float, tuple[int, ...]]  # probability, and indices of positions
 
 
 class ReportFeatures(NamedTuple):
     """What the features of every state have from its report."""
 
-    row_of: dict[int, int]
-    """Position → row of the report."""
+    row_of: dict[int, int]  # position → row of the report
     positions: npt.NDArray[np.int32]
-    logits_and_scores: Floats
-    """[2, rows]"""
+    logits_and_scores: Floats  # [2, rows]
     tokens: list[int]
 
 
@@ -99,9 +85,8 @@ class FillModel:
         threshold: float,
         most: int,
     ) -> list[FillSet]:
-        """The `most` most probable fill sets of a state with the masks `blocks`, the most probable first. `beyond` are
-        the positions of tokens that it has and `state` has not. None, if the report of `state` has not scored all
-        masks."""
+        """The `most` most probable fill sets of a state with the masks `blocks`, the most probable first; none if the
+        report of `state` has not scored all masks. `beyond`: positions of tokens that it has and `state` has not."""
         report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
         try:
@@ -153,8 +138,7 @@ def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
             np.array((logits, report.scores), np.float32),
             report.tokens.tolist(),
         )
-    features: ReportFeatures = state.cached_features
-    return features
+    return cast(ReportFeatures, state.cached_features)
 
 
 def features(
@@ -190,19 +174,11 @@ def _reciprocals(count: int) -> Floats:
 
 
 def _block_sets(
-    first: int,
-    odds: Floats,
-    weights: Floats,
-    keeps: Floats,
-    any_passes: float,
-    complete: bool,
-    most: int,
+    first: int, odds: Floats, weights: Floats, keeps: Floats, any_passes: float, complete: bool, most: int
 ) -> list[IndexSet]:
-    """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first.
-
-    The columns, [positions] float32 each, are the odds that a position passes, its weight as a fallback, and the
-    probability that it keeps its token. If any position passes, positions pass independently.
-    """
+    """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first. The
+    columns, [positions] float32 each, are the odds that a position passes, its weight as a fallback, and the
+    probability that it keeps its token. If any position passes, positions pass independently."""
     odds = np.minimum(odds, MOST_ODDS)
     (likely,) = (odds > LEAST_ODDS).nonzero()
     log_none = -float(np.add.reduce(np.log1p(odds)))
@@ -239,11 +215,9 @@ def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet], most: int) -> 
     return sorted(unions, reverse=True)[:most]
 
 
-def _cheapest(
-    costs: Sequence[float], members: Sequence[int], most: int
-) -> list[tuple[float, tuple[int, ...]]]:
+def _cheapest(costs: Sequence[float], members: Sequence[int], most: int) -> list[IndexSet]:
     """The empty set and the `most` subsets of least cost, with their costs. `costs` of the members, ascending."""
-    subsets: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    subsets: list[IndexSet] = [(0.0, ())]
     heap: list[tuple[float, int, tuple[int, ...]]] = [(costs[0], 0, (members[0],))] if costs else []
     while heap and len(subsets) <= most:
         cost, last, subset = heapq.heappop(heap)

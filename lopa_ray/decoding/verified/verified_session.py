@@ -31,11 +31,8 @@ from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
 from lopa_ray.protocol.scoring import ChooseTokens
 from lopa_ray.protocol.step_report import BranchReport
 
-MOST_STATES = 16
-"""Evaluated states that a request keeps from step to step."""
-
-BRANCH_COST = 0.1
-"""What a branch costs, in steps: with `num_branches` auto a draft is evaluated if its probability exceeds this."""
+MOST_STATES = 16  # evaluated states that a request keeps from step to step
+BRANCH_COST = 0.1  # in steps: with `num_branches` auto a draft is evaluated if it is more probable
 
 
 class VerifiedSession(DecodeSession):
@@ -51,8 +48,7 @@ class VerifiedSession(DecodeSession):
     def _begin(self) -> None:
         self._states = EvaluatedStates(MOST_STATES)
         self._tree = DraftTree(self.settings)
-        self._drafts: list[Draft] = []
-        """The branches of the coming step, the anchor first."""
+        self._drafts: list[Draft] = []  # the branches of the coming step, the anchor first
         self._commit: Commit | None = None
 
     @property
@@ -107,13 +103,8 @@ class VerifiedSession(DecodeSession):
                 for index in scoring.bitmask_ids
             )
             scoring = replace(scoring, bitmask_ids=ids)
-        return replace(
-            branch,
-            segments=segments,
-            fills=tuple(sorted(draft.fills)),
-            to_stage=to_stage,
-            scoring=scoring,
-        )
+        fills = tuple(sorted(draft.fills))
+        return replace(branch, segments=segments, fills=fills, to_stage=to_stage, scoring=scoring)
 
     # Verification
 
@@ -205,9 +196,8 @@ class VerifiedSession(DecodeSession):
         return state, False
 
     def _standing_for(self, rule: FillingSession[Any]) -> EvaluatedState | None:
-        """The evaluated state whose report the rule's planned step would have. The step may read no K/V that are still
-        to be committed, unless its branch has computed them along; if it stages K/V, they must be here to be committed.
-        """
+        """The evaluated state whose report the rule's planned step would have. The step may read no uncommitted K/V,
+        unless its branch has computed them along; if it stages K/V, they must be here to be committed."""
         plan = rule.plan()
         state = self._states.get(StateKey.of(rule.generated, plan))
         if state is None or (not rule.exact_cache and plan.commit is not None):

@@ -20,7 +20,7 @@ def canvas(blocks: list[list[int]], prompt: int = 2) -> BlockCanvas:
 
 
 def states(filled: BlockCanvas) -> str:
-    return "".join({"active": "a", "to_cache": "t", "in_cache": "c"}[b.state.value] for b in filled.blocks)
+    return "".join({"active": "a", "to_cache": "t", "in_cache": "c"}[b.state] for b in filled.blocks)
 
 
 def test_an_edit_leaves_masks_as_they_are_and_its_block_waits_where_it_may_be_edited_again():
