@@ -103,11 +103,23 @@ def run_server(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[ServerProcess]:
     """A server that is ready. It is for the caller to stop; what is left at the end is killed."""
+    application = {
+        "name": "lopa",
+        "route_prefix": "/",
+        "import_path": "cluster.serving.app:build",
+        "args": {"models": [dict(model) for model in models]},
+        "deployments": [dict(deployment) for deployment in deployments],
+    }
     config = folder / "serve.yaml"
-    config.write_text(yaml.safe_dump(make_serve_config(models, deployments)))
+    config.write_text(yaml.safe_dump({"proxy_location": "HeadOnly", "applications": [application]}))
     server = start_server(folder, "--config", str(config), *options, environment=environment)
+
+    def is_ready() -> bool:
+        assert server.process.poll() is None, server.output
+        return "Serving " in (folder / "stdout").read_text()
+
     try:
-        wait_until(lambda: is_ready(server), START_TIMEOUT_S, "the server to start")
+        wait_until(is_ready, START_TIMEOUT_S, "the server to start")
         yield server
     finally:
         server.kill()
@@ -131,20 +143,3 @@ def start_server(folder: Path, *options: str, environment: Mapping[str, str] | N
             env={**inherited, **fast, **(environment or {})},
         )
     return ServerProcess(process, f"http://127.0.0.1:{port}", folder)
-
-
-def make_serve_config(models: Entries, deployments: Entries = ()) -> dict[str, Any]:
-    """A Serve config."""
-    application = {
-        "name": "lopa",
-        "route_prefix": "/",
-        "import_path": "cluster.serving.app:build",
-        "args": {"models": [dict(model) for model in models]},
-        "deployments": [dict(deployment) for deployment in deployments],
-    }
-    return {"proxy_location": "HeadOnly", "applications": [application]}
-
-
-def is_ready(server: ServerProcess) -> bool:
-    assert server.process.poll() is None, server.output
-    return "Serving " in (server.folder / "stdout").read_text()
