@@ -117,6 +117,13 @@ class ClientRequest:
         )
 
 
+def check_answer(url: str, engine: LocalEngine) -> None:
+    """A server without a key answers as the engine does."""
+    request = ClientRequest(settings={"max_new_tokens": 32})
+    with httpx.Client(base_url=url, timeout=60) as client:
+        assert request.send(client) == request.decode_locally(engine)
+
+
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     """The events of a stream before [DONE]."""
     for line in filter(None, lines):

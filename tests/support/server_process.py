@@ -17,6 +17,8 @@ import openai
 import psutil
 import yaml
 
+from lopa_ray.config.yaml_files import serve_config
+from support.paths import BIN
 from support.ports import free_port
 from support.processes import command_line, processes_in_session
 from support.waiting import wait_until
@@ -121,6 +123,50 @@ def run_server(
     try:
         wait_until(is_ready, START_TIMEOUT_S, "the server to start")
         yield server
+    finally:
+        server.kill()
+
+
+def answers(url: str) -> bool:
+    """Whether a server there is well."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def shipped_config(folder: Path, port: int) -> Path:
+    """The Serve config that ships, but for its port and what Ray counts as a worker's CPUs."""
+    values = yaml.safe_load(serve_config().read_text())
+    values["http_options"]["port"] = port
+    values["applications"][0]["args"]["models"][0]["group"] = {"num_cpus": 0.25}
+    path = folder / "serve.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@contextlib.contextmanager
+def lopa_serve(out: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """The URL of `lopa serve` on the cluster that the environment names. It has to end when it is told to."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with out.open("w") as file:
+        server = subprocess.Popen(
+            [str(BIN / "lopa"), "serve", "--port", str(port), "--set", "group.num_cpus=0.25"],
+            env=environment,
+            stdout=file,
+            stderr=file,
+        )
+
+    def is_ready() -> bool:
+        assert server.poll() is None, out.read_text()
+        return f"Serving demo (float32 on cpu) on {url}" in out.read_text()
+
+    try:
+        wait_until(is_ready, START_TIMEOUT_S, "the server")
+        yield url
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(STOP_TIMEOUT_S) == 0, out.read_text()
     finally:
         server.kill()
 
