@@ -10,6 +10,7 @@ import numpy as np
 from lopa_ray.constraints.token_bitmasks import unpack_bitmask
 from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.step_report import BranchReport
+from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY
 
 Fingerprint = bytes
@@ -18,7 +19,7 @@ Fingerprint = bytes
 Rows = dict[int, tuple[Fingerprint, ...]]
 """Position → keys and values of each layer, and last the hidden row."""
 
-LAYERS, MASK = 2, VOCABULARY.mask_token_id
+LAYERS = 2
 
 
 @dataclass
@@ -32,6 +33,8 @@ class ContextModel:
     seed: int = 0
     stability: float = 0.9
     """Share of positions whose token depends on the position alone, so that drafts are often right."""
+    eos_probability: float = 0.0
+    vocabulary: Vocabulary = VOCABULARY
     _cache: Rows = field(default_factory=dict, init=False)
     _boundary: tuple[Fingerprint, ...] = field(default=(), init=False)
     """The last committed row before what is not cached: under shifted logits it decides the next position."""
@@ -69,10 +72,10 @@ class ContextModel:
         return rows
 
     def _report(self, plan: Plan, index: int, rows: Rows) -> BranchReport:
-        branch = plan.branches[index]
-        ids = enumerate(plan.input_ids(branch), plan.start)
-        positions = [p for p, token in ids if token == MASK and p in branch.scored]
-        scores = [self._score(plan, branch, p, rows) for p in positions]
+        branch, mask = plan.branches[index], self.vocabulary.mask_token_id
+        ids = plan.input_ids(branch)
+        positions = [p for p, token in enumerate(ids, plan.start) if token == mask and p in branch.scored]
+        scores = [self._score(plan, branch, p, rows, _decided(plan, branch, p, mask)) for p in positions]
         tokens, probabilities = zip(*scores, strict=True) if scores else ((), ())
         certain = np.array(probabilities, np.float64)
         ranked = -3 * (1 - certain) if plan.sampling_params.ranking == "neg_entropy" else certain
@@ -89,20 +92,27 @@ class ContextModel:
             top_logprobs=np.tile(-np.arange(1, top + 1, dtype=np.float32), (len(positions), 1)),
         )
 
-    def _score(self, plan: Plan, branch: Branch, position: int, rows: Rows) -> tuple[int, float]:
+    def _score(
+        self, plan: Plan, branch: Branch, position: int, rows: Rows, decided: int
+    ) -> tuple[int, float]:
         """Token and probability at a masked position."""
-        row = rows.get(position - VOCABULARY.shifted, self._boundary)[-1]
+        deciding = position - self.vocabulary.shifted
+        row = rows.get(deciding, self._boundary)[-1]
+        own = self._unit("position", position)
         bitmask = plan.token_bitmask(branch, position)
         context = (row, bitmask, _logit_changes(plan, branch), getattr(branch.scoring, "draw_key", 0))
-        is_stable = self._unit("position", position) < self.stability
+        is_stable = own < self.stability
         draw = self._unit("token", position) if is_stable else self._unit("token", position, context)
-        token = int(draw * min(MASK, VOCABULARY.eos_token_id))
+        is_end = self._unit("end", position) < self.eos_probability
+        mask, eos = self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
+        is_early = position < plan.sampling_params.no_eos_before
+        token = eos if is_end and not is_early else int(draw * min(mask, eos))
         if bitmask is not None:
-            allowed = np.flatnonzero(unpack_bitmask(bitmask, VOCABULARY.size))
+            allowed = np.flatnonzero(unpack_bitmask(bitmask, self.vocabulary.size))
             if token not in allowed:
                 token = int(allowed[int(draw * len(allowed))])
         noise = 0.1 * self._unit("probability", position, context)
-        rises = 0.02 * _decided(plan, branch, position) * self._unit("slope", position)
+        rises = 0.02 * decided * self._unit("slope", position)
         return token, round(min(0.999, 0.3 + 0.6 * self._unit("level", position) + rises + noise), 3)
 
     def _unit(self, *key: object) -> float:
@@ -119,10 +129,10 @@ def _logit_changes(plan: Plan, branch: Branch) -> object:
     return replace(changes, answer=b""), sorted([*changes.answer_ids.tolist(), *filled])
 
 
-def _decided(plan: Plan, branch: Branch, position: int) -> int:
+def _decided(plan: Plan, branch: Branch, position: int, mask: int) -> int:
     """How many of the positions that a row sees hold a token."""
     kv_stop = next(kv_stop for stop, kv_stop in branch.segments if position < stop)
-    return kv_stop - plan.input_ids(branch)[: kv_stop - plan.start].count(MASK)
+    return kv_stop - plan.input_ids(branch)[: kv_stop - plan.start].count(mask)
 
 
 def _digest(*parts: object) -> Fingerprint:

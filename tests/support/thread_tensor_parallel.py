@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from lopa_ray.engine.open_model import open_model
 from lopa_ray.execution.launched_step import LaunchedStep
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.experts_config import ExpertParallel
 from lopa_ray.model.native_implementation import NativeImplementation
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
@@ -186,10 +187,11 @@ class ShardedRunner:
         return first
 
 
-def engine_in_two_shards(config: Config) -> LocalEngine:
+def engine_in_two_shards(config: Config, expert_parallel: ExpertParallel = "auto") -> LocalEngine:
     """As `LocalEngine.from_config`, but for the model being in two shards."""
     model = config.model
     _, spec, tokenizer = open_model(config)
+    spec = replace(spec, model=spec.model.with_expert_parallel(expert_parallel))
     whole = build_runner(spec).model
     runner = ShardedRunner(whole, 2, max_num_seqs=model.max_num_seqs, max_model_len=model.max_model_len)
     return LocalEngine(config, runner, tokenizer)
