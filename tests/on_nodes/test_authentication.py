@@ -4,7 +4,6 @@ token the head asks for it, on one that has none it does not. RAY_AUTH_MODE is s
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,20 +12,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
-from lopa_ray.config.yaml_files import serve_config
-from support.client_request import ClientRequest, local_engine
-from support.paths import ROOT
+from support.client_request import check_answer, local_engine
+from support.paths import BIN, ROOT
 from support.ports import free_port
 from support.processes import subprocess_environment
 from support.ray_nodes import TOKEN_MODE, RayHead, run_head
+from support.server_process import answers, lopa_serve, shipped_config
 from support.waiting import wait_until
 
 # Two heads with their dashboards take minutes; `.ci/run` has them.
 pytestmark = pytest.mark.slow
-
-BIN = Path(sys.executable).parent
 
 PROBLEM = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
 
@@ -94,7 +90,8 @@ def test_a_job_a_deployment_and_lopa_generate(machine: Machine, tmp_path: Path) 
     """All at once, since most of the time they wait for Ray to start processes."""
     port = free_port()
     address = ["--address", machine.head.dashboard]
-    deploy = machine.start("serve", "deploy", str(serve_file(tmp_path, port)), *address, **machine.token_mode)
+    config = str(shipped_config(tmp_path, port))
+    deploy = machine.start("serve", "deploy", config, *address, **machine.token_mode)
     prompts, results = tmp_path / "prompts.jsonl", tmp_path / "results.jsonl"
     prompts.write_text(json.dumps({"prompt": PROBLEM}))
     job = [sys.executable, "-m", "cluster.jobs", f"--input={prompts}", f"--output={results}", *GROUP]
@@ -106,18 +103,9 @@ def test_a_job_a_deployment_and_lopa_generate(machine: Machine, tmp_path: Path) 
     end(submit)
     assert "#### 35" in json.loads(results.read_text())["text"]
     end(deploy)
-    wait_until(lambda: answers(port), TIMEOUT_S, "the deployment")
-    check_answer(port)
-
-
-def serve_file(folder: Path, port: int) -> Path:
-    """The Serve config that ships, but for its port and what Ray counts as a worker's CPUs."""
-    values = yaml.safe_load(serve_config().read_text())
-    values["http_options"]["port"] = port
-    values["applications"][0]["args"]["models"][0]["group"] = {"num_workers": 1, "num_cpus": 0.5}
-    path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump(values))
-    return path
+    url = f"http://127.0.0.1:{port}"
+    wait_until(lambda: answers(url), TIMEOUT_S, "the deployment")
+    check_answer(url, local_engine({}))
 
 
 @pytest.mark.timeout(3 * TIMEOUT_S)
@@ -127,26 +115,9 @@ def test_lopa_serve(machine: Machine, tmp_path: Path) -> None:
     end(
         machine.start("serve", "shutdown", "--yes", "--address", machine.head.dashboard, **machine.token_mode)
     )
-    port, output = free_port(), tmp_path / "output"
-    with output.open("w") as file:
-        server = subprocess.Popen(
-            [BIN / "lopa", "serve", "--port", str(port), "--set", "group.num_cpus=0.5"],
-            env={**machine.environment, "RAY_ADDRESS": machine.head.address},
-            stdout=file,
-            stderr=file,
-        )
-
-    def ready() -> bool:
-        assert server.poll() is None, output.read_text()
-        return "Serving demo" in output.read_text()
-
-    try:
-        wait_until(ready, TIMEOUT_S, "the server")
-        check_answer(port)
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(TIMEOUT_S) == 0, output.read_text()
-    finally:
-        server.kill()
+    environment = {**machine.environment, "RAY_ADDRESS": machine.head.address}
+    with lopa_serve(tmp_path / "output", environment) as url:
+        check_answer(url, local_engine({}))
 
 
 def test_a_client_that_the_cluster_refuses_is_told_what_to_set(machine: Machine, tmp_path: Path) -> None:
@@ -159,17 +130,3 @@ def test_a_client_that_the_cluster_refuses_is_told_what_to_set(machine: Machine,
     assert refused.returncode == 1 and "RAY_AUTH_MODE=token" in err
     verdict = "requires a token" if machine.token_mode else "uses no tokens"
     assert err.splitlines()[-1].startswith(f"Error: Ray at '{machine.head.address}' {verdict}, "), err
-
-
-def answers(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def check_answer(port: int) -> None:
-    request = ClientRequest(settings={"max_new_tokens": 32})
-    base_url = f"http://127.0.0.1:{port}"
-    with httpx.Client(base_url=base_url, timeout=60) as client, local_engine({}) as engine:
-        assert request.send(client) == request.decode_locally(engine)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 from support.ports import free_port
@@ -41,7 +40,7 @@ def check_that_it_ends_with_ray(command: Sequence[str], sign: str, folder: Path)
             return sign in out.read_text()
 
         wait_until(ready, START_TIMEOUT_S, sign)
-        (agent,) = processes_titled(process.pid, AGENT)
+        (agent,) = [one for one in processes_in_session(process.pid) if command_line(one).startswith(AGENT)]
         agent.kill()
         killed = time.monotonic()
         assert process.wait(END_S) == 1
@@ -53,10 +52,6 @@ def check_that_it_ends_with_ray(command: Sequence[str], sign: str, folder: Path)
         for left in processes_in_session(process.pid):
             left.kill()
         process.wait()
-
-
-def processes_titled(session: int, title: str) -> list[psutil.Process]:
-    return [process for process in processes_in_session(session) if command_line(process).startswith(title)]
 
 
 @pytest.mark.nightly

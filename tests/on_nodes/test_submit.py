@@ -15,12 +15,10 @@ from ray.job_submission import JobStatus
 
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from support.paths import ROOT
+from support.paths import BIN, ROOT
 from support.ray_nodes import RayHead, run_head
 from support.tiny_model import TINY_MODEL
 from support.waiting import wait_until
-
-RAY = str(Path(sys.executable).parent / "ray")
 
 LINES = 96
 
@@ -53,7 +51,7 @@ def submit(cluster: RayHead, prompts: Path, output: Path, name: str) -> subproce
     submission = [f"--address={cluster.dashboard}", f"--submission-id={name}", "--working-dir=.", "--no-wait"]
     job = [sys.executable, "-m", "cluster.jobs", f"--input={prompts}", f"--output={output}"]
     return subprocess.run(
-        [RAY, "job", "submit", *submission, "--", *job, "--groups=2", "--workers=1", *changes],
+        [BIN / "ray", "job", "submit", *submission, "--", *job, "--groups=2", "--workers=1", *changes],
         cwd=ROOT,
         env=cluster.environment,
         check=True,

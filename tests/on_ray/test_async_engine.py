@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -20,7 +19,7 @@ from lopa_ray.errors import WorkerError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep
 from support.faulty_runner import Poison, faulty_runner
 from support.group_under_test import refuse_other_groups
-from support.processes import actor_pids, send_signal
+from support.processes import actor_pids, kill_actors
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 from support.waiting import wait_until
 
@@ -140,8 +139,7 @@ def test_a_lost_master_takes_its_workers_along_and_ends_every_request(
             tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG_SETTINGS)) for n in range(3)]
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)
-            for pid in actor_pids("Master"):
-                send_signal(pid, signal.SIGKILL)
+            kill_actors("Master")
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(result) for result in results] == [WorkerLostError] * 3
             with pytest.raises(WorkerLostError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -20,21 +19,13 @@ from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
 from support.faulty_runner import LoadFaultFactory
 from support.group_under_test import TIMEOUT_S, ReferenceResults, comparable
-from support.processes import actor_pids, command_line, run_program, send_signal
-from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.processes import command_line, kill_actors, run_program, wait_until_no_actors
+from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 
 ONE_WORKER = {"num_workers": 1}
-
-
-def actors_now() -> list[int]:
-    return actor_pids("BranchWorker") + actor_pids("Master")
-
-
-def wait_until_no_actors() -> None:
-    wait_until(lambda: not actors_now(), TIMEOUT_S, "the actors to end")
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +75,7 @@ def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_st
         with closing(engine.events([engine.create_session(PROMPTS[0], LONG)])) as events:
             next(events)
             fault.touch()
-            for pid in actor_pids("Master"):
-                send_signal(pid, signal.SIGKILL)
+            kill_actors("Master")
             *_, last = events
         assert isinstance(last, RequestFailure) and isinstance(last.error, WorkerLostError)
         assert "no other group could take over" in str(last.error)
@@ -98,8 +88,7 @@ def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_st
         fault.unlink()
         assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
         assert engine.status().workers == 1
-        for pid in actor_pids("Master"):
-            send_signal(pid, signal.SIGKILL)
+        kill_actors("Master")
         wait_until(lambda: engine._engine.resuming, TIMEOUT_S, "another group to be started")
     # Closed while it starts, which leaves no actors either.
 
@@ -132,15 +121,9 @@ def _is_ray(pid: int) -> bool:
 
 @pytest.mark.nightly
 def test_actors_have_the_names_that_the_dashboard_shows() -> None:
-    config = tiny_config(group={"num_workers": 2})
-    with RayEngine.from_config(config):
-        model = Path(config.model.path).name
-        assert actor_names() >= {f"{model}/master", f"{model}/worker-0", f"{model}/worker-1"}
-
-
-def actor_names() -> set[str]:
-    """What Ray's dashboard shows beside the classes of the live actors of this cluster."""
-    ray.nodes()  # connects to the tables
-    accessor = ray._private.state.state._global_state_accessor
-    actors = map(gcs_pb2.ActorTableData.FromString, accessor.get_actor_table(None, "ALIVE"))
-    return {actor.repr_name for actor in actors}
+    with RayEngine.from_config(tiny_config(group={"num_workers": 2})):
+        ray.nodes()  # connects to the tables
+        accessor = ray._private.state.state._global_state_accessor
+        actors = map(gcs_pb2.ActorTableData.FromString, accessor.get_actor_table(None, "ALIVE"))
+        names = {actor.repr_name for actor in actors}
+    assert names >= {f"{TINY_MODEL.name}/{actor}" for actor in ("master", "worker-0", "worker-1")}

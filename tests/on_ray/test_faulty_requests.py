@@ -13,7 +13,7 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import ProtocolError, ScoreError, WorkerError
 from support.faulty_runner import HANG_S, Poison, faulty_runner, small_memory_runner
-from support.group_under_test import ReferenceResults, comparable
+from support.group_under_test import ReferenceResults, comparable, nightly
 from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 from support.waiting import wait_until
@@ -36,26 +36,32 @@ def engine() -> Iterator[RayEngine]:
         yield running
 
 
+def error_of(engine: RayEngine, reference: ReferenceResults, poison: Poison) -> object:
+    """What the request of a poisoned prompt ends with, beside others that have their tokens."""
+    prompts = [*PROMPTS[:2], [int(poison), 5], *PROMPTS[2:]]
+    results = dict(engine.run([engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in prompts]))
+    error = results.pop(2)
+    for index, (_, result) in enumerate(sorted(results.items())):
+        assert isinstance(result, GenerationResult), result
+        assert comparable(result)[0] == reference[index, "two_phase"][0]
+    assert len(results) == len(PROMPTS)
+    return error
+
+
 @pytest.mark.parametrize(
     "poison",
     [
         Poison.ERROR_BEFORE_BROADCAST,
         Poison.NAN,
-        *(pytest.param(poison, marks=pytest.mark.nightly) for poison in (Poison.ERROR, Poison.OUT_OF_MEMORY)),
+        *nightly(Poison.ERROR, Poison.OUT_OF_MEMORY),
     ],
 )
 def test_a_fault_ends_the_request_that_caused_it_and_no_other(
     engine: RayEngine, reference: ReferenceResults, poison: Poison
 ) -> None:
-    prompts = [*PROMPTS[:2], [int(poison), 5], *PROMPTS[2:]]
-    results = dict(engine.run([engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in prompts]))
     error_type, message = ERRORS[poison]
-    error = results.pop(2)
+    error = error_of(engine, reference, poison)
     assert isinstance(error, error_type) and re.search(message, str(error))
-    for index, (_, result) in enumerate(sorted(results.items())):
-        assert isinstance(result, GenerationResult)
-        assert comparable(result)[0] == reference[index, "two_phase"][0]
-    assert len(results) == len(PROMPTS)
     # A worker that is lost besides, as on a machine that is too busy, is replaced, and no request notices that either.
     first, *others = engine.checksums()
     assert others == [first] * len(others)
@@ -67,14 +73,8 @@ def test_workers_whose_device_fails_are_replaced_and_the_request_that_caused_it_
     engine: RayEngine, reference: ReferenceResults
 ) -> None:
     before = actor_pids("BranchWorker")
-    prompts = [*PROMPTS[:2], [int(Poison.ILLEGAL_ACCESS), 5], *PROMPTS[2:]]
-    results = dict(engine.run([engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in prompts]))
-    error = results.pop(2)
+    error = error_of(engine, reference, Poison.ILLEGAL_ACCESS)
     assert isinstance(error, WorkerError) and "each time that this request's step was run" in str(error)
-    for index, (_, result) in enumerate(sorted(results.items())):
-        assert isinstance(result, GenerationResult), result
-        assert comparable(result)[0] == reference[index, "two_phase"][0]
-    assert len(results) == len(PROMPTS)
     assert not set(before) & set(actor_pids("BranchWorker"))
     assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
 

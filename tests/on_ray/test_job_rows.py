@@ -15,38 +15,23 @@ from lopa_ray.engine.local import LocalEngine
 
 HI = [{"role": "user", "content": "Tom has 3 boxes with 4 pens each."}]
 NUMBER = {"type": "object", "properties": {"n": {"enum": [1, 22]}}, "required": ["n"]}
+COUNT = {"type": "function", "name": "count", "parameters": NUMBER}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": HI, "n": 2, "temperature": 1.0, "stop": ["a", "e"]}),
-    (
-        "/v1/responses",
-        {
-            "input": HI,
-            "tools": [{"type": "function", "name": "count", "parameters": NUMBER}],
-            "tool_choice": "required",
-        },
-    ),
+    ("/v1/responses", {"input": HI, "tools": [COUNT], "tool_choice": "required"}),
     ("/v1/completions", {"prompt": ["one", "two"], "echo": True}),
     ("/v1/completions", {"prompt": "one", "max_tokens": 0}),
     ("/v1/completions", {"prompt": 3}),
 ]
-VARYING = (
-    "id",
-    "call_id",
-    "created",
-    "created_at",
-    "completed_at",
-    "seconds",
-    "queued_seconds",
-    "phases_seconds",
-    "tps",
-)
+IDS = ("id", "call_id")
+TIMES = ("created", "created_at", "completed_at", "seconds", "queued_seconds", "phases_seconds", "tps")
 
 
 def comparable(row: Any) -> Any:
     """Without ids and times."""
 
     def kept(fields: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in fields.items() if key not in VARYING}
+        return {key: value for key, value in fields.items() if key not in IDS + TIMES}
 
     return json.loads(json.dumps(row), object_hook=kept)
 

@@ -27,39 +27,34 @@ from support.group_under_test import (
     ReferenceResults,
     RequestKey,
     group_with_faults,
+    nightly,
     random_requests,
 )
-from support.processes import actor_pids, send_signal
+from support.processes import actor_pids, kill_actors, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
 
 BY_LOAD = LopaSettings(max_new_tokens=64, num_branches=6, branch_budget="load", stop_at_eos=False)
 
 
-class ReferenceSteps:
-    """The steps of each request in one process. Each one is decoded once, on demand."""
+class ReferenceSteps(dict[RequestKey, list[StepOutcome]]):
+    """The steps of each request in one process, decoded on demand."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.model = {"path": str(folder)}
         self._engine = LocalEngine.from_config(tiny_config(model=self.model))
-        self._steps: dict[RequestKey, list[StepOutcome]] = {}
 
-    def __getitem__(self, request: RequestKey) -> list[StepOutcome]:
-        if request not in self._steps:
-            prompt, name = request
-            session = self._engine.create_session(PROMPTS[prompt], SETTINGS[name])
-            self._steps[request] = [
-                event.outcome for event in self._engine.events([session]) if isinstance(event, RequestStep)
-            ]
-        return self._steps[request]
+    def __missing__(self, request: RequestKey) -> list[StepOutcome]:
+        session = self._engine.create_session(PROMPTS[request[0]], SETTINGS[request[1]])
+        events = self._engine.events([session])
+        self[request] = [event.outcome for event in events if isinstance(event, RequestStep)]
+        return self[request]
 
 
 @pytest.fixture(
     scope="module",
-    params=[
-        TINY_MODEL,
-        *(pytest.param(folder, marks=pytest.mark.nightly) for folder in TINY_EXPERTS.values()),
-    ],
+    params=[TINY_MODEL, *nightly(*TINY_EXPERTS.values())],
     ids=lambda folder: folder.name,
 )
 def reference_steps(request: pytest.FixtureRequest) -> ReferenceSteps:
@@ -71,14 +66,6 @@ def engine(reference_steps: ReferenceSteps) -> Iterator[RayEngine]:
     """One that outlives several of its groups."""
     with RayEngine.from_config(tiny_config(model={**reference_steps.model, "max_num_seqs": 6})) as running:
         yield running
-
-
-def kill_actors(class_name: str) -> None:
-    """Kill all actors of that class."""
-    pids = actor_pids(class_name)
-    assert pids
-    for pid in pids:
-        send_signal(pid, signal.SIGKILL)
 
 
 def decode(
@@ -147,10 +134,8 @@ def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
         index, outcome = event.request_key, event.outcome
         steps[index] += 1
         assert outcome.step == steps[index]
-        before = canvases.get(index, ())
-        assert all(
-            old in (mask, new) for old, new in zip(before, outcome.canvas, strict=False)
-        )  # the canvas grows
+        both = zip(canvases.get(index, ()), outcome.canvas, strict=False)  # the canvas grows
+        assert all(old in (mask, new) for old, new in both)
         canvases[index] = outcome.canvas
         if number == 40:
             kill_actors("Master")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from support.group_under_test import (
     GroupUnderTest,
     ReferenceResults,
     group_with_faults,
+    nightly,
     reference_of,
 )
 from support.processes import actor_pids, send_signal
@@ -24,10 +24,6 @@ from support.tiny_model import TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.medium
-
-
-def nightly(*values: object) -> list[Any]:
-    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
 
 
 @pytest.fixture(
@@ -78,11 +74,8 @@ def test_killed_while_another_joins(
 def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjection]) -> None:
     group, _ = group_and_faults
     group.wait_for_workers(NUM_WORKERS)
-    wait_until(
-        lambda: len(actor_pids("BranchWorker")) == NUM_WORKERS,
-        TIMEOUT_S,
-        "a worker that was withdrawn to end",
-    )
+    withdrawn = "a worker that was withdrawn to end"
+    wait_until(lambda: len(actor_pids("BranchWorker")) == NUM_WORKERS, TIMEOUT_S, withdrawn)
     send_signal(actor_pids("BranchWorker")[0], signal.SIGKILL)
     wait_until(lambda: group.engine.status().workers < NUM_WORKERS, TIMEOUT_S, "the loss to be noticed")
     group.wait_for_workers(NUM_WORKERS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache
 from typing import Any
@@ -40,26 +40,23 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-class LocalResults:
-    """The result of each prompt with each settings in one process, decoded once."""
-
-    def __init__(self, model: str) -> None:
-        self._engine = LocalEngine.from_config(tiny_config(model={"path": model}))
-        self._results: dict[tuple[tuple[int, ...], str], GenerationResult] = {}
-
-    def __call__(self, prompt: list[int], name: str) -> GenerationResult:
-        key = tuple(prompt), name
-        if key not in self._results:
-            self._results[key] = self._engine.generate(prompt, SETTINGS[name], trace=True)
-        return self._results[key]
+LocalResults = Callable[[list[int], str], GenerationResult]
 
 
-results_of = cache(LocalResults)
+@cache
+def local_engine(model: str) -> LocalEngine:
+    return LocalEngine.from_config(tiny_config(model={"path": model}))
+
+
+@cache
+def local_result(model: str, prompt: tuple[int, ...], name: str) -> GenerationResult:
+    return local_engine(model).generate(prompt, SETTINGS[name], trace=True)
 
 
 @pytest.fixture
 def local(engine: RayEngine) -> LocalResults:
-    return results_of(engine.config.model.path)
+    """The result of a prompt with settings in one process, decoded once."""
+    return lambda prompt, name: local_result(engine.config.model.path, tuple(prompt), name)
 
 
 @pytest.fixture(

@@ -21,6 +21,7 @@ from support.group_under_test import (
     ReferenceResults,
     comparable,
     group_with_faults,
+    nightly,
     reference_of,
 )
 from support.processes import actor_pids
@@ -28,10 +29,6 @@ from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny
 from support.waiting import wait_until
 
 TWO_SHARDS = {"num_workers": 2, "tensor_parallel_size": 2}
-
-
-def nightly(*values: object) -> list[Any]:
-    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
 
 
 @pytest.fixture(
@@ -81,12 +78,11 @@ def test_same_tokens_as_in_one_process(
     assert [slot.digest for slot in first[:half]] != [slot.digest for slot in first[half:]]
 
 
+WHILE_ANOTHER_JOINS = ("join", "import_slots", "export_slots", "load")
+
+
 @pytest.mark.parametrize(
-    "point",
-    [
-        "forward",
-        *nightly("step", "source", "receiver", "answer", "join", "import_slots", "export_slots", "load"),
-    ],
+    "point", ["forward", *nightly("step", "source", "receiver", "answer", *WHILE_ANOTHER_JOINS)]
 )
 @pytest.mark.slow
 def test_a_shard_is_killed(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
@@ -95,12 +91,7 @@ def test_a_shard_is_killed(group_and_faults: tuple[GroupUnderTest, FaultInjectio
     group.wait_for_workers(2)
     before = set(actor_pids("BranchWorker"))
     faults.inject(point)
-    group.run_batch(
-        6,
-        lambda: (
-            faults.inject("forward") if point in ("join", "import_slots", "export_slots", "load") else None
-        ),
-    )
+    group.run_batch(6, lambda: faults.inject("forward") if point in WHILE_ANOTHER_JOINS else None)
     group.run_until(lambda: not faults.pending)
     group.wait_for_workers(2)
     assert len(before - set(actor_pids("BranchWorker"))) >= 2

@@ -8,12 +8,11 @@ import httpx
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
-from support.client_request import PROMPTS, SLOW, ClientRequest
+from support.client_request import CHAT, PROMPTS, SLOW, ClientRequest
 from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
 
-CHAT = "/v1/chat/completions"
 HEAVY = ClientRequest(settings=SLOW, model="demo")
 ROOM = 48
 """Requests that one client may have at the model demo; see conftest.py."""

@@ -12,13 +12,11 @@ import httpx
 import psutil
 import pytest
 
-from support.client_request import SLOW, ClientRequest, ClientResponse
+from support.client_request import CHAT, SLOW, ClientRequest, ClientResponse, content, events
 from support.server_process import ServerProcess, run_server
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly
-
-CHAT = "/v1/chat/completions"
 
 RECOVERY_S = 90.0
 """A lost group is noticed within seconds; the new one loads torch and the model."""
@@ -92,18 +90,25 @@ def check_refused(response: httpx.Response) -> None:
 def wait_until_answered(client: httpx.Client) -> float:
     """Send the first model a short request until it is answered, in whose place there may be a refusal; returns the
     seconds."""
-    return wait_until(lambda: is_answered(client), RECOVERY_S, "an answer")
+
+    def is_answered() -> bool:
+        try:
+            response = client.post(CHAT, json=SHORT_REQUEST.body(), timeout=RECOVERY_S)
+        except httpx.TransportError:
+            return False
+        if response.status_code != 200:
+            check_refused(response)
+        return response.status_code == 200
+
+    return wait_until(is_answered, RECOVERY_S, "an answer")
 
 
 def streamed(client: httpx.Client, model: str) -> Iterator[tuple[float, str]]:
     """When each piece of the answer came, and the piece."""
     with client.stream("POST", CHAT, json=LONG_REQUESTS[model].body(stream=True)) as response:
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
-                event = json.loads(line.removeprefix("data: "))
-                assert "error" not in event, event
-                for choice in event["choices"]:
-                    yield time.monotonic(), choice["delta"].get("content") or ""
+        for event in events(response.iter_lines()):
+            assert "error" not in event, event
+            yield time.monotonic(), content(event)
 
 
 @pytest.mark.parametrize("title", [MASTER, WORKER])
@@ -197,16 +202,6 @@ def test_how_long_the_service_is_away(
     wait_until(lambda: not lost.is_running(), 20, "the process to go")
 
 
-def is_answered(client: httpx.Client) -> bool:
-    try:
-        response = client.post(CHAT, json=SHORT_REQUEST.body(), timeout=RECOVERY_S)
-    except httpx.TransportError:
-        return False
-    if response.status_code != 200:
-        check_refused(response)
-    return response.status_code == 200
-
-
 def test_a_stop_lets_what_is_in_flight_finish(
     server: ServerProcess, client: httpx.Client, expected: dict[str, ClientResponse]
 ) -> None:
@@ -222,7 +217,7 @@ def test_a_stop_lets_what_is_in_flight_finish(
 
 def accepts(client: httpx.Client) -> bool:
     try:
-        response = client.post(CHAT, json=ClientRequest(settings={"max_new_tokens": 1}, model="first").body())
+        response = client.post(CHAT, json=SHORT_REQUEST.body())
     except httpx.ConnectError:
         return False
     if response.status_code == 503:

@@ -8,12 +8,10 @@ import httpx
 import psutil
 import pytest
 
-from support.client_request import ClientRequest
+from support.client_request import CHAT, ClientRequest
 from support.server_process import ServerProcess, run_server
 
 pytestmark = pytest.mark.slow  # it starts a server of its own
-
-CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,11 @@ import httpx
 import pytest
 
 from lopa_ray.config.yaml_files import CONFIGS
-from support.client_request import SLOW, ClientRequest
+from support.client_request import CHAT, SLOW, ClientRequest
 from support.server_process import ServerProcess
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.medium
-
-CHAT = "/v1/chat/completions"
 
 
 def exported(server: ServerProcess) -> str:

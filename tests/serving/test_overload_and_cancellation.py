@@ -19,14 +19,12 @@ import httpx
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
-from support.client_request import PROMPTS, SLOW, ClientRequest, ClientResponse
+from support.client_request import CHAT, PROMPTS, SLOW, ClientRequest, ClientResponse, content, events
 from support.server_process import ServerProcess
 from support.waiting import wait_until
 
 LONG_REQUEST = ClientRequest(settings=SLOW, model="demo-d2f")
 SHORT_REQUEST = ClientRequest(settings={"max_new_tokens": 8}, model="demo-d2f")
-
-CHAT = "/v1/chat/completions"
 
 pytestmark = pytest.mark.medium
 
@@ -49,15 +47,6 @@ def queued_s(client: httpx.Client) -> float:
     response = client.post(CHAT, json=SHORT_REQUEST.body())
     response.raise_for_status()
     return float(response.json()["lopa"]["queued_seconds"])
-
-
-def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The events of a stream before [DONE]."""
-    for line in filter(None, lines):
-        assert line.startswith("data: ")
-        if line == "data: [DONE]":
-            return
-        yield json.loads(line.removeprefix("data: "))
 
 
 # Overload
@@ -111,11 +100,11 @@ def test_a_huge_request_does_not_hold_others(client: httpx.Client, engines: dict
 
 
 @contextlib.contextmanager
-def raw_request(server: ServerProcess, body: dict[str, Any], path: str = CHAT) -> Iterator[socket.socket]:
+def raw_request(server: ServerProcess, body: dict[str, Any]) -> Iterator[socket.socket]:
     """A connection on which a request was sent."""
     data = json.dumps(body).encode()
     lines = ["Host: localhost", f"Authorization: Bearer {server.api_key}", f"Content-Length: {len(data)}"]
-    head = "\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""])
+    head = "\r\n".join([f"POST {CHAT} HTTP/1.1", *lines, "", ""])
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head.encode() + data)
         yield connection
@@ -206,7 +195,7 @@ def test_a_stream_says_that_its_deadline_came(
     body = LONG_REQUEST.body(stream=True, lopa={"deadline": long_s / 3, "partial": True})
     with client.stream("POST", CHAT, json=body) as response:
         *received, last = events(response.iter_lines())
-    text = "".join(choice["delta"].get("content") or "" for event in received for choice in event["choices"])
+    text = "".join(map(content, received))
     assert last["error"]["code"] == "deadline_exceeded"
     assert last["partial"]["choices"][0]["message"]["content"] == text
     assert text and text != long_response.text and long_response.text.startswith(text)

@@ -9,13 +9,11 @@ import httpx
 import openai
 import pytest
 
-from support.client_request import PROMPT, ClientRequest
+from support.client_request import CHAT, PROMPT, ClientRequest
 from support.server_process import ServerProcess
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.medium
-
-CHAT = "/v1/chat/completions"
 
 
 def test_only_who_has_a_key_is_let_in(server: ServerProcess, keys: tuple[str, str]) -> None:

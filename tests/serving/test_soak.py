@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +11,10 @@ import psutil
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
-from support.client_request import SLOW, ClientRequest, random_requests
+from support.client_request import CHAT, SLOW, ClientRequest, content, events, random_requests
 from support.server_process import ServerProcess
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
-
-CHAT = "/v1/chat/completions"
 
 
 def test_soak(server: ServerProcess, client: httpx.Client, engines: dict[str, LocalEngine]) -> None:
@@ -85,11 +82,6 @@ def name_of(process: psutil.Process) -> str:
 
 
 def streamed(client: httpx.Client, request: ClientRequest) -> str:
-    text = ""
     with client.stream("POST", CHAT, json=request.body(stream=True)) as response:
         response.raise_for_status()
-        for line in response.iter_lines():
-            if line and line != "data: [DONE]":
-                for choice in json.loads(line.removeprefix("data: "))["choices"]:
-                    text += choice["delta"].get("content") or ""
-    return text
+        return "".join(map(content, events(response.iter_lines())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,13 +21,10 @@ from lopa_ray.execution.model_loader import warm_up
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels import fp8
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.sampling_params import SamplingParams
-from support.deviceless_triton import (
-    Variants,
-    deviceless_triton,
-    recorded_variants,
-)
+from support.deviceless_triton import Variants, deviceless_triton, recorded_variants
 from support.empty_models import empty_model
 from support.fake_steps import (
     CAPACITY,
@@ -55,15 +53,18 @@ SAMPLINGS = (
 )
 
 
-def host_runner(
-    family: str,
-    quantization: Any,
-    tp_group: TensorParallelGroup = SINGLE_SHARD,
-    dtype: torch.dtype = torch.bfloat16,
-) -> BranchRunner:
-    """A runner on the CPU, where addresses are real."""
-    config = config_of(family, quantization)
-    return runner_of(empty_model(config, dtype, torch.device("cpu"), tp_group))
+def check_variants(
+    variants: Variants, config: NativeConfig, tp_group: TensorParallelGroup = SINGLE_SHARD
+) -> Counter[str]:
+    """Any steps need no variant that the warm-up has not compiled; returns these. On the CPU, where addresses are
+    real."""
+    runner = runner_of(empty_model(config, torch.bfloat16, torch.device("cpu"), tp_group))
+    warm_up(runner)
+    compiled = variants.by_kernel
+    run_any_steps(runner)
+    run_commits_of_two_steps(runner)
+    assert variants.by_kernel - compiled == {}
+    return compiled
 
 
 def columns_of_one_copy(arrays: StepColumns[np.ndarray], device: torch.device) -> StepColumns[Tensor]:
@@ -96,17 +97,9 @@ def run_two_steps(
     mask = runner.vocabulary.mask_token_id
     slots = random.Random(requests + branches + rows).sample(range(SLOTS), requests)
     runner.reconcile({}, ())
-    first = plan_of(mask, branches, rows, start=PREFIX, step=1, staged=staged, sampling=sampling)
-    second = plan_of(
-        mask,
-        branches,
-        rows,
-        start=PREFIX + staged,
-        step=2,
-        committed=staged,
-        staged=staged,
-        sampling=sampling,
-    )
+    same = {"staged": staged, "sampling": sampling}
+    first = plan_of(mask, branches, rows, start=PREFIX, step=1, **same)
+    second = plan_of(mask, branches, rows, start=PREFIX + staged, step=2, committed=staged, **same)
     for plan in (first, second):
         changed = in_segments(plan) if rows % 4 == 0 else plan
         runner.execute(step_of(runner, [changed] * requests, slots))
@@ -147,32 +140,18 @@ def test_no_step_after_the_warm_up_needs_another_variant(
     family: str, quantization: Any, variants: Variants
 ) -> None:
     """A kernel has one variant, but for that of dequantization, which has one with and one without a bias."""
-    runner = host_runner(family, quantization)
-    warm_up(runner)
-    compiled = variants.by_kernel
+    compiled = check_variants(variants, config_of(family, quantization))
     assert {kernel for kernel, number in compiled.items() if number > 1} <= {"_dequantize"}
-    run_any_steps(runner)
-    run_commits_of_two_steps(runner)
     assert compiled.keys() >= {"_slot_attention", "_commit_rows", "_row_scores"}
-    assert variants.by_kernel - compiled == {}
 
 
 @pytest.mark.parametrize(("family", "quantization"), [("dream", "w8a8"), ("llada2", "none")])
 def test_no_step_of_a_shard_does_either(family: str, quantization: Any, variants: Variants) -> None:
-    runner = host_runner(family, quantization, FakeShards())
-    warm_up(runner)
-    compiled = variants.by_kernel
-    run_any_steps(runner)
-    assert variants.by_kernel - compiled == {}
+    check_variants(variants, config_of(family, quantization), FakeShards())
 
 
 def test_no_step_in_fp8_does_either(variants: Variants, monkeypatch: pytest.MonkeyPatch) -> None:
     # Its trial would compare what was in memory, because kernels write nothing.
     monkeypatch.setattr(fp8, "has_fp8_kernel", lambda *_: True)
-    config = fp8_config_of("llada2", FP8_SCALES[0])
-    runner = runner_of(empty_model(config, torch.bfloat16, torch.device("cpu")))
-    warm_up(runner)
-    compiled = variants.by_kernel
+    compiled = check_variants(variants, fp8_config_of("llada2", FP8_SCALES[0]))
     assert compiled["_quantize_groups"] <= 2, "for inputs that fill a block, and for fewer"
-    run_any_steps(runner)
-    assert variants.by_kernel - compiled == {}

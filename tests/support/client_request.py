@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from lopa_lab.word_problems import held_out_problems
 from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
+
+CHAT = "/v1/chat/completions"
 
 PROMPTS = [problem.question for problem in held_out_problems(seed=5, count=300)]
 PROMPT = PROMPTS[0]
@@ -86,7 +89,7 @@ class ClientRequest:
 
     def send(self, client: httpx.Client) -> ClientResponse:
         """Raises httpx.HTTPStatusError."""
-        response = client.post("/v1/chat/completions", json=self.body())
+        response = client.post(CHAT, json=self.body())
         response.raise_for_status()
         return ClientResponse.from_choice(response.json()["choices"][0])
 
@@ -112,6 +115,27 @@ class ClientRequest:
         return ClientResponse(
             result.text, tuple(tokens), result.finish_reason, result.steps, result.forwards, seconds
         )
+
+
+def check_answer(url: str, engine: LocalEngine) -> None:
+    """A server without a key answers as the engine does."""
+    request = ClientRequest(settings={"max_new_tokens": 32})
+    with httpx.Client(base_url=url, timeout=60) as client:
+        assert request.send(client) == request.decode_locally(engine)
+
+
+def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The events of a stream before [DONE]."""
+    for line in filter(None, lines):
+        assert line.startswith("data: ")
+        if line == "data: [DONE]":
+            return
+        yield json.loads(line.removeprefix("data: "))
+
+
+def content(event: Mapping[str, Any]) -> str:
+    """What an event of a stream adds to the text."""
+    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
 
 
 def send_all(

@@ -57,8 +57,6 @@ class DevicelessDriver(DriverBase):
         self.launches = 0
 
     def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
-        """The function that launches a kernel."""
-
         def launch(*arguments: Any) -> None:
             self.launches += 1
 
@@ -70,38 +68,32 @@ class DevicelessDriver(DriverBase):
         return False
 
     def get_current_target(self) -> GPUTarget:
-        """The kind of GPU."""
         return GPUTarget("cuda", self.arch, 32)
 
     def get_current_device(self) -> int:
-        """The only one."""
         return 0
 
     def get_current_stream(self, device: int) -> int:
-        """The default stream."""
         return 0
 
     def get_active_torch_device(self) -> torch.device:
-        """See `DriverBase`."""
         return torch.device("cuda", 0)
 
     def map_python_to_cpp_type(self, ty: str) -> str:
-        """See `DriverBase`."""
         raise NotImplementedError
 
     def get_benchmarker(self) -> Any:
-        """See `DriverBase`."""
         raise NotImplementedError
 
 
 @contextmanager
 def deviceless_triton(arch: int = 90) -> Iterator[DevicelessDriver]:
-    """In the context operators are launched by Triton, for a GPU of that kind."""
+    """In the context each operator of `lopa_ray.kernels` is its launch function, for a GPU of that kind."""
     active, made = driver._active, DevicelessDriver(arch)
     forget_variants()
     try:
         driver.set_active(made)
-        with launching_operators():
+        with patch.dict(CALLS, {operator: with_indices_of_zero(operator) for operator in CALLS}):
             yield made
     finally:
         driver._active = active
@@ -134,16 +126,14 @@ def recorded_variants() -> Iterator[Variants]:
         yield variants
 
 
-def launcher_of(operator: str) -> Callable[..., Any]:
-    """The function that launches an operator's kernel."""
-    launch: Callable[..., Any] = importlib.import_module(f"{kernels.__name__}.triton.{operator}").launch
-    return launch
+def module_of(operator: str) -> Any:
+    """The module of an operator's kernel."""
+    return importlib.import_module(f"{kernels.__name__}.triton.{operator}")
 
 
 def kernels_of(operator: str) -> list[JITFunction[Any]]:
     """The functions of an operator's module that Triton compiles, those that others call included."""
-    module = importlib.import_module(f"{kernels.__name__}.triton.{operator}")
-    return [value for value in vars(module).values() if isinstance(value, JITFunction)]
+    return [value for value in vars(module_of(operator)).values() if isinstance(value, JITFunction)]
 
 
 def compiled_kernels() -> dict[str, list[Any]]:
@@ -166,22 +156,15 @@ def forget_variants() -> None:
             function.device_caches.clear()
 
 
-def with_indices_of_zero(launch: Callable[..., Any]) -> Callable[..., Any]:
-    """A launch function whose whole numbers on the host are 0: no kernel writes them, and torch's operations may take
-    them for indices."""
+def with_indices_of_zero(operator: str) -> Callable[..., Any]:
+    """An operator's launch function. Whole numbers on the host are 0 in its results: no kernel writes them, and torch's
+    operations may take them for indices."""
 
     def call(*arguments: Any, **named: Any) -> Any:
-        results = launch(*arguments, **named)
+        results = module_of(operator).launch(*arguments, **named)
         for result in tree_leaves(results):
             if isinstance(result, torch.Tensor) and result.dtype == torch.int64 and result.is_cpu:
                 result.zero_()
         return results
 
     return call
-
-
-@contextmanager
-def launching_operators() -> Iterator[None]:
-    """In the context each operator of `lopa_ray.kernels` is its launch function."""
-    with patch.dict(CALLS, {operator: with_indices_of_zero(launcher_of(operator)) for operator in CALLS}):
-        yield

@@ -317,12 +317,18 @@ class Server:
 
 @contextlib.contextmanager
 def serving(backend: FakeBackend | None = None, **settings: Any) -> Iterator[Server]:
-    """The application over a fake backend, on a free port of the loopback."""
+    """The application over a fake backend."""
     backend = backend or FakeBackend()
     typed: Backend = backend
+    with running(create_app(lambda: typed, HttpSettings(**settings))) as url:
+        yield Server(url, backend)
+
+
+@contextlib.contextmanager
+def running(app: Any) -> Iterator[str]:
+    """The URL of an application on a free port of the loopback, in a thread."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        app = create_app(lambda: typed, HttpSettings(**settings))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -330,7 +336,7 @@ def serving(backend: FakeBackend | None = None, **settings: Any) -> Iterator[Ser
             while not server.started:
                 assert thread.is_alive(), "the server did not start"
                 time.sleep(0.01)
-            yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", backend)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = server.force_exit = True
             thread.join(10)

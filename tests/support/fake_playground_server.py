@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -21,6 +20,7 @@ from cluster.serving.http.playground_routes import playground_routes
 from cluster.serving.replica.request_defaults import request_defaults
 from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.engine.config import Config
+from support.fake_backend import running
 
 # The text of each position and the step that decides it.
 DECODE = [
@@ -121,18 +121,19 @@ class FakeServer:
             return _error(401, "API key: got none that is known; send one of the server's keys")
         return None
 
-    async def _stream(self, chat: bool, told_step_seconds: float) -> AsyncIterator[bytes]:
+    async def _stream(self, chat: bool, told_step_seconds: float) -> AsyncIterator[str]:
         finished = False
         try:
             while self.pause_before_steps:
                 await asyncio.sleep(0.01)
             for chunk in self._chunks(chat, told_step_seconds):
-                if "lopa" in chunk:
+                step = chunk.get("lopa", {}).get("canvas", {}).get("step")
+                if step is not None:
                     await asyncio.sleep(self.step_seconds)
-                yield _event(json.dumps(chunk, ensure_ascii=False))
-                while self.pause_after_step and self.pause_after_step == _step(chunk):
+                yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+                while step is not None and self.pause_after_step == step:
                     await asyncio.sleep(0.01)
-            yield _event("[DONE]")
+            yield "data: [DONE]\n\n"
             finished = True
         finally:
             if not finished:
@@ -172,7 +173,8 @@ class FakeServer:
 
     def _canvas(self, step: int, steps: int) -> dict[str, Any]:
         cells = [{"t": text, "s": s} if s <= step else {"t": "", "s": 0} for text, s in self.decode]
-        tried = [(f"+{i}", f"{text}@{at}") for i, (at, text) in enumerate(_next(self.decode, step), 1)]
+        undecided = [f"{text}@{at}" for at, (text, s) in enumerate(self.decode) if s >= step]
+        tried = [(f"+{i}", what) for i, what in enumerate(undecided[:3], 1)]
         names = [*tried, ("anchor", "")] if step > 1 else [("anchor", "")]
         if self.verified:
             names = [("anchor", ""), ("+1", "no@0"), *self._drafts(step)]
@@ -213,20 +215,6 @@ class FakeServer:
         return drafts
 
 
-def _next(decode: list[tuple[str, int]], step: int) -> list[tuple[int, str]]:
-    """Three positions that lookahead branches may have tried in a step."""
-    return [(at, text) for at, (text, s) in enumerate(decode) if s >= step][:3]
-
-
-def _step(chunk: dict[str, Any]) -> int | None:
-    step: int | None = chunk.get("lopa", {}).get("canvas", {}).get("step")
-    return step
-
-
-def _event(data: str) -> bytes:
-    return f"data: {data}\n\n".encode()
-
-
 def _error(
     status: int,
     message: str,
@@ -240,19 +228,7 @@ def _error(
 
 @contextmanager
 def serve(fake: FakeServer) -> Iterator[FakeServer]:
-    """Run it on a free loopback port, in a thread."""
-    server = uvicorn.Server(
-        uvicorn.Config(fake.app(), port=0, log_level="warning", timeout_graceful_shutdown=1)
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        if not thread.is_alive():
-            raise RuntimeError("the fake server did not start")
-        threading.Event().wait(0.01)
-    fake.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    try:
+    """In the context it runs."""
+    with running(fake.app()) as url:
+        fake.url = f"{url}/"
         yield fake
-    finally:
-        server.should_exit = True
-        thread.join()

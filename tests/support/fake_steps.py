@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -139,9 +139,9 @@ def execute(runner: BranchRunner, plan: StepPlan, broadcast: Callable[..., None]
     return log
 
 
-def in_segments(plan: Plan, parts: int = 4) -> Plan:
-    """The same plan with block-causal attention over its rows, in so many segments."""
+def in_segments(plan: Plan) -> Plan:
+    """The same plan with block-causal attention over its rows, in four segments."""
     rows = len(plan.canvas)
-    ends: Sequence[int] = [plan.start + rows * part // parts for part in range(1, parts + 1)]
+    ends = [plan.start + rows * part // 4 for part in range(1, 5)]
     segments = tuple((end, end) for end in ends)
     return replace(plan, branches=tuple(replace(branch, segments=segments) for branch in plan.branches))

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
@@ -33,6 +36,11 @@ RequestKey = tuple[int, str]
 """Which of PROMPTS, which of SETTINGS."""
 
 ComparableResult = tuple[list[int], int, int]
+
+
+def nightly(*values: object) -> list[Any]:
+    """Parameters of tests that run at night."""
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
 
 
 def random_requests(rng: random.Random, count: int) -> list[RequestKey]:

@@ -138,16 +138,13 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
     def log_message(self, format: str, *arguments: object) -> None:
         pass  # tests read the log of the server
 
-    def _answer(self) -> None:
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
         hub = self.server.hub
         # A revision's slashes are escaped, so the path is taken apart before its escapes are.
         parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
@@ -236,12 +233,7 @@ def _etag(path: str, content: bytes) -> str:
 
 
 def _tree_entry(path: str, content: bytes) -> dict[str, object]:
-    entry: dict[str, object] = {
-        "type": "file",
-        "path": path,
-        "size": len(content),
-        "oid": hashlib.sha1(content).hexdigest(),
-    }
-    if path.endswith(LARGE_FILES):
-        entry["lfs"] = {"oid": _etag(path, content), "size": len(content), "pointerSize": 134}
-    return entry
+    size = {"size": len(content)}
+    lfs = {"lfs": {"oid": _etag(path, content), "pointerSize": 134, **size}}
+    oid = hashlib.sha1(content).hexdigest()
+    return {"type": "file", "path": path, "oid": oid, **size, **(lfs if path.endswith(LARGE_FILES) else {})}

@@ -1,7 +1,8 @@
-"""Folders of the checkout."""
+"""Folders of the checkout, and that of the programs of this Python's environment."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,3 +13,4 @@ DATA = TESTS / "data"
 PROGRAMS = TESTS / "programs"
 TASKS = DATA / "tasks"
 """Tasks of lm-evaluation-harness."""
+BIN = Path(sys.executable).parent

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from support.paths import PROGRAMS
+from support.waiting import wait_until
 
 
 def subprocess_environment() -> dict[str, str]:
@@ -46,6 +47,18 @@ def actor_pids(class_name: str) -> list[int]:
         for process in psutil.Process().children(recursive=True)
         if command_line(process).startswith(f"ray::{class_name}")
     ]
+
+
+def kill_actors(class_name: str) -> None:
+    """Kill all actors of that class; there is one at least."""
+    pids = actor_pids(class_name)
+    assert pids
+    for pid in pids:
+        send_signal(pid, signal.SIGKILL)
+
+
+def wait_until_no_actors() -> None:
+    wait_until(lambda: not actor_pids("BranchWorker") + actor_pids("Master"), 120, "the actors to end")
 
 
 def processes_in_session(pid: int) -> list[psutil.Process]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.job_submission import JobSubmissionClient
 
+from support.paths import BIN
 from support.ports import free_port
 from support.processes import kill_process_tree, subprocess_environment
 from support.waiting import wait_until
@@ -74,7 +74,7 @@ def run_head(
         f"--dashboard-agent-listen-port={free_port()} --temp-dir={temp_dir}",
         *options,
     ]
-    command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
+    command = [str(BIN / "ray"), "start", "--block", "--disable-usage-stats"]
     log = folder / "head.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

@@ -17,6 +17,8 @@ import openai
 import psutil
 import yaml
 
+from lopa_ray.config.yaml_files import serve_config
+from support.paths import BIN
 from support.ports import free_port
 from support.processes import command_line, processes_in_session
 from support.waiting import wait_until
@@ -103,12 +105,68 @@ def run_server(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[ServerProcess]:
     """A server that is ready. It is for the caller to stop; what is left at the end is killed."""
+    application = {
+        "name": "lopa",
+        "route_prefix": "/",
+        "import_path": "cluster.serving.app:build",
+        "args": {"models": [dict(model) for model in models]},
+        "deployments": [dict(deployment) for deployment in deployments],
+    }
     config = folder / "serve.yaml"
-    config.write_text(yaml.safe_dump(make_serve_config(models, deployments)))
+    config.write_text(yaml.safe_dump({"proxy_location": "HeadOnly", "applications": [application]}))
     server = start_server(folder, "--config", str(config), *options, environment=environment)
+
+    def is_ready() -> bool:
+        assert server.process.poll() is None, server.output
+        return "Serving " in (folder / "stdout").read_text()
+
     try:
-        wait_until(lambda: is_ready(server), START_TIMEOUT_S, "the server to start")
+        wait_until(is_ready, START_TIMEOUT_S, "the server to start")
         yield server
+    finally:
+        server.kill()
+
+
+def answers(url: str) -> bool:
+    """Whether a server there is well."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def shipped_config(folder: Path, port: int) -> Path:
+    """The Serve config that ships, but for its port and what Ray counts as a worker's CPUs."""
+    values = yaml.safe_load(serve_config().read_text())
+    values["http_options"]["port"] = port
+    values["applications"][0]["args"]["models"][0]["group"] = {"num_cpus": 0.25}
+    path = folder / "serve.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@contextlib.contextmanager
+def lopa_serve(out: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """The URL of `lopa serve` on the cluster that the environment names. It has to end when it is told to."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with out.open("w") as file:
+        server = subprocess.Popen(
+            [str(BIN / "lopa"), "serve", "--port", str(port), "--set", "group.num_cpus=0.25"],
+            env=environment,
+            stdout=file,
+            stderr=file,
+        )
+
+    def is_ready() -> bool:
+        assert server.poll() is None, out.read_text()
+        return f"Serving demo (float32 on cpu) on {url}" in out.read_text()
+
+    try:
+        wait_until(is_ready, START_TIMEOUT_S, "the server")
+        yield url
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(STOP_TIMEOUT_S) == 0, out.read_text()
     finally:
         server.kill()
 
@@ -131,20 +189,3 @@ def start_server(folder: Path, *options: str, environment: Mapping[str, str] | N
             env={**inherited, **fast, **(environment or {})},
         )
     return ServerProcess(process, f"http://127.0.0.1:{port}", folder)
-
-
-def make_serve_config(models: Entries, deployments: Entries = ()) -> dict[str, Any]:
-    """A Serve config."""
-    application = {
-        "name": "lopa",
-        "route_prefix": "/",
-        "import_path": "cluster.serving.app:build",
-        "args": {"models": [dict(model) for model in models]},
-        "deployments": [dict(deployment) for deployment in deployments],
-    }
-    return {"proxy_location": "HeadOnly", "applications": [application]}
-
-
-def is_ready(server: ServerProcess) -> bool:
-    assert server.process.poll() is None, server.output
-    return "Serving " in (server.folder / "stdout").read_text()

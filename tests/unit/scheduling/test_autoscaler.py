@@ -146,7 +146,7 @@ def test_settings_survive_the_way_to_another_process() -> None:
 
 @pytest.fixture(scope="module")
 def recorded() -> list[Load]:
-    """Made by `tests/record/loads.py`: hardly any requests for 10 seconds, too many for 12, and none after that."""
+    """A row per second of a real decoder: hardly any requests for 10 seconds, too many for 12, and none after that."""
     return [Load(**json.loads(line)) for line in RECORDED.read_text().splitlines()]
 
 
