@@ -131,7 +131,7 @@ def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSet
     values = {name: value for name, value in values.items() if value != "schedule"}
     wanted = parse_decoder_settings(values)
     if has_schedule and isinstance(wanted, FastDllmSettings):
-        return wanted.replace(fill="schedule", steps=2 * wanted.num_blocks)
+        return wanted.replace(fill="schedule", steps=2 * wanted.num_blocks, relaxed_threshold=None)
     return wanted
 
 

@@ -16,7 +16,6 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.transformers_models import families as transformers_families
 from lopa_ray.model.transformers_models.families import TransformersFamily
 from support.checkpoints import edit_json, shard
 from support.transformers_checkpoints import bidirectional_logits, runner_of, save_checkpoint
@@ -176,7 +175,7 @@ def test_a_row_is_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         shifted=True,
         mask_token_id=99,
     )
-    monkeypatch.setattr(transformers_families, "TRANSFORMERS_FAMILIES", (row,))
+    monkeypatch.setattr("lopa_ray.model.transformers_models.config.TRANSFORMERS_FAMILIES", (row,))
     config = load_config(tmp_path, "auto")
     assert (config.family, config.shifted, config.mask_token_id) == ("new_model", True, 99)
     assert torch.equal(runner_of(tmp_path).logits(IDS), expected)
