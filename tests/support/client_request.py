@@ -118,8 +118,9 @@ class ClientRequest:
 
 
 def check_answer(url: str, engine: LocalEngine) -> None:
-    """A server without a key answers as the engine does. With `auto` the branches of a step depend on the workers."""
-    request = ClientRequest(settings={"max_new_tokens": 32, "num_branches": 3})
+    """A server without a key answers as the engine does. The shipped server has another lookahead by default."""
+    lookahead = {"lookahead": "lopa", "num_branches": 3, "branch_budget": "fixed"}
+    request = ClientRequest(settings={"max_new_tokens": 32, **lookahead})
     with httpx.Client(base_url=url, timeout=60) as client:
         assert request.send(client) == request.decode_locally(engine)
 
