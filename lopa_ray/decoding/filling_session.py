@@ -93,6 +93,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         start, stop = windows[0].input_span.start, max(window.input_span.stop for window in windows)
         ids, bitmasks, decided = self._canvas.ids[start:stop], TokenBitmasks(), self._scores_decided
         ids += [self.vocabulary.mask_token_id] * (stop - start - len(ids))
+        unconstrained = ChooseTokens(self.draw_key)  # shared: pickle writes an object once
         branches = []
         for branch, window in zip(self._branches, windows, strict=True):
             bitmask_ids = bitmasks.add(branch.constraint_state, window.scored, scores_decided=decided)
@@ -102,7 +103,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
                     scored=window.scored,
                     fills=branch.fork.fills,
                     to_stage=window.to_stage,
-                    scoring=ChooseTokens(self.draw_key, bitmask_ids),
+                    scoring=ChooseTokens(self.draw_key, bitmask_ids) if bitmask_ids else unconstrained,
                     causal_stop=window.causal_stop,
                 )
             )
