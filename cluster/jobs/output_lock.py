@@ -1,6 +1,6 @@
-"""`output_lock`: one job at a time writes to OUTPUT, beside which OUTPUT.job.lock says who does. On a local file system
-the operating system locks it; elsewhere the holder writes it anew again and again, and a file that stays as it is was
-left behind."""
+"""`output_lock`: one job at a time writes to OUTPUT. The file OUTPUT.job.lock names the job that holds the lock. On a local
+file system the operating system locks that file. On other stores the job rewrites it every few seconds, and a file that
+does not change was left behind."""
 
 from __future__ import annotations
 

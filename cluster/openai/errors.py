@@ -134,7 +134,7 @@ def api_error(error: Exception, setting_fields: Mapping[str, str] | None = None)
 
 
 def _with_names_of(fields: Mapping[str, str], message: str) -> str:
-    """The message with the names of a client's fields for those of settings. Quoted text is a value that was got."""
+    """The message with a client's field names in place of setting names. Quoted text is a value from the request."""
     names = {setting: field.rpartition(".")[2] for setting, field in fields.items() if setting != "prompt"}
     return re.sub(r"(?<!\w)'[^']*('|$)|\w+", lambda found: names.get(found[0], found[0]), message)
 

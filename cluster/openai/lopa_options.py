@@ -19,7 +19,7 @@ from lopa_ray.text.client_object import unknown_field_message
 OPENAI_FIELDS = {
     name: field.fields or name for name, field in http_fields(GenerationSettings).items() if not field.in_lopa
 }
-"""Decode setting → its field beside `lopa`."""
+"""Decode setting → its field at the top level of a request, where `lopa` is too."""
 
 LOPA_DECODE_SETTINGS = sorted(
     {name for decoder in DECODERS.values() for name in decoder.settings.model_fields} - OPENAI_FIELDS.keys()

@@ -32,7 +32,7 @@ REPLICA_CPUS = 0.1  # of the ingress and of a group: they wait more than they co
 INGRESS_DEPLOYMENT = "ingress"
 CORES_FOR_TWO_INGRESSES = 4  # on a smaller machine the second would take time from the groups
 INGRESS_MAX_ONGOING_REQUESTS = 1000
-GROUP_MAX_ONGOING_REQUESTS = 1000  # `group.max_requests_per_client` bounds those of a client
+GROUP_MAX_ONGOING_REQUESTS = 1000  # `group.max_requests_per_client` bounds the requests of one client
 HEALTH_CHECK_PERIOD_S = 1.0  # seconds between two health checks of a replica. They cost it nothing
 GRACEFUL_SHUTDOWN_S = 120.0  # how long a replica that is to stop may finish what it has
 

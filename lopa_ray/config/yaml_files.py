@@ -18,7 +18,7 @@ _INSTALLED = _PACKAGE / "presets" / "configs"
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
 """The folder `configs`: inside of an installed package, beside `lopa_ray` in a checkout."""
 
-SERVE = "serve"  # the one file beside the presets that is for Ray Serve
+SERVE = "serve"  # the file of this name in the folder of presets is for Ray Serve
 
 FOLDERS = ("models", "paper")
 """Folders of further presets, whose names begin with the folder's: `paper/s7` is `configs/paper/s7.yaml`."""
