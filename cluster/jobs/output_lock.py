@@ -1,6 +1,7 @@
-"""`output_lock`: one job at a time writes to OUTPUT. The file OUTPUT.job.lock names the job that holds the lock. On a local
-file system the operating system locks that file. On other stores the job rewrites it every few seconds, and a file that
-does not change was left behind."""
+"""`output_lock`: one job at a time writes to OUTPUT. The file OUTPUT.job.lock names the job that holds the lock.
+
+On a local file system the operating system locks that file. On other stores the job rewrites it every few seconds, and
+a file that does not change was left behind."""
 
 from __future__ import annotations
 
