@@ -10,7 +10,9 @@ from cluster.command_line import options
 from cluster.command_line.engine_options import EngineOptions, engine_options
 from lopa_ray.errors import SettingsError
 
-NOT_OF_CHATS = ("model", "dtype", "decoder", "num_branches", "suffix", "tensor_parallel_size")
+NOT_OF_CHATS = ("model", "suffix")
+OF_REQUESTS = {"max_new_tokens": "max_tokens", "temperature": "temperature", "seed": "seed"}
+"""Option → the parameter of a request to a server. The server of this project alone has the other decode settings."""
 
 
 def chat(
@@ -39,8 +41,8 @@ def chat(
 ) -> None:
     """Talk to a model: a line is a message, and the answer comes as it is decoded. Ctrl-D ends the conversation.
 
-    Without --url this process decodes, or Ray where lopa generate would use it. With --url --set takes decode
-    settings, which lopa serve alone understands.
+    Without --url this process decodes, or Ray where lopa generate would use it. With --url decode settings are
+    sent, of which servers other than lopa serve understand --max-new-tokens, --temperature and --seed alone.
     """
     from cluster.cli.chat import converse
     from cluster.cli.where_to_decode import is_local
@@ -48,13 +50,15 @@ def chat(
     if url is not None:
         from cluster.cli.server_partner import ServerPartner
 
-        of_engine = {f"--{name}": engine[name] for name in ("lora", "device", "workers", "local")}
-        options.refuse_beside("--url", {"--config": config, **of_engine})
-        sections = options.parse_overrides(engine["set"])
-        if sections.keys() - {"decode"}:
-            raise SettingsError("--set: got a setting of the model or group; allowed with --url: decode.KEY")
-        sent = {"max_tokens": "max_new_tokens", "temperature": "temperature", "seed": "seed"}
-        parameters = {key: engine[name] for key, name in sent.items() if engine[name] is not None}
+        options.refuse_beside("--url", {"--config": config, "--local": engine["local"]})
+        parameters = {sent: engine[name] for name, sent in OF_REQUESTS.items() if engine[name] is not None}
+        sections = EngineOptions({**engine, **dict.fromkeys(OF_REQUESTS)}).overrides()
+        if others := [
+            f"{section}.{key}" for section in sections if section != "decode" for key in sections[section]
+        ]:
+            raise SettingsError(
+                f"--url: got {others[0]}; a server has its own model and groups, so leave it out"
+            )
         lopa = {"lopa": sections["decode"]} if sections else {}
         converse(ServerPartner(url, api_key, model, {**parameters, **lopa}), system)
         return

@@ -8,6 +8,7 @@ from collections.abc import Collection
 import typer
 
 from cluster.command_line.engine_options import EngineOptions
+from cluster.command_line.notices import notice
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import DEMO
@@ -32,14 +33,18 @@ def reason_for_ray(config: Config, *, source: str | None, options: Collection[st
 
 
 def is_local(config: Config, engine: EngineOptions, source: str | None) -> bool:
-    """Whether to decode in this process: with `--local`, or if nothing asks for Ray. A line on stderr says where and
-    why."""
+    """Whether to decode in this process: with `--local`, or if nothing asks for Ray. Lines on stderr say where and
+    why, and what the demo model is for."""
     reason = None
     if not engine["local"]:
         reason = reason_for_ray(config, source=source, options=engine.overrides().get("group", {}))
-        typer.echo(where_line(config, reason), err=True)
+        line = where_line(config, reason)
+        if reason is None:
+            notice(line)
+        else:
+            typer.echo(line, err=True)
     if config.model.path == DEMO:
-        typer.echo(DEMO_LINE, err=True)
+        notice(DEMO_LINE)
     return reason is None
 
 
