@@ -77,6 +77,8 @@ def decide(
         raise SettingsError("--input takes no INPUT; leave one of them out")
     if source is None and output != "-":
         raise SettingsError("--output needs --input; for one input redirect stdout")
+    if source is None and not asked:
+        raise SettingsError("no questions; ask one with --predicate, --choice, --score or --questions")
     text = read_prompt(given) if source is None else ""
     local = is_local(loaded, engine, config)
     if source is not None:

@@ -28,7 +28,7 @@ from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.serve_environment import serve_environment
 from cluster.serving.settings import ModelEntry, ServeSettings
-from lopa_ray.decoding.decoders import merge_decoder_settings
+from lopa_ray.decoding.decoders import merge_decoder_settings, register_decoder
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
@@ -74,6 +74,7 @@ class ServeLauncher:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
         first, *others = self.settings.models
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
+        register_decoder(sections.get("decode", {}).get("decoder"))
         if "decoder" in sections.get("decode", {}):  # what the file sets may be for another one
             decode = {"decoder": first.load().decode.decoder, **first.decode}
             changed["decode"] = merge_decoder_settings(decode, sections["decode"])

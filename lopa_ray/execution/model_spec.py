@@ -52,7 +52,11 @@ class ModelSpec:
             usable = [token_id for token_id in named if token_id is not None and token_id < error.vocab_size]
             if not usable:
                 last = f"{error.vocab_size - 1} (the vocabulary)"
-                raise CheckpointError(f"{error}, or set model.mask_token_id to one in 0..{last}") from None
+                raise CheckpointError(
+                    f"{settings.path}: neither its configuration nor its tokenizer has a mask token, as in "
+                    "autoregressive models, which vLLM and SGLang run; for a diffusion language model set "
+                    f"model.mask_token_id to one in 0..{last}"
+                ) from None
             model = load_config(folder, settings.implementation, usable[0])
         model = model.with_quantization(settings.quantization)
         multiplies_fp8 = DEVICES[settings.device].multiplies_fp8 and settings.dtype == "bfloat16"
