@@ -183,12 +183,17 @@ class ServeLauncher:
             with stop_signals() as stop:
                 echo(f"Serving {', '.join(map(_with_dtype, self.settings.models))} on {address}")
                 base = f"{address}{self.route_prefix.rstrip('/')}"
+                metrics = f"{base}/metrics"
+                if local:
+                    # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
+                    (own,) = ray.nodes()
+                    metrics += f" (of all Ray: http://{own['NodeManagerAddress']}:{own['MetricsExportPort']}/metrics)"
                 for name, place in (
                     ("Playground", f"{base}/"),
                     ("API", f"{base}/v1 (reference: {base}/docs)"),
                     ("Logs", f"{session or 'of the session of Ray'}/logs/serve"),
                     ("To stop", "Ctrl-C, or SIGTERM; requests in flight are finished"),
-                    ("Metrics", f"{base}/metrics"),
+                    ("Metrics", metrics),
                 ):
                     echo(f"  {name:12}{place}")
                 _wait(stop, node)

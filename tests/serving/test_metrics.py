@@ -17,8 +17,8 @@ pytestmark = pytest.mark.medium
 
 
 def exported(server: ServerProcess) -> str:
-    """The page that the server says Prometheus is to read."""
-    (url,) = re.findall(r"^Metrics for Prometheus on (http://\S+)$", server.output, re.MULTILINE)
+    """Ray's page, which has the metrics of the server too."""
+    (url,) = re.findall(r"of all Ray: (http://\S+)\)", server.output)
     return httpx.get(url, timeout=30).raise_for_status().text
 
 

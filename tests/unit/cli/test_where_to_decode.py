@@ -19,8 +19,9 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_cluster_and_no_earlier_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
 def test_a_prompt_is_decoded_in_this_process_and_a_line_says_so() -> None:
@@ -28,6 +29,8 @@ def test_a_prompt_is_decoded_in_this_process_and_a_line_says_so() -> None:
     assert result.exit_code == 0
     assert result.stderr.startswith("Decoding in this process; --workers N ")
     assert '"steps"' in result.stdout
+    again = CliRunner().invoke(app, ["generate", "--json", "-n", "16", "2 + 2"])
+    assert (again.exit_code, again.stderr) == (0, "")
 
 
 @pytest.mark.medium
