@@ -120,7 +120,7 @@ def duration(seconds: float) -> str:
 
 def totals(lines: int, failed: int, tokens: int, steps: int, seconds: float) -> str:
     """What a file of requests took, in a line."""
-    parts = [f"{lines} lines in {seconds:.1f} s"] + [f"{failed} failed"] * bool(failed)
+    parts = [f"{lines} line{'s' * (lines != 1)} in {seconds:.1f} s"] + [f"{failed} failed"] * bool(failed)
     if steps:
         parts += [
             f"{tokens} tokens in {steps} steps, TPF {tokens / steps:.2f}",
