@@ -8,7 +8,7 @@ python examples/decide.py
 
 from lopa_ray import LocalEngine, ScoreAnswer, ScoreQuestion
 
-INPUTS = ["Tom has 6 pens.", "Mia has 90 pens.", "Ben has 340 pens."]
+INPUTS = ["Tom has 6 pens.", "Mia has 90 pens."]
 QUESTION = ScoreQuestion("How many pens are there?", ["fewer than 10", "10 to 99", "100 or more"])
 
 with LocalEngine.from_pretrained("demo") as engine:

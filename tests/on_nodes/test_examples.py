@@ -20,7 +20,7 @@ EXAMPLES = ROOT / "examples"
     [
         pytest.param(
             "decide.py",
-            ["Mia has 90 pens. 0.", "Ben has 340 pens. 1.", "forwards in 2 steps"],
+            ["Mia has 90 pens. 0.", "forwards in 2 steps"],
             marks=pytest.mark.slow,
         ),
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
