@@ -64,7 +64,8 @@ def chat(
         return
     engine["model"] = model
     loaded = engine.load(config)
-    local = is_local(loaded, engine, config)
+    cannot = "solves arithmetic word problems, one per message, and does not converse"
+    local = is_local(loaded, engine, config, cannot)
 
     from cluster.batch.open_engine import open_engine
     from cluster.cli.chat_partner import EnginePartner

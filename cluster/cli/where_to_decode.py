@@ -32,9 +32,11 @@ def reason_for_ray(config: Config, *, source: str | None, options: Collection[st
     return f"there are {number} devices ({device.name})" if number > 1 else None
 
 
-def is_local(config: Config, engine: EngineOptions, source: str | None) -> bool:
-    """Whether to decode in this process: with `--local`, or if nothing asks for Ray. Lines on stderr say where and
-    why, and what the demo model is for."""
+def is_local(
+    config: Config, engine: EngineOptions, source: str | None, demo_cannot: str | None = None
+) -> bool:
+    """Whether to decode in this process: with `--local`, or if nothing asks for Ray. Lines on stderr say where and why,
+    and what the demo model is for; `demo_cannot`: the feature of this command that it was not trained for."""
     reason = None
     if not engine["local"]:
         reason = reason_for_ray(config, source=source, options=engine.overrides().get("group", {}))
@@ -43,8 +45,10 @@ def is_local(config: Config, engine: EngineOptions, source: str | None) -> bool:
             notice(line)
         else:
             typer.echo(line, err=True)
-    if config.model.path == DEMO:
+    if config.model.path == DEMO and demo_cannot is None:
         notice(DEMO_LINE)
+    elif config.model.path == DEMO:
+        typer.echo(f"The demo model {demo_cannot}; --model takes another.", err=True)
     return reason is None
 
 
