@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 def encode_prompt(
     factory: SessionFactory, prompt: str | Sequence[Message], prefix: str = "", *, parse_special: bool = True
 ) -> list[int]:
-    """Text as it is; a chat by the checkpoint's template, and behind it `prefix`, with which the answer begins.
+    """Encode text as it is; a chat by the checkpoint's template, then `prefix`, with which the answer begins.
 
     In text special tokens are recognised unless `parse_special` is false, as transformers' tokenizers do; in chats and
     prefixes they never are.

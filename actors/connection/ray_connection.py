@@ -154,7 +154,7 @@ def connect_to_ray(
             make_token()
         with _own_sigterm(), _by_itself() if address == LOCAL_RAY else _few_attempts():
             ray.init(address=address, **options)
-    except Exception as error:  # Ray raises plain ones too, as for a node that is not there in time
+    except Exception as error:  # Ray also raises plain exceptions, as for a node that is not there in time
         raise ClusterError(_explain(address, error)) from error
 
 

@@ -91,7 +91,7 @@ class GroupMembership:
                 pending.record_failure(error)
             if isinstance(error, WorkerLostError):
                 raise
-            pool.remove_workers(newcomers)  # they may be the ones that fail or are not reached
+            pool.remove_workers(newcomers)  # a newcomer may be the worker that fails or is not reached
             if isinstance(error, TransferError):
                 raise
             raise TransferError(f"the workers did not enter a new epoch: {error}") from error

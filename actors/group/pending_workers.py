@@ -88,7 +88,7 @@ class PendingWorkers:
         return not pending.task.done() and not pending.failures and on_its_way
 
     def set_target(self, number: int) -> None:
-        """Have that many workers pending: create more, or cancel the ones created last."""
+        """Have that many workers pending: create more, or cancel the workers created last."""
         self._target = max(number, 0)
         while len(self._pending) > self._target:
             self._cancel(self._pending.pop().task)

@@ -26,7 +26,7 @@ READ_ROWS = 1024
 class InputSummary:
     sha256: str  # of its bytes as they are stored, in hexadecimal digits
     format: str  # `parquet`, or the compression of JSONL (plain: none)
-    numbers: Sequence[int]  # of the lines with prompts; blank ones do not count
+    numbers: Sequence[int]  # of the lines with prompts; blank lines do not count
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class CanvasBranch:
     tried: str
     """Its fills beyond the anchor."""
     confidence: float | None
-    """The highest wins, where branches compete; verified ones do not. Null if it has none."""
+    """Where branches compete, the highest wins; verified branches do not compete. Null without a confidence."""
 
 
 @dataclass(frozen=True, slots=True)

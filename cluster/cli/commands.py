@@ -179,8 +179,8 @@ def models(
 ) -> None:
     """List the model families that can be run, or what a checkpoint needs of memory.
 
-    The latter from its configuration alone: weights are neither read nor downloaded. K/V are those of requests as long
-    as model.max_model_len, which --set changes.
+    These needs follow from its configuration alone: weights are neither read nor downloaded. K/V are for requests as
+    long as model.max_model_len, which --set changes.
     """
     from cluster.cli.checkpoint_needs import print_needs
     from cluster.cli.model_families import print_families

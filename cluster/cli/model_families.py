@@ -32,7 +32,7 @@ NARROW_COLUMNS = 80
 
 
 def known_families() -> list[dict[str, Any]]:
-    """Native ones first; `model.implementation` auto takes the first of a family's implementations."""
+    """Native families first; `model.implementation` auto takes the first of a family's implementations."""
     return [
         {
             "family": family.name,

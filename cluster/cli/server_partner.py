@@ -21,8 +21,8 @@ class ServerPartner:
     def __init__(
         self, url: str, api_key: str | None, model: str | None, parameters: Mapping[str, Any]
     ) -> None:
-        """`url`: the server's address, or its API's (`http://host:port/v1`). `model`: None for the first one that it
-        lists. `parameters`: further ones of each request. Raises SettingsError for what is no address."""
+        """`url`: the server's address, or its API's (`http://host:port/v1`). `model`: None for the first model that it
+        lists. `parameters`: further parameters of each request. Raises SettingsError if `url` is no address."""
         check_url(url, with_path=True)
         self.note = ""
         self._api = f"{url.rstrip('/')}/v1" if urlsplit(url).path in ("", "/") else url

@@ -1,4 +1,4 @@
-"""`lopa generate --watch`: the canvas as it fills, with the branches of each step beside or below it."""
+"""`lopa generate --watch`: the canvas as it fills, with the branches of each step next to it or below it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CanvasRenderer:
         return table
 
     def canvas(self, frame: CanvasFrame) -> Text:
-        """The answer as it stands: tokens coloured by step, the newest ones bold; plain what the request gives."""
+        """The answer as it stands: tokens coloured by step, the newest bold; given tokens are plain."""
         text = Text()
         for at, (token, decided_in) in enumerate(zip(frame.step.canvas, frame.decided_in, strict=True)):
             if at in self._given:

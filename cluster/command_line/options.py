@@ -95,7 +95,7 @@ ENGINE_OPTIONS: dict[str, Any] = {
     "suffix": _option(
         str,
         "--suffix",
-        help="Text behind the answer; the model fills in what stands in front of it (decode).",
+        help="Text after the answer; the model fills in what stands before it (decode).",
     ),
     "temperature": _option(float, "--temperature", help="0 is greedy (decode)."),
     "seed": _option(int, "--seed", help="Same seed, same tokens (decode)."),

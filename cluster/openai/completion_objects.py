@@ -127,7 +127,7 @@ class CallChunk(ResponseModel):
 
 
 class ChatDelta(ResponseModel):
-    """The addition to a message: all fields in the first chunk, one part in the next ones, nothing in the last."""
+    """The addition to a message: all fields in the first chunk, one part in each later chunk, nothing in the last."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None

@@ -19,8 +19,8 @@ AllowedMode: TypeAlias = Literal["auto", "required"]
 
 
 Chosen: TypeAlias = tuple[tuple[str, ...], AllowedMode | None]
-"""The functions that a `tool_choice` names, and the mode of a choice among them, which offers no other ones; None: the
-one that is named is to be called."""
+"""The functions that a `tool_choice` names, and the mode of a choice among these functions alone; None: the named
+function is to be called."""
 
 FunctionName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 """Nothing that could end the text around it, or be a special token."""

@@ -24,7 +24,7 @@ LONGER_PROBLEM = (
     "There were 74 pizzas in Wendy's pack. Alex gives 7 more pizzas to Wendy. Alex sends Wendy 71 others. How many "
     "does Wendy have now?"
 )
-"""What verified lookahead is shown on: the answer has more steps."""
+"""The problem in the figures of verified lookahead: its answer has more steps."""
 DECODERS = ("vanilla", "d2f", "lopa")
 ROUND = 2
 """The round of self-speculation that is drawn."""
@@ -35,7 +35,7 @@ COLUMNS = 16
 def decodes() -> dict[str, Any]:
     """Steps of each decoder: which positions of the answer they decided, and their branches' confidences.
 
-    Of verified lookahead, the positions that the steps of each forward decided, and those of one branch.
+    Of verified lookahead, the positions that the steps of each forward decided, and that one branch decided.
     """
     from lopa_lab.bench.decoding import steps_of
     from lopa_ray import D2FSettings, LocalEngine, LopaSettings, SelfSpeculationSettings, VanillaSettings

@@ -74,7 +74,7 @@ def cluster_layout() -> str:
 
 
 def checkpoint_memory() -> str:
-    """Weights of the published checkpoints, beside the memory of GPUs."""
+    """Weights of the published checkpoints, compared with the memory of GPUs."""
 
     def size(checkpoint: Any) -> float:
         return float(checkpoint.weights_gib)

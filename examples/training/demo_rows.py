@@ -46,7 +46,7 @@ def encode(tokenizer: Tokenizer, problems: list[Problem], rng: random.Random) ->
 
 @functools.lru_cache(maxsize=1)
 def kept_tokens(tokenizer: Tokenizer) -> tuple[frozenset[int], list[int]]:
-    """The tokens that are never garbled, and those that may stand in place of others."""
+    """The tokens that are never garbled, and the tokens that may stand in place of others."""
     fixed = frozenset(tokenizer.encode(chat_prompt(KEPT_WORDS)).ids)
     return fixed, [t for t in range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()) if t not in fixed]
 
@@ -77,7 +77,7 @@ def garble(
 
 
 def encode_decision(tokenizer: Tokenizer, decision: Decision) -> tuple[list[int], list[int], list[list[int]]]:
-    """The ids of the input, of the question behind it up to its slot, and of each label."""
+    """The ids of the input, of the question after it up to its slot, and of each label."""
     parts = (user_message(decision.input), chat_prompt(decision.question.message), *decision.question.labels)
     given, asked, *labels = (encoding.ids for encoding in tokenizer.encode_batch(parts))
     return given, asked, labels

@@ -48,7 +48,7 @@ class AnsweredRequest:
 def load_figures(requests: Sequence[AnsweredRequest], deadline_s: float) -> Row:
     """Throughput, latencies and goodput of the requests of one load.
 
-    Percentiles are of those that were answered: the value that so large a share does not exceed.
+    Percentiles are of the requests that were answered: the value that so large a share does not exceed.
     """
     answered = [request for request in requests if request.error is None]
     seconds = max(request.ended for request in requests) - min(request.began for request in requests)
@@ -129,7 +129,7 @@ async def open_loop(target: Target, problems: Sequence[Problem], rate: float) ->
 
 
 def arrival_times(rate: float) -> Iterator[float]:
-    """Seconds of the arrivals of a Poisson process, the same ones each time."""
+    """Seconds of the arrivals of a Poisson process, the same each time."""
     draw, at = random.Random(0), 0.0
     while True:
         at += draw.expovariate(rate)

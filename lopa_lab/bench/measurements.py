@@ -124,7 +124,7 @@ def _ratio(now: Value, before: Value) -> str:
 
 
 def differences(record: BenchRecord, earlier: BenchRecord) -> list[str]:
-    """What else differs between two runs, and may explain a ratio: one line each."""
+    """Other differences between two runs, which may explain a ratio: one line each."""
     values = {
         "machine": (record.machine.hardware, earlier.machine.hardware),
         "packages": (record.machine.package_list, earlier.machine.package_list),

@@ -20,7 +20,7 @@ from lopa_ray.errors import SettingsError
 PUBLISHED_SHAPES = ("dream-7b", "llada-8b", "sdar-4b")
 
 _PARTS = Path(__file__).with_name("parts.json")
-"""Parts by kind of device, the most important ones first; one whose name has `{shape}` is a part for each shape."""
+"""Parts by kind of device, the most important first; a name with `{shape}` stands for a part for each shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Part:
 
 
 def parts_of(device: str) -> list[Part]:
-    """The parts of a kind of device, the most important ones first."""
+    """The parts of a kind of device, the most important first."""
     tables = json.loads(_PARTS.read_text(encoding="utf-8"))
     texts = tables["cpu"] if device == "cpu" else tables["accelerator"] + tables.get(device, [])
     return [

@@ -50,7 +50,7 @@ def _canvas_length(row: dict[str, Any]) -> int:
 
 
 class RecordedNoise(SeededNoise):
-    """The noise of a recorded decode, in place of that of a seed."""
+    """The noise of a recorded decode, in place of a seed's noise."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         self._prompt = len(row["prompt"])
@@ -114,7 +114,7 @@ def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _padded(row: dict[str, Any], tokens: list[int]) -> list[int]:
-    """As published: what is behind the first end is padding, if there is a pad token."""
+    """As published: what is after the first end is padding, if there is a pad token."""
     settings = row["settings"]
     length = length_through_end(tokens, settings["eos_token_id"])
     if length is None or settings["pad_token_id"] is None:

@@ -94,8 +94,8 @@ def _compare_branches(
 
 
 def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What was fed call by call, what of it entered the cache (where recorded), and the call that filled each
-    position. Calls that nothing comes of are recorded, and not made here."""
+    """Compare what each call was fed, what of it entered the cache (where recorded), and the call that filled each
+    position. Calls without an effect are recorded, and not made here."""
     row = case.row
     windows, fill_step, idle = row["windows"], row["fill_step"], _idle_calls(case)
     expected_windows = [window for call, window in enumerate(windows, 1) if call not in idle]
@@ -120,8 +120,8 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What each call filled, and the answer. An early stop ends the published code's run behind the first block with an
-    EOS; here the run goes on, and what it fills then is not recorded."""
+    """Compare what each call filled, and the answer. An early stop ends the published code's run after the first block
+    with an EOS; here the run goes on, and what it fills then is not recorded."""
     row = case.row
     calls, fill_step, tokens = row["calls"], row["fill_step"], token_ids(row, "tokens")
     rounds = run.rounds[: len(calls)]
@@ -139,7 +139,7 @@ def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What LLaDA2's calls saw, which is all up to the end of the current block, what they filled, and the answer.
+    """Compare what LLaDA2's calls saw (all up to the end of the current block), what they filled, and the answer.
 
     With an early end the published code goes on until a call fills an EOS; here the answer ends as soon as all before
     the first one is filled. Calls after that are recorded, and not made here. An EOS in the prompt ends the published
@@ -174,7 +174,7 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
 
 
 def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What LLaDA2.1's calls saw, which is all up to the end of the current block, what each filled and edited, and the
+    """Compare what LLaDA2.1's calls saw (all up to the end of the current block), what each filled and edited, and the
     canvas. The answer is the canvas, cut at the requested length and at the first EOS."""
     row = case.row
     yield from check("nfe", 0, row["nfe"], len(run.rounds))

@@ -80,7 +80,7 @@ class PublishedCall:
 
     number: int
     length: int
-    """Positions behind the prompt after the call, those of waiting blocks included."""
+    """Positions that follow the prompt when the call has ended, with waiting blocks."""
     stored: range
     window_stop: int
     blocks: tuple[BlockView, ...]
@@ -150,7 +150,7 @@ def _ended_calls(row: dict[str, Any], run: ReplayedRun) -> tuple[list[PublishedC
 def _answer(
     row: dict[str, Any], run: ReplayedRun, call: PublishedCall, canvas: list[int], reason: str
 ) -> list[int]:
-    """What the published engine returns of a canvas at its end: all before the first EOS, or up to a limit."""
+    """The tokens that the published engine returns: all of a canvas before the first EOS, or up to a limit."""
     settings = row["settings"]
     if run.eos_token_id in canvas and not settings.get("ignore_eos"):
         return canvas[: canvas.index(run.eos_token_id)]
@@ -161,8 +161,8 @@ def _answer(
 
 
 def compare_multi_block(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What each call saw, stored, filled and edited, the state of every block after it, when and why the published
-    engine ends the request, and the answer, with the masks that are in it then."""
+    """Compare what each call saw, stored, filled and edited, the state of every block after it, when and why the
+    published engine ends the request, and the answer, with the masks that are in it then."""
     row, block = case.row, case.row["settings"]["block_size"]
     calls, reason = _ended_calls(row, run)
     yield from check("nfe", 0, row["nfe"], calls[-1].number)

@@ -61,7 +61,7 @@ def replay(
 ) -> Iterator[Verdict]:
     """One verdict per case, as they come: model by model, so that each is loaded once.
 
-    Checkpoints are folders in `models`, adapters in `lora` beside it, and draft adapters in the checkpoint's folder.
+    Checkpoints are folders in `models`, adapters in `lora` next to it, and draft adapters in the checkpoint's folder.
     `make_engine` decides where steps run; it is handed one configuration per model, in float32. Forward cases need a
     `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
     """

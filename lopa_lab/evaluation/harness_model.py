@@ -35,7 +35,7 @@ from lopa_ray.text.chat_template import Message
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 NAME = "lopa_ray"
-"""What `--model` calls it."""
+"""Its name for `--model`."""
 
 logger = logging.getLogger("lopa.evaluation")
 
@@ -76,7 +76,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
 
         `local` decodes in this process, without Ray; `groups` are started on the Ray at RAY_ADDRESS, or on a local
         one. `mc_num` draws estimate a log-likelihood (see `loglikelihood`), and `check_greedy` says whose
-        continuations are held against greedy decoding (see `needs_greedy`). `parse_special` is that of `encode_prompt`;
+        continuations are held against greedy decoding (see `needs_greedy`). `parse_special`: see `encode_prompt`;
         the harness's models of transformers recognise special tokens in text, too. Raises SettingsError.
         """
         super().__init__()
@@ -210,7 +210,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     # Results
 
     def get_model_info(self) -> Mapping[str, Any]:
-        """What the harness writes under `config` of its results: version, settings, and per task what decoding took."""
+        """Entries for `config` in the harness's results: version, settings, and per task what decoding took."""
         return {
             NAME: {
                 "version": __version__,

@@ -61,7 +61,7 @@ def encode_pair(
     """The ids of a context and of what continues it, as the harness splits them: spaces at the end of a context belong
     to what follows, and both are encoded together. An empty context is BOS, or EOS without one.
 
-    What a chat template writes belongs to the context; only the beginning of the answer behind it is text. See
+    What a chat template writes belongs to the context; only the beginning of the answer after it is text. See
     `encode_prompt` for `parse_special`.
     """
     tokenizer = require_tokenizer(factory.tokenizer)
@@ -85,7 +85,7 @@ def _move_spaces(context: str, continuation: str) -> tuple[str, str]:
 
 
 def begin_token_id(factory: SessionFactory) -> int:
-    """What stands before a text: BOS, or EOS if the tokenizer has none."""
+    """The token before a text: BOS, or EOS if the tokenizer has none."""
     bos = require_tokenizer(factory.tokenizer).bos_token_id
     return factory.vocabulary.eos_token_id if bos is None else bos
 
@@ -102,7 +102,7 @@ def cut_prefix(prefix: list[int], target: Sequence[int], max_model_len: int) -> 
 
 
 def rolling_windows(factory: SessionFactory, text: str, *, parse_special: bool = True) -> Iterator[TokenPair]:
-    """A text in windows of `model.max_model_len` positions: each token is a target once, behind as much of the text
+    """A text in windows of `model.max_model_len` positions: each token is a target once, after as much of the text
     before it as there is room for; the last window reaches back so far that it is full."""
     ids = require_tokenizer(factory.tokenizer).encode(text, parse_special=parse_special)
     windows = get_rolling_token_windows(

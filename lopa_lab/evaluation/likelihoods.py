@@ -28,7 +28,7 @@ from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_lik
 from lopa_ray.errors import SettingsError
 
 Windows = Sequence[LikelihoodRequest]
-"""Whose log-likelihoods add up to that of a request."""
+"""Windows whose log-likelihoods add up to one request's log-likelihood."""
 
 
 class Likelihoods:

@@ -1,4 +1,4 @@
-"""What a task's requests took, beside its scores."""
+"""Totals of what a task's requests took, in addition to its scores."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     FULL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "full", "num_branches": 1},
     CAUSAL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "block_causal", "num_branches": 1},
 }
-"""What differs from LoPA: changes of decode settings."""
+"""Variant → its changes of LoPA's decode settings."""
 LOOKAHEADS: dict[str, MakeLookahead] = {
     RANDOM_POSITIONS: RandomPositions,
     RANDOM_WINNER: RandomBranch,

@@ -22,7 +22,7 @@ BUDGETS: dict[str, tuple[float, ...]] = {
     AUTO: (4, 8, 16),
     EARLY_EXIT: (0.3, 0.5, 0.7, 0.9),
 }
-"""What decides the number of branches → its values: branches, the most branches, or the bound of `EarlyExit`."""
+"""Way to decide the number of branches → its values: branches, max branches, or the bound of `EarlyExit`."""
 
 Name: TypeAlias = tuple[str, float]
 
@@ -58,7 +58,7 @@ class Budget(Experiment):
         return bench.decode_problems(settings, early_exit)
 
     def finding(self, record: ExperimentRecord) -> Finding:
-        """Adaptive budgets against fixed ones that spend as much."""
+        """Adaptive budgets against fixed budgets that spend as much."""
         figures = record.figures(_points())
         tpf, spent, score = figures.tpf, figures.forwards, figures.score
         fixed = [(FIXED, value) for value in BUDGETS[FIXED]]

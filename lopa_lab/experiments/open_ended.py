@@ -20,7 +20,7 @@ from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
 
 LENGTH = 48
 OPEN_QUESTION = "How much is that?"
-"""An open question behind a story, in words from the training data of the model in the package."""
+"""An open question after a story, in words from the training data of the model in the package."""
 MC_NUM = 16
 """Draws of masks per log-likelihood."""
 N_GRAM = 2

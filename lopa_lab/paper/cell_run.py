@@ -25,7 +25,7 @@ FOLDERS = ("benchmarks", "gsm8k", "humaneval", "mbpp", "minerva_math")
 
 
 class CellRun(BaseModel):
-    """What a cell gave."""
+    """The results of a cell's run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,7 +75,7 @@ class CellRun(BaseModel):
     def figures(self) -> dict[str, float | None]:
         """By the names of `cells.METRICS`, and `tpf_to_eos`; None for what cannot be computed.
 
-        As the authors count, tokens are all decided ones; of `tpf_to_eos` they are those up to and including EOS.
+        As the authors count, all decided tokens count; for `tpf_to_eos`, tokens up to and including EOS.
         """
         speeds = [each.published_tps for each in self.records if each.published_tps is not None]
         speeds.sort(reverse=True)

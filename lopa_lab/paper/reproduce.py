@@ -36,9 +36,9 @@ class Selection:
     stand_in: str | None = None
     """A benchmark that is run in the place of each."""
     base: Config | None = None
-    """Model and group in place of the presets'; decode settings stay those of the cells."""
+    """Model and group in place of the presets'; cells keep their decode settings."""
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings of the command line, over those of presets."""
+    """Settings of the command line, which override presets."""
     limit: int | None = None
     concurrency: int = 1
     local: bool = False
@@ -66,14 +66,14 @@ class Selection:
         return config.replace(model=config.model.replace(max_num_seqs=self.concurrency))
 
     def asked(self, cell: Cell, config: Config) -> dict[str, Any]:
-        """What a cell's run depends on, as JSON has it."""
+        """The options and settings that a cell's run depends on, as JSON."""
         options = {"task": self.stand_in or cell.task, "limit": self.limit, "concurrency": self.concurrency}
         asked: dict[str, Any] = json.loads(json.dumps({**options, "settings": config.as_dict()}))
         return asked
 
 
 def reproduce(table: str, selection: Selection, output: Path) -> bool:
-    """Run the chosen cells, each into a file of its own in `output`, print all that have one beside the paper's
+    """Run the chosen cells, each into a file of its own in `output`, print all cells with a file next to the paper's
     numbers, and write comparison.md there. Returns whether there are runs, and each cell that could be run has one.
 
     Cells of an earlier command are kept. A cell that cannot be run has its reason, and the others run. Raises

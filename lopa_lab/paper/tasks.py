@@ -19,7 +19,7 @@ class HarnessTask:
 
     @property
     def spec(self) -> str | dict[str, Any]:
-        """What `simple_evaluate` takes: it changes registered tasks as members of a group only."""
+        """The argument for `simple_evaluate`, which changes registered tasks as members of a group only."""
         return (
             {"group": "paper", "task": [{"task": self.name, **self.changes}]} if self.changes else self.name
         )
@@ -30,7 +30,7 @@ class Benchmark:
     """A benchmark of the paper."""
 
     title: str
-    """What the paper calls it."""
+    """The paper's name of it."""
     shots: int
     """Solved examples before each problem (Table 5)."""
     metric: str

@@ -1,1 +1,1 @@
-"""What evaluations, benchmarks and experiments share: records, resumable logs of points, machine, Markdown, figures."""
+"""For evaluations, benchmarks and experiments: records, resumable logs of points, machine, Markdown, figures."""

@@ -108,7 +108,7 @@ def check_writable(path: Path) -> None:
 
 
 def arguments_of_process() -> tuple[str, ...]:
-    """What follows `lopa` on the command line of this process, without the files of records."""
+    """The arguments after `lopa` on the command line of this process, without the files of records."""
     words = iter(sys.argv[1:])
     kept = []
     for word in words:

@@ -1,4 +1,4 @@
-"""What is said of a score over few problems."""
+"""A note on a score over few problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_ERROR = 4.0
 def small_sample_note(problems: int) -> str | None:
     """A sentence if a score over so few problems says little: that its standard error exceeds 4 points. Otherwise None.
 
-    The error is that of a score of 50: the root of n ÷ 4, in percent of n.
+    The error is for a score of 50: the root of n ÷ 4, in percent of n.
     """
     if not problems:
         return None

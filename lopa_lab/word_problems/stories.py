@@ -86,6 +86,6 @@ STORIES = (
     ),
     *(_kind(**story) for story in _FILE["stories"]),
 )
-"""Stories that compare two quantities and ask for one or both, and those that the file has in one piece."""
+"""Stories that compare two quantities and ask for one or both, and stories that the file has in one piece."""
 ONE_QUANTITY: dict[str, Any] = _FILE["one_quantity"]
-"""What stories of one quantity are made of (`one_quantity.py`)."""
+"""The parts of stories of one quantity (`one_quantity.py`)."""

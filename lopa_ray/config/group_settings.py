@@ -34,7 +34,7 @@ class GroupSettings(StrictModel):
     """Actors per worker. From 2 on each holds a shard of the model, and all of a worker's are on one node."""
 
     expert_parallel: ExpertParallel = "auto"
-    """true: each shard has whole experts of a mixture; false: a part of the width of each; auto: whole ones where a
+    """true: each shard has whole experts of a mixture; false: a part of the width of each; auto: whole experts where a
     part would have fewer than 64 columns, or the width has no equal parts. Shared experts, which take every row, are
     cut by width."""
 

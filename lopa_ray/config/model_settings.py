@@ -36,12 +36,12 @@ class ModelSettings(StrictModel):
     """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
 
     generation_config: Literal["auto", "none"] = "auto"
-    """auto: sampling settings that `decode` leaves out (temperature, top_p, top_k, repetition_penalty) are those of
-    the checkpoint's generation_config.json; none: that file gives token ids only."""
+    """auto: sampling settings that `decode` leaves out (temperature, top_p, top_k, repetition_penalty) come from the
+    checkpoint's generation_config.json; none: that file gives token ids only."""
 
     implementation: Implementation = "auto"
-    """What runs the model: native is this project's own transformer, and transformers the package, for whatever model
-    it has a class for, without shards and quantization; auto is native where it can."""
+    """The code that runs the model: native is this project's own transformer; transformers is the package, for any
+    model that it has a class for, without shards and quantization; auto is native where possible."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache, by its name or as torch.bfloat16; auto: bfloat16 on cuda and npu, float32 on cpu.
@@ -83,9 +83,9 @@ class ModelSettings(StrictModel):
     nor in its tokenizer."""
 
     prefix_cache: Literal["none", "exact", "approximate"] = "none"
-    """Whether each worker keeps K/V of prompts for later ones that begin alike, as many positions as all slots have.
-    exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention too;
-    tokens then depend on earlier prompts."""
+    """Whether each worker keeps K/V of prompts for later prompts that begin alike, in as many positions as all slots
+    have. exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention
+    too; tokens then depend on earlier prompts."""
 
     @field_validator("dtype", mode="before")
     @classmethod

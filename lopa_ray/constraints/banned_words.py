@@ -1,7 +1,7 @@
 """The constraint for answers without certain words (`bad_words`), and its combination with another constraint.
 
 A word occurs where a run of whole tokens spells it, alone or after a space: banning "he" does not change the token
-"the". Any token of a word may be the one that is decided last.
+"the". Any token of a word may be decided last.
 """
 
 from __future__ import annotations

@@ -33,6 +33,6 @@ class ConstraintSpec:
                 return build_automaton(expression)
             except TooManyStatesError:
                 raise SettingsError(
-                    "guided_choice: its texts are too long together; use fewer or shorter ones"
+                    "guided_choice: its texts are too long together; use fewer or shorter texts"
                 ) from None
         return None if self.regex is None else ByteAutomaton.from_regex(self.regex)

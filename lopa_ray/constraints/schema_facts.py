@@ -39,7 +39,7 @@ class Part:
         return id(self.schema), self.open_refs
 
     def under(self, keyword: str) -> Part:
-        """The schema that a keyword has; without the keyword the one that allows everything."""
+        """The schema that a keyword has; without the keyword a schema that allows everything."""
         return Part(self.schema.get(keyword, True), f"{self.path}.{keyword}", self.open_refs)
 
     def listed(self, keyword: str) -> Parts:

@@ -46,7 +46,7 @@ class _Alternative:
 def matching_text(
     wanted: tuple[str, ...], unwanted: tuple[str, ...], excluded: tuple[str, ...]
 ) -> ByteAutomaton:
-    """The automaton of strings' insides without escapes that match all `wanted` patterns, no `unwanted` ones, and are
+    """The automaton of strings' insides without escapes that match all `wanted` and no `unwanted` patterns, and are
     none of the `excluded` texts. Raises SettingsError for a pattern that is not supported, and TooManyStatesError."""
     found = plain_text()
     for pattern in wanted:
@@ -110,7 +110,7 @@ def _alternatives(pattern: str, wide: bool) -> Iterator[_Alternative]:
             current.to_end = True
         elif depth == 0 and token in ("(?=", "(?!"):
             if current.body or not current.from_start:
-                raise SettingsError("a lookahead is supported behind a leading ^ only; leave it out")
+                raise SettingsError("a lookahead is supported after a leading ^ only; leave it out")
             current.looks.append((token == "(?=", _group(tokens)))
         elif token[0] == "\\":
             current.body += _escaped(token, classes)

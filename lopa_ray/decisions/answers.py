@@ -26,7 +26,7 @@ class ChoiceAnswer:
 
     name: str | None
     choice: Value
-    """The most probable value; of equal ones the first."""
+    """The most probable value; of equal values the first."""
     confidence: float
     """See `confidence_of`."""
     probabilities: dict[Value, float]

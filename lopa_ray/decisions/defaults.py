@@ -26,7 +26,7 @@ def temperature_key(decision_type: DecisionType) -> str:
 
 
 def read_decision_defaults(folder: Path) -> DecisionDefaults:
-    """What the checkpoint in `folder` recommends. Raises CheckpointError, which names the file."""
+    """The defaults that the checkpoint in `folder` recommends. Raises CheckpointError, which names the file."""
     file = folder / DECISIONS
     values = read_json(file) if file.exists() else {}
     keys: dict[DecisionType, str] = {kind: temperature_key(kind) for kind in get_args(DecisionType)}

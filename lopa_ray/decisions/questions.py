@@ -40,9 +40,9 @@ class PredicateQuestion:
     instructions: str | None
     name: str | None = None
     yes: str | None = None
-    """What counts as yes."""
+    """A description of what counts as yes."""
     no: str | None = None
-    """What counts as no."""
+    """A description of what counts as no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def orders_of(question: Question, rotations: int) -> list[tuple[int, ...]]:
 
 
 def wording(question: Question, order: Sequence[int]) -> DecisionQuestion:
-    """What the model is asked, with the values in that order; label i belongs to value `order[i]`."""
+    """The question as the model is asked, with the values in that order; label i belongs to value `order[i]`."""
     if isinstance(question, PredicateQuestion):
         return predicate_question(question.instructions or PREDICATE, question.yes, question.no)
     texts = [described(value_text(option.value), option.description) for option in options_of(question)]

@@ -76,7 +76,7 @@ METRICS: dict[str, Callable[..., float]] = {
 }
 
 PROBABILITIES_ONLY = ("product", "geometric", "length_corrected")
-"""Metrics that multiply scores, which makes no sense of negative ones."""
+"""Metrics that multiply scores, which makes no sense of negative scores."""
 
 
 def fits_ranking(text: str, ranking: str) -> bool:

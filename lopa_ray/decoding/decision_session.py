@@ -27,7 +27,7 @@ a step that is too large for its workers."""
 
 
 class DecisionSession(RequestSession):
-    """One input's questions, as lanes. `StepOutcome.candidate_logprobs` of all steps are those of `lanes`, in order."""
+    """One input's questions, as lanes. `StepOutcome.candidate_logprobs` of all steps belong to `lanes`, in order."""
 
     def __init__(
         self,

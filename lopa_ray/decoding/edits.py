@@ -36,7 +36,7 @@ def edits(scores: Scores, canvas: Canvas) -> Iterator[Decision]:
 
 
 class BlockEdits(NamedTuple):
-    """What the steps on a block have left of it, where several blocks are edited at the same time."""
+    """The state of a block after its steps, where several blocks are edited at the same time."""
 
     steps: int = 0
     post_steps: int = 0  # steps that began without a mask in it

@@ -47,7 +47,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @abstractmethod
     def _unmasking_rule(self, scores: Scores) -> list[int]:
-        """The positions to fill by the scores of the masked ones, of which there is one at least."""
+        """The positions to fill, by the scores of the masked positions, of which there is at least one."""
 
     @abstractmethod
     def _end_step(self, branch: Branch) -> None:
@@ -156,12 +156,12 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return [Decision(position, token, 1.0, logprob=0.0, top_logprobs=()) for position, token in ends]
 
     def with_ends(self, fills: Sequence[Fill]) -> tuple[Fill, ...]:
-        """`fills`, and EOS at all masked positions behind an end in a hole: these are no part of the answer."""
+        """`fills`, and EOS at all masked positions after an end in a hole: these are no part of the answer."""
         fills = tuple(fills)
         if not (self.given.holes and self.settings.stop_at_eos):
             return fills
         first, mask, eos = len(self.prompt), self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
-        # The planned branch may have grown, behind all that is given.
+        # The planned branch may have grown, after all that is given.
         answer = self.generated[: self.given.end]
         for position, token in fills:
             if position - first < len(answer):
@@ -219,7 +219,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @property
     def exact_cache(self) -> bool:
-        """Whether K/V of decided blocks depend on no token behind the block, whenever they are computed."""
+        """Whether K/V of decided blocks depend on no token after the block, whenever they are computed."""
         return False
 
     def answer_in_window(self, fills: Sequence[Fill]) -> tuple[int, ...] | None:
@@ -251,11 +251,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return [p for p in plan.branches[0].scored if plan.canvas[p - plan.start] == mask]
 
     def lane_segments(self, start: int) -> tuple[Segment, ...]:
-        """The segments of the planned branch, if its rows begin at `start`, which is not behind the plan's start."""
+        """The segments of the planned branch, if its rows begin at `start`, which is not after the plan's start."""
         return self.plan().branches[0].segments
 
     def peek(self, scores: Scores) -> list[Decision]:
-        """What `choose` would fill on the planned canvas of one branch. Nothing changes."""
+        """The decisions of `choose` on the planned canvas of one branch. Nothing changes."""
         peeking = self._copy()
         peeking._canvas = self._branches[0].canvas
         return peeking.choose(scores, self._constraint_state(peeking.generated))

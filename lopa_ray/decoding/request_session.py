@@ -34,7 +34,7 @@ PLANNED = ("_pending_plan", "_branches")
 
 
 class RequestSession(ABC):
-    """One request, step by step. Steps change attributes with an underscore and those of `COUNTED`, and no others."""
+    """One request, step by step. Steps change only attributes with an underscore and the attributes in `COUNTED`."""
 
     def __init__(self, prompt: Sequence[int], vocabulary: Vocabulary, max_new_tokens: int) -> None:
         """Without `max_new_tokens` the request is finished before its first step. Raises PromptError for an empty

@@ -42,7 +42,7 @@ class TraceStep:
     """Filled or edited beyond the fill set that the winner of a comparison was evaluated with: the fills of
     `rule_steps`."""
     rule_steps: tuple[TraceRuleStep, ...]
-    """What the rule filled, step by step."""
+    """The fills of the unmasking rule, step by step."""
     decided: tuple[Decision, ...]
     """All that the step decided, with probabilities: the fill set of the winner of a comparison, then `fills`."""
     input_start: int
@@ -60,12 +60,12 @@ class TraceStep:
 
     @property
     def accepted(self) -> tuple[int, ...]:
-        """Indices of the drafts whose reports the rule took after that of the step's first branch, in this order."""
+        """Indices of the drafts whose reports the rule took after the report of the first branch, in this order."""
         taken = (rule_step.branch for rule_step in self.rule_steps)
         return tuple(dict.fromkeys(branch for branch in taken if branch is not None))[1:]
 
     def branch_name(self, index: int) -> str:
-        """ "anchor", or "+3" for the third branch beside it: a fork, or with verified lookahead a draft."""
+        """ "anchor", or "+3" for the third branch next to it: a fork, or with verified lookahead a draft."""
         if not self.branches[index].fills:
             return "anchor"
         return f"+{sum(bool(branch.fills) for branch in self.branches[: index + 1])}"
@@ -92,7 +92,7 @@ class GenerationResult:
     seconds: float
     """Wall-clock time from submission to the last step."""
     prompt_tokens: int
-    """Tokens of the prompt, and those that the request gives of its answer."""
+    """Tokens of the prompt, and tokens that the request gives of its answer."""
     trace: tuple[TraceStep, ...] = ()
 
     @property

@@ -19,13 +19,13 @@ class SettledSettings(GenerationSettings):
     """The setting of decoders that fill settled choices."""
 
     settled: float | None = Field(default=None, gt=0.0)
-    """After its own fills a step also fills masked positions whose choice is that of the step before, with a
+    """After its own fills a step also fills masked positions whose choice is the same as in the step before, with a
     probability above 0.5 whose logit has moved by less than this, although tokens were filled in between. None: it does
     not. 0.05 is a good value."""
 
 
 class SettledChoices:
-    """Compares the report of a step with that of the step before."""
+    """Compares the reports of a step and of the step before."""
 
     def __init__(self, settings: GenerationSettings) -> None:
         self._tolerance = settings.settled if isinstance(settings, SettledSettings) else None

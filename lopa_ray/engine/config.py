@@ -50,14 +50,14 @@ class Config(ExecutionConfig):
         return {**values, "decode": self.decode.given("json")}
 
     def with_decode_defaults(self, defaults: Mapping[str, Any]) -> Self:
-        """The same, with those of a checkpoint's `defaults` that the decoder has a place for, for decode settings that
-        were not set. Raises SettingsError for a wrong value."""
+        """The same, with a checkpoint's `defaults` for decode settings that were not set, where the decoder takes them.
+        Raises SettingsError for a wrong value."""
         open_settings = {*self.decode.recommended_by_checkpoints} - self.decode.model_fields_set
         unset = {name: value for name, value in defaults.items() if name in open_settings}
         return self.replace(decode=self.decode.replace(**unset)) if unset else self
 
     def with_decision_defaults(self, defaults: DecisionSettings) -> Self:
-        """The same, with a checkpoint's settings of decisions for those that are null."""
+        """The same, with a checkpoint's settings of decisions in place of null."""
         return self.replace(decisions=self.decisions.with_defaults(defaults)) if defaults.given() else self
 
     @classmethod

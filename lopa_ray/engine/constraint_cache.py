@@ -152,7 +152,7 @@ class ConstraintCache:
 
 
 def _result(future: Future[Any]) -> Any:
-    """What a call returned. Raises a copy of its error: callers add to errors which setting they are about."""
+    """The result of a call. Raises a copy of its error: callers add to errors which setting they are about."""
     error = future.exception()
     if error is not None:
         raise copy.copy(error)

@@ -32,8 +32,8 @@ class LikelihoodRequest:
 class LogLikelihood:
     value: float  # in nats: a Monte-Carlo estimate of a lower bound, exact for a target of one token
     is_greedy: bool | None  # whether greedy decoding gives the target; None if the request did not ask for it
-    steps: int  # steps, including those of the greedy check
-    forwards: int  # branch evaluations, including those of the greedy check
+    steps: int  # including the steps of the greedy check
+    forwards: int  # branch evaluations, including the greedy check's
 
 
 def log_likelihoods(

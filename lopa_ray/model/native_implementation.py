@@ -56,7 +56,7 @@ class NativeImplementation(ModelImplementation[NativeConfig]):
 
     def random_weights(self, seed: int) -> Weights:
         """Normal weights (std 0.02), zero biases and unit norms, drawn in fp32 on the device: the same seed gives the
-        same ones on the same kind of device."""
+        same weights on the same kind of device."""
         return self.shard_weights(self._whole_random_weights(seed))
 
     def _whole_random_weights(self, seed: int) -> Weights:

@@ -11,7 +11,7 @@ from lopa_ray.decoding.request_session import RequestSession
 
 
 class FairQueue:
-    """All unfinished requests by client, and those that wait for a slot."""
+    """All unfinished requests by client, and the requests that wait for a slot."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, RequestSession] = {}  # requests without a slot

@@ -28,7 +28,7 @@ class PoisonRequests:
         self.losses: Counter[int] = Counter()  # request → how often workers were lost during its present step
 
     def next_of(self, running: Collection[int]) -> int | None:
-        """The running request whose next step is run alone, the one with the lowest id; None: all run together."""
+        """The running request whose next step is run alone, of several the lowest id; None: all run together."""
         return min((request_id for request_id in running if request_id in self._alone), default=None)
 
     def add_losses(self, request_id: int, losses: int) -> None:

@@ -191,7 +191,7 @@ class Scheduler:
         return True
 
     def split_steps(self) -> bool:
-        """The oldest step in flight needed too much memory: later ones are smaller. False if it cannot be split."""
+        """The oldest step in flight needed too much memory: later steps are smaller. False if it cannot be split."""
         if not self._planned or max(self._planned[0].assignment.lanes, default=0) < 2:
             return False
         self.limit.record_lack(self._planned[0].assignment.rows)

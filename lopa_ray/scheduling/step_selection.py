@@ -131,7 +131,7 @@ class StepSelection:
         alone = self._poison.next_of(running)
         if alone is not None:
             return [alone]
-        # Where all were in the last step, one that was left out of earlier ones comes first.
+        # Where all were in the last step, a request that was left out of earlier steps comes first.
         return sorted(running, key=lambda key: (running[key].last_step, running[key].session.steps))
 
     def _is_long(self, entry: RunningRequest, plan: Plan) -> bool:

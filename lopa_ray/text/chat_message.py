@@ -44,7 +44,7 @@ class RefusalPart(TolerantObject):
     """Names the kind of part."""
 
     refusal: str
-    """What the assistant said."""
+    """The assistant's words."""
 
     @property
     def text(self) -> str:
@@ -78,7 +78,7 @@ class EarlierCall(TolerantObject):
     """Only functions are known."""
 
     function: EarlierFunction
-    """What was called."""
+    """The function that was called."""
 
     index: int | None = None
     """Accepted, and not used."""

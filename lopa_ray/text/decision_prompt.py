@@ -14,7 +14,7 @@ from dataclasses import dataclass
 YES, NO = "yes", "no"  # the labels of a predicate
 LETTERS = string.ascii_uppercase  # the labels of up to 26 choices
 PREDICATE, CHOICE, LEVEL = "Is this so?", "Which choice fits?", "Which level fits?"
-"""What is asked by a question without instructions."""
+"""The instructions of a question that gives none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,7 @@ class Tokenizer:
         return CheckpointError(f"{folder}: its tokenizer cannot {at} ({error}); download it again")
 
     def token_text(self, token: int) -> str:
-        """The text of one token behind another one, with the space that decoders may strip at the beginning of a text.
+        """The text of one token after another token, with the space that decoders may strip at the beginning of a text.
         A special token is shown by name, and an id without text as `[id]`."""
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"

@@ -200,8 +200,8 @@ def _check_ids(pretrained: PreTrainedTokenizerFast, listed: Mapping[int, str], w
 
 
 def _mark_tokens(pretrained: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> None:
-    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops those of tokens with a role. A
-    token with a role, such as the mask token, is marked as special even if its file does not mark it."""
+    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops the flags of tokens with a
+    role. A token with a role, such as the mask token, is marked as special even if its file does not mark it."""
     backend = pretrained.backend_tokenizer
     flagged = _tokens_with_flags(config) if _LISTED in config else {}
     tokens = {

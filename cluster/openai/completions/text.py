@@ -82,7 +82,7 @@ class CompletionRequest(MultiChoiceRequest):
             return given
         if given:
             raise invalid_value(
-                "suffix", "excludes given_parts: they say what stands behind a hole too; give one"
+                "suffix", "excludes given_parts: they also say what stands after a hole; give one"
             )
         return {"suffix": self.suffix}
 

@@ -100,7 +100,7 @@ class AllowedToolsChoice(RequestModel):
     """As `tool_choice` would be if `tools` had these alone."""
 
     tools: list[Annotated[NamedTool | OtherTool, ByType("function")]] = Field(max_length=MAX_TOOLS)
-    """Which ones. Those of other types are left out, as in `tools` of the request."""
+    """The allowed tools. Tools of other types are left out, as in `tools` of the request."""
 
     def chosen(self) -> Chosen:
         return tuple(tool.name for tool in self.tools if isinstance(tool, NamedTool)), self.mode

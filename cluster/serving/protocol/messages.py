@@ -45,7 +45,7 @@ class WorkersOfGroup(GroupMessage):
 
 
 class ModelDefaults(GroupMessage):
-    """What requests to a model get where they set nothing."""
+    """Settings that requests to a model get where they set nothing."""
 
     object: Literal["model.defaults"]
     model: str

@@ -147,7 +147,7 @@ class Ingress:
         return results
 
     async def drain(self) -> None:
-        """Refuse new requests, and return when all running ones of this replica have ended."""
+        """Refuse new requests, and return when all running requests of this replica have ended."""
         self._draining = True
         while self._cancel_events:
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What a `FillModel` is fitted to: states of decodes as they were before a forward, and what it then showed.
+"""Examples for a `FillModel`: states of decodes as they were before a forward, and what it then showed.
 
 Shape suffix: F features.
 """
@@ -34,7 +34,7 @@ class BlockExample:
     fallback: int
     """Index of the position that a complete block filled because none passed; -1: none."""
     keeps: npt.NDArray[np.bool_]
-    """[positions] bool: the chosen token is that of the report from before."""
+    """[positions] bool: the chosen token is the same as in the report from before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class ObservedVerifiedSession(VerifiedSession):
         return PendingExample(blocks, features(blocks, report, rows, beyond), tokens)
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        """Only states that the rule was in become examples: others are unlike those that it will be in."""
+        """Only states that the rule was in become examples: other states are unlike those that it will be in."""
         pending, self._pending = self._pending, []
         outcome = super()._advance(plan, reports)
         for branch in dict.fromkeys(rule_step.branch for rule_step in outcome.rule_steps):

@@ -23,7 +23,7 @@ MakeSession: TypeAlias = Callable[[DecodeSession, int], DecodeSession]
 """A session and the index of its problem → the session that is decoded in its place."""
 
 POOL = 3
-"""Distant forks are picked from this many times as many positions, the best-ranked ones."""
+"""Distant forks are picked from this many times as many best-ranked positions."""
 
 SECOND_SHARE = 3
 """One fork in this many has a second-best token."""
@@ -46,7 +46,7 @@ class RandomBranch(Variation):
 
 
 class RandomPositions(Variation):
-    """Forks lie at positions that are drawn evenly from the masked ones; the winner is found as in LoPA."""
+    """Forks lie at masked positions that are drawn evenly; the winner is found as in LoPA."""
 
     def update_forks(
         self,
@@ -155,10 +155,10 @@ class ForksOfForks(WiderLookahead):
 
 
 class DistantForks(WiderLookahead):
-    """Forks at positions that are far apart from each other, among the better-ranked ones."""
+    """Forks at better-ranked positions that are far apart from each other."""
 
     def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
-        """The best-ranked position, then each time the one that lies farthest from all chosen ones; ties by rank."""
+        """The best-ranked position, then each time the position farthest from all chosen positions; ties by rank."""
         pool, chosen = list(ranked[: POOL * count]), list[PositionScore]()
 
         def distance(candidate: PositionScore) -> int:

@@ -1,4 +1,4 @@
-"""What decoding some problems came to, problem by problem: Outcomes, and StepTotals of what is summed over steps."""
+"""Outcomes of decoding some problems, problem by problem, and StepTotals of what is summed over steps."""
 
 from __future__ import annotations
 

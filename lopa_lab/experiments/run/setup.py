@@ -11,7 +11,7 @@ FIT_SEED = 101
 
 
 class Setup(BaseModel):
-    """What all points of a run have in common. A run can be continued only with the same setup."""
+    """Settings that all points of a run have in common. A run can be continued only with the same setup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -85,9 +85,9 @@ def by_value(value: BranchValue) -> MakeLookahead:
 
 @dataclass(frozen=True, slots=True)
 class LinearPredictor:
-    """Tokens that this step decides, and those of the next, up to a constant.
+    """Tokens that this step and the next one decide, up to a constant.
 
-    A branch's scores say which ones this step decides. The next step's are a linear function of `branch_features`.
+    A branch's scores say what this step decides. The next step's is a linear function of `branch_features`.
     """
 
     weights: Array

@@ -145,7 +145,7 @@ class Workbench(ExitStack):
 
 
 def graded(problems: Sequence[Problem], results: Sequence[GenerationResult]) -> dict[str, Any]:
-    """What `Outcomes` are made of, from the results of problems."""
+    """The data of `Outcomes`, from the results of problems."""
     return {
         "tokens": [result.tokens for result in results],
         "steps": [result.steps for result in results],

@@ -1,4 +1,4 @@
-"""Block-parallel decoders, which append blocks before earlier ones are done: what they share. They differ in when the
+"""The base of block-parallel decoders, which append blocks before earlier blocks are done. They differ in when the
 canvas grows (`_may_grow`), in what a position sees and in where blocks begin."""
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         ]
 
     def _segments(self, canvas: BlockCanvas, start: int) -> tuple[Segment, ...]:
-        """What the rows from `start` on see: their own block and those before it."""
+        """The segments that the rows from `start` on see: their own block and the blocks before it."""
         blocks = (block for block in canvas.blocks if block.stop > start)
         if not self._tiled:
             return tuple((block.stop, block.stop) for block in blocks)
@@ -177,7 +177,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         ]
 
     def lane_segments(self, start: int) -> tuple[Segment, ...]:
-        """Decided blocks before the plan's start see nothing behind them."""
+        """Decided blocks before the plan's start see nothing after them."""
         return self._segments(self._branches[0].canvas, start)
 
     def block_views(self) -> tuple[BlockView, ...]:

@@ -76,9 +76,9 @@ class MultiBlockSession(BlockParallelSession):
             self._canvas.grow(self.settings.block_size, self.max_len)
         self._edited: dict[int, BlockEdits] = {}  # of the active blocks, by their starts; empty without edits
         self._last_start = -1
-        """Start of the block that was the last one when the answer had an end: no block is appended behind it as long
-        as it is in flight, even if an edit has replaced the end."""
-        self._marks_last = True  # not once a block was marked with no place behind it
+        """Start of the block that was the last one when the answer had an end: no block is appended after it as long as
+        it is in flight, even if an edit has replaced the end."""
+        self._marks_last = True  # not once a block was marked with no place after it
 
     @property
     def _scores_decided(self) -> bool:
@@ -101,7 +101,7 @@ class MultiBlockSession(BlockParallelSession):
         return settings.max_new_tokens + blocks * (settings.max_post_steps + 2 if self._scores_decided else 1)
 
     def _has_room(self, canvas: BlockCanvas) -> bool:
-        """As published, blocks are appended behind an end that marks no last block, as long as one is in flight."""
+        """As published, blocks are appended after an end that marks no last block, as long as one is in flight."""
         unmarked = len(canvas) < self.max_len and not self._marks_last and bool(_in_flight(canvas))
         return unmarked or super()._has_room(canvas)
 

@@ -34,7 +34,7 @@ class Draft:
     plan: Plan  # of one branch in this state, or one that differs in tokens and its number alone
     key: StateKey
     base: FillingSession[Any]  # a session whose planned step has the same window
-    beyond: tuple[Fill, ...]  # tokens that the state has beyond that of `base`
+    beyond: tuple[Fill, ...]  # tokens that the state has beyond the state of `base`
     make_session: Callable[[], FillingSession[Any]]
     planned: FillingSession[Any] | None = None  # the session in this state, once `make_session` has made it
 
@@ -129,7 +129,7 @@ class DraftTree:
 
     @staticmethod
     def _stale_fill_sets(session: FillingSession[Any], source: EvaluatedState) -> list[FillSet]:
-        """What a rule that counts or draws fills by a report from before the state."""
+        """The fill sets of a rule that counts or draws, by a report from before the state."""
         masked = session.scored_masks()
         if not masked or not all(position in source.scores for position in masked):
             return []

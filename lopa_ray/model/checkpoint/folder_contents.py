@@ -1,4 +1,4 @@
-"""What is in the place of a checkpoint that cannot be read, and what to do: often its weights in another format."""
+"""Describes what is in place of a readable checkpoint, often weights in another format, and what to do."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from lopa_ray.model.config_json.json_file import read_json
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 MATCH_S = 10.0
-"""Time for all patterns of a setting. Usual ones take milliseconds."""
+"""Time for all patterns of a setting. Usual patterns take milliseconds."""
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 # Settings with no bearing on the merged weights, or that this file reads below.

@@ -18,7 +18,7 @@ _KEYS = ("rope_scaling", PARAMETERS)
 _TYPE_KEYS = ("rope_type", "type")
 
 _NUMBERS = ("rope_theta", "partial_rotary_factor")
-"""What the default type depends on; older files have these keys outside."""
+"""Keys that the default type depends on; older files have them outside."""
 
 _NEUTRAL = {"rope_type": ("yarn",), "type": ("yarn",), "attention_factor": (1,), "truncate": (True,)}
 """Further parameters of the type yarn, with the values that change nothing."""

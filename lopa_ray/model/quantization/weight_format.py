@@ -39,7 +39,7 @@ class WeightFormat:
 
     def encode(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Floating weights [..., O, I] → scales fp32, [..., O] or [..., O, G], and weights in `stored_dtype`. Raises
-        NotImplementedError for a format that stores floating ones."""
+        NotImplementedError for a format that stores floating weights."""
         raise NotImplementedError
 
     def prepare(self, layer: HeldWeights) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from lopa_ray.kernels.padding import ROW_MULTIPLE
 from lopa_ray.model.transformers_models.package import import_transformers
 
-PADDED_EXPERTS = "lopa_ray_padded"  # name of the function among those of transformers
+PADDED_EXPERTS = "lopa_ray_padded"  # the function's name among transformers' functions
 
 
 @cache
@@ -30,7 +30,7 @@ def register_padded_experts() -> str:
 def _padded_experts(
     experts: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """What transformers calls for the experts [R, P] of hidden states [R, D] with weights [R, P] → [R, D]."""
+    """Function that transformers calls for the experts [R, P] of hidden states [R, D] with weights [R, P] → [R, D]."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     rows, per_row = top_k_index.shape

@@ -33,7 +33,7 @@ ConfigT = TypeVar("ConfigT", bound=TransformersConfig)
 
 
 class TheirImplementation(ModelImplementation[ConfigT]):
-    """What is the same for all models that transformers runs. They are not cut into shards."""
+    """The base for all models that transformers runs. They are not cut into shards."""
 
     def fitted(self) -> ConfigT:
         return self.config
@@ -134,7 +134,7 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
         )
 
     def _load(self, tensors: dict[str, Any], where: str = "", experts: str | None = None) -> Any:
-        """A causal language model of transformers, on the CPU, of `tensors` by its names or published ones. Raises
+        """A causal language model of transformers, on the CPU, of `tensors` by its names or published names. Raises
         CheckpointError, which begins with `where`."""
         theirs = make_pretrained_config(self.config.config_json)
         with _without_reports():

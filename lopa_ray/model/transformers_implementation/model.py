@@ -1,4 +1,4 @@
-"""TransformersModel: a causal language model of the package transformers behind the seam of `Transformer`.
+"""TransformersModel: a causal language model of the package transformers, with the interface of `Transformer`.
 
 Packed rows are one sequence to it. Attention is handed in with the call: transformers looks attention functions up by
 name, and passes arguments that it does not know on to them. No function for masks has that name, so none is made.
@@ -30,7 +30,7 @@ class UnsupportedModelError(Exception):
 
 
 class PackedStep(NamedTuple):
-    """What a call of the model hands to the attention of all layers."""
+    """The arguments that a call of the model hands to the attention of all layers."""
 
     attention: AttentionFn
     kv: Tensor | None  # [L, 2, R, K, E]

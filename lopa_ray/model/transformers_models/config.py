@@ -56,7 +56,7 @@ _SIZES = {
 }
 _HEAD_SIZES = {"num_key_value_heads": "num_kv_heads", "head_dim": "head_dim"}
 _EXPERT_SIZES = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), "experts.count")
-"""What transformers calls the fields that say how large a model is."""
+"""Transformers' names of the fields that say how large a model is."""
 
 _CODE_KEYS = (
     "auto_map",
@@ -65,7 +65,7 @@ _CODE_KEYS = (
     "fusion_config",
     "transformers_weights",
 )
-"""Keys by which a checkpoint has transformers load code, kernels or files. They are left out, as private ones are."""
+"""Keys by which a checkpoint has transformers load code, kernels or files. They are left out, as private keys are."""
 
 _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Frequencies depend on the largest position in a forward, of whatever request it is; K/V here outlive a forward."""

@@ -12,7 +12,7 @@ const PLAIN = [
 ];
 const TEXTS = ["id", "prompt", "decoder", "label", "side", "model", "tools", "text", "reasoning", "state", "outcome"];
 
-/* Add runs, the newest first, to those that this and other tabs have kept. Older ones are left out where there is no
+/* Add runs, the newest first, to those that this and other tabs have kept. Older runs are left out where there is no
  * room. */
 export function keepRuns(runs) {
   const older = entries().filter((entry) => unpacked(entry)).map((entry) => JSON.stringify(entry));
