@@ -132,7 +132,7 @@ class CanvasRuleStep:
     __pydantic_config__ = _SENT
 
     branch: int | None
-    """Index into `branches`: the one whose report the rule took. Null if it took none of this step's."""
+    """Index into `branches`: the branch whose report the unmasking rule took. Null if it took none of this step's."""
     positions: tuple[int, ...]
     """Indices into `cells` of its fills."""
 

@@ -155,7 +155,7 @@ def progress(recorded: dict[str, Any]) -> str:
 
 
 def verified_forwards(recorded: dict[str, Any]) -> str:
-    """Which step of the rule decides which position, and the forwards that did these steps."""
+    """Which denoising step decides which position, and the forwards that did these steps."""
     forwards = recorded["verified"]["forwards"]
 
     def draw(axis: Any) -> None:

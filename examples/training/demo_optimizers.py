@@ -48,7 +48,7 @@ class Optimizers:
 
 
 class AveragedModel:
-    """A model whose weights are the exponential average of another one's: what is exported."""
+    """A model whose weights are the exponential average of another model's: what is exported."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False)

@@ -29,7 +29,7 @@ KEPT_WORDS = (
 def encode(tokenizer: Tokenizer, problems: list[Problem], rng: random.Random) -> tuple[Tensor, Tensor]:
     """Clean ids [B, T] (prompts padded on the left to equal length) and prompt lengths [B]; some words garbled.
 
-    A problem whose answer is too long under this tokenizer gives its row to another one.
+    A problem whose answer is too long under this tokenizer gives its row to another problem.
     """
     answers = [e.ids for e in tokenizer.encode_batch([p.answer for p in problems])]
     fitting = [index for index, answer in enumerate(answers) if len(answer) < ANSWER_LEN]

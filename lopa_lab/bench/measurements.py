@@ -96,7 +96,7 @@ def record_table(record: BenchRecord) -> list[list[str]]:
 
 
 def compared_table(record: BenchRecord, earlier: BenchRecord) -> list[list[str]]:
-    """As `record_table`, with each number's ratio to the earlier one in brackets where both exist.
+    """As `record_table`, with each number's ratio to the earlier number in brackets where both exist.
 
     Both are of the same benchmark. Raises SettingsError if they have no row in common.
     """

@@ -1,4 +1,4 @@
-"""`end_with_parent`: have a process that a benchmark starts end with the benchmark, also one that is killed."""
+"""`end_with_parent`: have a process that a benchmark starts end with the benchmark, also if that is killed."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _run(arguments: Sequence[str], path: Path, seconds: float) -> str | None:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """End a part, which ends what it has started, and kill one that does not end."""
+    """End a part, which ends what it has started, and kill what does not end."""
     process.terminate()
     try:
         process.communicate(timeout=STOP_TIMEOUT_S)

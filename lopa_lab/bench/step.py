@@ -97,7 +97,7 @@ def _open(config: Config, workers: int) -> Engine:
 def _steps(
     engine: Engine, settings: GenerationSettings, requests: int, prompt: int
 ) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
-    """Timing of each step that the first of the requests takes part in, and that one's canvas after it.
+    """Timing of each step that the first of the requests takes part in, and that request's canvas after it.
 
     Others are decoded after these, without end; to close the generator ends those in flight.
     """

@@ -94,7 +94,7 @@ def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
             plan, outcome = calls[call]
             call += 1
             yield from check("n", number, step["n"], most + 1 - number)
-            # Whether the calls on this canvas end by the rule: one that has all its calls ends in any case.
+            # Whether the calls on this canvas end by the rule: a canvas with all its calls ends in any case.
             goes_on = call < len(calls) and calls[call][0].start == plan.start
             if number < most:
                 yield from check("stop", number, step["stop"], not goes_on)

@@ -142,8 +142,8 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
     """Compare what LLaDA2's calls saw (all up to the end of the current block), what they filled, and the answer.
 
     With an early end the published code goes on until a call fills an EOS; here the answer ends as soon as all before
-    the first one is filled. Calls after that are recorded, and not made here. An EOS in the prompt ends the published
-    code's run with the first one that is filled, and a part of the prompt is returned. Here the prompt is not searched:
+    the first EOS is filled. Calls after that are recorded, and not made here. An EOS in the prompt ends the published
+    code's run with the first EOS that is filled, and a part of the prompt is returned. Here the prompt is not searched:
     the calls after that are not recorded, and the answer is not compared.
     """
     row = case.row
@@ -255,7 +255,7 @@ def _num_staged(case: Case, plan: Plan) -> int:
 def _idle_calls(case: Case) -> set[int]:
     """Recorded calls (1-based) on tokens that are all decided, whose K/V nothing reads.
 
-    Fast-dLLM's for LLaDA makes one more call where a block's first one has filled it all, and SDAR stores the
+    Fast-dLLM's for LLaDA makes one more call where a block's first call has filled it all, and SDAR stores the
     last block.
     """
     calls, fillers = range(1, len(case.row["windows"]) + 1), set(case.row["fill_step"])

@@ -109,8 +109,8 @@ def _compare_generate(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _last_call(case: Case, run: ReplayedRun) -> int:
-    """How many of the recorded calls are made here: those up to the one that gives the last token of an answer that
-    ends, else all but the one that stores the last block."""
+    """How many of the recorded calls are made here: up to the call that gives the last token of an answer that ends,
+    else all but the call that stores the last block."""
     row, windows = case.row, case.row["windows"]
     if case.kind == "nld_ar":
         return len(windows)

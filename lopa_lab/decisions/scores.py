@@ -125,7 +125,7 @@ def fit_temperature(outcomes: Sequence[Outcome]) -> float:
 
 def cross_fitted_temperatures(outcomes: Sequence[Outcome]) -> list[float]:
     """For each question the temperature that the other half of the questions gives, so that no question is scored at
-    one that it has helped to fit. Halves are every second one; a single question gets 1."""
+    one that it has helped to fit. Halves are every second question; a single question gets 1."""
     halves = [outcomes[0::2], outcomes[1::2]]
     if not halves[1]:
         return [1.0] * len(outcomes)

@@ -49,7 +49,7 @@ def parse_generation(
 
 
 CheckGreedy = bool | Literal["auto"]
-"""Whose requests are decoded greedily, too: all, none, or those that are their document's only one."""
+"""Whose requests are decoded greedily, too: all, none, or each that is its document's only request."""
 
 TokenPair = tuple[list[int], list[int]]
 """Prefix and target."""
@@ -114,7 +114,7 @@ def rolling_windows(factory: SessionFactory, text: str, *, parse_special: bool =
 def needs_greedy(instances: Sequence[Instance], check_greedy: CheckGreedy) -> list[bool]:
     """Whether each request is decoded greedily, too.
 
-    auto: if its document has no other one. Choices are compared with each other by their likelihoods; a single
+    auto: if its document has no other request. Choices are compared with each other by their likelihoods; a single
     continuation is compared with what the model would have answered (LAMBADA's accuracy).
     """
     if check_greedy != "auto":

@@ -145,7 +145,7 @@ def aup(points: Sequence[tuple[float, float]], best_score: float) -> float:
 
 
 def pareto_front(points: Mapping[Name, tuple[float, float]]) -> list[Name]:
-    """The names whose (TPF, score) no other one equals or beats in both and beats in one, by rising TPF."""
+    """The names whose (TPF, score) no other equals or beats in both and beats in one, by rising TPF."""
 
     def beaten(point: tuple[float, float]) -> bool:
         return any(x >= point[0] and y >= point[1] and (x, y) != point for x, y in points.values())

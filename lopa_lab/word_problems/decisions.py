@@ -64,7 +64,7 @@ class Quantities:
     more: str
     """A statement that `{}` is more than `{}`, as a question; the same for less has `fewer`."""
     most: str
-    """A question for the one with the most."""
+    """A question for the quantity with the most."""
     than: str
     """A question whether the number of `{}` is {} (`more than`) the number {}."""
 

@@ -110,7 +110,7 @@ def draw_words(rng: random.Random) -> dict[str, str]:
 
 
 def draw_name(rng: random.Random, names: Sequence[str]) -> str:
-    """One of these names, or one that no list has."""
+    """One of these names, or a name that no list has."""
     if rng.random() < UNKNOWN_SHARE:
         return "".join(rng.choices(WORDS["syllables"], k=2)).capitalize()
     return rng.choice(names)

@@ -68,7 +68,7 @@ class DecisionSession(RequestSession):
 
     @property
     def step_limit(self) -> int:
-        """A step stores the input, each other one evaluates a lane at least."""
+        """A step stores the input, each other step evaluates at least one lane."""
         return 1 + len(self.lanes)
 
     def _finish_reason(self) -> FinishReason | None:

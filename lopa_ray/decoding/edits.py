@@ -29,7 +29,7 @@ class EditSettings(LookaheadSettings):
 
 
 def edits(scores: Scores, canvas: Canvas) -> Iterator[Decision]:
-    """The most likely token of each decided position that has another one."""
+    """The most likely token of each decided position that has another token."""
     for position, score in scores.items():
         if canvas.ids[position] not in (canvas.mask_id, score.report.tokens.item(score.row)):
             yield score.decision

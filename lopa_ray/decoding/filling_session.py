@@ -27,14 +27,14 @@ from lopa_ray.protocol.step_report import BranchReport
 
 
 class FillingSession(DecodeSession, Generic[CanvasT]):
-    """One request: a canvas, and an unmasking rule. A step of the rule is `choose`, then `Canvas.set_tokens`."""
+    """One request: a canvas, and an unmasking rule. A denoising step is `choose`, then `Canvas.set_tokens`."""
 
     def _begin(self) -> None:
         self._lookahead = Lookahead(self.settings)
         self._settled = SettledChoices(self.settings)
         self._branches: list[PlannedBranch[CanvasT]] = []
         self._commit: Commit | None = None
-        self.rule_steps = 0  # steps of the rule so far. Draws and schedules follow them
+        self.rule_steps = 0  # denoising steps so far. Draws and schedules follow them
 
     # What a decoder provides
 
@@ -124,12 +124,12 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @property
     def draw_key(self) -> int:
-        """The key of the coming step's draws: the step of the rule, or 0 where tokens are not drawn."""
+        """The key of the coming step's draws: the denoising step, or 0 where tokens are not drawn."""
         return self.rule_steps + 1 if self.settings.temperature > 0 else 0
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        """The decisions of a step of the rule: what it chooses of the masked positions, what the constraint leaves no
-        choice about, then what has settled, what an end in a hole implies, and edits."""
+        """The decisions of a denoising step: what the rule chooses of the masked positions, what the constraint leaves
+        no choice about, then what has settled, what an end in a hole implies, and edits."""
 
         def allowed(positions: Iterable[int]) -> list[Decision]:
             return filter_by_constraint(constraint_state, [scores[p].decision for p in positions], scores)
@@ -215,7 +215,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         self.rule_steps += 1
         self._end_step(branch)
 
-    # Steps of the rule one by one, for drafts and their verification
+    # Denoising steps one by one, for drafts and their verification
 
     @property
     def exact_cache(self) -> bool:

@@ -70,7 +70,7 @@ class _Path:
 
 
 def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain: float = 0.0) -> list[Guess]:
-    """At most `most` guesses, the first one in any case, others if they gain more than `min_gain` tokens. `age`: tokens
+    """At most `most` guesses, the first in any case, others if they gain more than `min_gain` tokens. `age`: tokens
     that were taken since the drafts were made, 1 at least."""
     main = _Path(len(drafts), -1, 1.0)
     probable = list(accumulate((min(d[0][1], CERTAIN) for d in drafts), lambda p, q: p * q, initial=1.0))

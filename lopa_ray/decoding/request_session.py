@@ -73,7 +73,8 @@ class RequestSession(ABC):
         """More steps than any correct run takes."""
 
     def branches_in_step(self, in_flight: int | None = None) -> int:
-        """The most branches of the next step while so many requests are in flight. None: the request alone decides."""
+        """The maximum of branches in the next step while so many requests are in flight. None: the request alone
+        decides."""
         return 1
 
     # What all share

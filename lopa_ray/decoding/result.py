@@ -81,7 +81,7 @@ class GenerationResult:
     stands before that."""
     finish_reason: FinishReason
     tokens: int
-    """Tokens up to and including the first one that ends the answer (all of them if none does). Given tokens do not
+    """Tokens up to and including the first that ends the answer (all of them if none does). Given tokens do not
     count, and of a hole those up to and including its end."""
     steps: int
     """Forward rounds (the published decoders report one more)."""
@@ -102,7 +102,7 @@ class GenerationResult:
 
     @property
     def mean_depth(self) -> float:
-        """Steps of the rule per step: `rule_steps` ÷ `steps`."""
+        """Denoising steps per step: `rule_steps` ÷ `steps`."""
         return self.rule_steps / self.steps if self.steps else 0.0
 
     @property
@@ -142,7 +142,7 @@ class ResultBuilder:
         return self._given.returned_text(self.final_canvas, self._end_token_ids)
 
     def num_generated(self, text_tokens: int) -> int:
-        """Tokens that were generated up to the last one of the first `text_tokens` of `returned_canvas`."""
+        """Tokens that were generated up to the last of the first `text_tokens` of `returned_canvas`."""
         return self._given.num_generated(self.final_canvas, self._end_token_ids, text_tokens)
 
     @property

@@ -98,7 +98,7 @@ class LocalEngine(Engine):
 
     def _step(self) -> None:
         """Launch the steps that may be in flight, and process the reports of the oldest. If a step fails, the next
-        calls run it again, each of its requests alone; one that fails alone ends."""
+        calls run it again, each of its requests alone; a request that fails alone ends."""
         scheduler = self._scheduler
         try:
             if not self._in_flight:

@@ -82,7 +82,7 @@ class Device:
     attention_backends: tuple[str, ...]
     """In the order in which `auto` tries them."""
     timed_attention: tuple[str, ...] = ()
-    """Attention backends of which `auto` selects the fastest. It selects no other one: the others compute branch by
+    """Attention backends of which `auto` selects the fastest. It selects no other: the others compute branch by
     branch, which takes many launches per layer. If there are none, it selects the first of all that works."""
     compiles_kernels: bool = False
     captures_graphs: bool = False

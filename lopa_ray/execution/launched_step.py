@@ -1,4 +1,4 @@
-"""LaunchedStep: a step that the device computes, while its host is free to begin another one, and its times."""
+"""LaunchedStep: a step that the device computes, while its host is free to begin another step, and its times."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Self-conditioning: a step's canvas takes in what the step before found likely at each position (DiffusionGemma).
 
 The logits of a step become a signal, one row per position of its canvas, which the step stages with its K/V, and which
-is committed, copied and replayed as K/V are. `ConditionedInputs` names its step, so a slot with another one is
+is committed, copied and replayed as K/V are. `ConditionedInputs` names its step, so a slot with another step is
 noticed.
 
 Shape suffixes: R packed rows, N scored rows, D hidden size, V vocabulary, S slots, A positions of a canvas, Q lanes

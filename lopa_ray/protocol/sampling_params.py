@@ -24,6 +24,6 @@ class SamplingParams:
     """Probabilities and scores are of softmax(logits ÷ this); None: of the distribution that tokens are drawn from."""
     precision: Literal["float16", "float32", "float64"] = "float32"  # float16: from rounded logits
     ranking: Ranking = "probability"
-    no_eos_before: int = 0  # positions below this one never get a token that ends the answer (`min_tokens`)
+    no_eos_before: int = 0  # positions below this never get a token that ends the answer (`min_tokens`)
     stop_token_ids: tuple[int, ...] = ()  # besides EOS, if `no_eos_before` has a use for them
     top_logprobs: int = 0  # how many of the most likely tokens each report lists per position

@@ -15,7 +15,7 @@ MAX_LOSSES = 2
 
 MAX_LONE_LOSSES = 2
 """After this many further losses it is ended. A single one is chance too often: after the loss of a group each request
-runs alone, and Ray does not tell a process that was killed from one that crashed."""
+runs alone, and Ray does not tell a killed process from a crashed process."""
 
 
 class PoisonRequests:

@@ -66,7 +66,7 @@ class PrefixIndex:
         return cls(positions, model.prefix_cache == "approximate")
 
     def hash_prefixes(self, plan: Plan) -> PrefixHashes:
-        """Empty unless the plan is a request's first one and stages K/V of the prompt."""
+        """Empty unless the plan is a request's first plan and stages K/V of the prompt."""
         branch = plan.branches[0]
         if not self.positions or plan.step > 1 or not branch.to_stage:
             return {}

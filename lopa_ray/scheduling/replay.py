@@ -52,7 +52,7 @@ def _replayed_commit(scheduled: ScheduledRequest) -> Commit | None:
 
 
 def _filling(plan: Plan) -> Plan:
-    """The part of a plan that fills a cache: all of a step on a canvas, whose logits condition the next one."""
+    """The part of a plan that fills a cache: all of a step on a canvas, whose logits condition the next step."""
     if isinstance(plan.branches[0].scoring, DenoiseTokens):
         return plan
     return replace(

@@ -6,7 +6,7 @@
         for event in scheduler.advance(reports): ...
 
 Requests join and leave between steps. With overlap two steps are in flight, of different requests: `plan_overlapped`
-plans the second one. Workers compute them in the order in which they were planned, and `advance` gets their reports in
+plans the second step. Workers compute them in the order in which they were planned, and `advance` gets their reports in
 that order.
 """
 

@@ -1,8 +1,8 @@
 """StepSelection: which requests take part in a step, and which worker evaluates which of their branches.
 
-A step is for all requests in flight, for one that may be a poison request alone (see `PoisonRequests`), or for as many
-as `StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns, the one that was
-served longest ago first. With overlap it has at most half of those that could be in flight, so that halves stay even.
+A step is for all requests in flight, for one possible poison request alone (see `PoisonRequests`), or for as many as
+`StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns, the longest unserved
+first. With overlap a step has at most half of the requests that could be in flight, so that halves stay even.
 
 A request whose step is too large for one forward makes it in parts, some branches in each. Next to others it gets as
 many rows as they have together, over many steps, so that it slows them down by half at most. Several such requests take
@@ -103,7 +103,7 @@ class StepSelection:
         limit = self.limit.rows
         if self._credit >= branch_rows:
             left = limit - others
-            # Where not all fit, it has a step of its own, and others go on in the next one.
+            # Where not all fit, it has a step of its own, and others go on in the next step.
             return min(self._credit, left if left >= branch_rows else max(limit, branch_rows))
         free = min(self._cost.free_rows, limit - others)
         return free if free >= branch_rows else 0

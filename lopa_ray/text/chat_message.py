@@ -1,4 +1,4 @@
-"""The messages of a chat, from OpenAI's shape to the one of chat templates: for every place that takes chats."""
+"""The messages of a chat, from OpenAI's shape to the shape of chat templates: for every place that takes chats."""
 
 from __future__ import annotations
 

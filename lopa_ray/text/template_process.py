@@ -73,6 +73,6 @@ class TemplateProcess:
                 raise CheckpointError(f"exceeds its limits ({error})") from None
 
 
-TEMPLATE_PROCESS = TemplateProcess()  # the one of this process
+TEMPLATE_PROCESS = TemplateProcess()  # of this process
 
 os.register_at_fork(after_in_child=TEMPLATE_PROCESS.forget)

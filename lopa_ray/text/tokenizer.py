@@ -131,7 +131,7 @@ class Tokenizer:
         return self._encode_text(text, backend, add_special_tokens=add_special_tokens)
 
     def encode_later_part(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """See `encode`, of text that continues another one, without the special tokens that begin or end every text."""
+        """See `encode`, of text that continues another text, without special tokens that begin or end every text."""
         return self._encode_text(text, self._backend if parse_special else self._later_backend)
 
     def encode_markup(self, text: str) -> list[int]:

@@ -145,7 +145,7 @@ def fork_of(*scores: PositionScore) -> Fork:
 
 
 class ForksOfForks(WiderLookahead):
-    """Half of the forks add one token, the others add a second one to the best of these."""
+    """Half of the forks add one token, the others add a second token to the best of these."""
 
     def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
         """Two-token forks first, so that ties go to them."""

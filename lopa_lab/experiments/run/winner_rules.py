@@ -85,7 +85,7 @@ def by_value(value: BranchValue) -> MakeLookahead:
 
 @dataclass(frozen=True, slots=True)
 class LinearPredictor:
-    """Tokens that this step and the next one decide, up to a constant.
+    """Tokens that this and the next step decide, up to a constant.
 
     A branch's scores say what this step decides. The next step's is a linear function of `branch_features`.
     """
@@ -148,7 +148,7 @@ class WinnerRecorder(VariedLopaSession):
 
 
 def fit_predictor(sessions: Sequence[WinnerRecorder]) -> LinearPredictor:
-    """From decoded requests: each step but a request's last, with the tokens that the next one decided."""
+    """From decoded requests: each step but a request's last, with the tokens that the next step decided."""
     winners = [features for session in sessions for features in session.winners[:-1]]
     means = [features for session in sessions for features in session.means[:-1]]
     decided = [count for session in sessions for count in session.decided[1:]]

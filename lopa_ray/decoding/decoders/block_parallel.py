@@ -30,7 +30,7 @@ class BlockParallelSettings(GenerationSettings):
     what the model was trained with."""
 
     block_add_threshold: float = Field(default=0.1, ge=0.0, le=1.0)
-    """A block is appended when the last one is decided to at least this share."""
+    """A block is appended when the last block is decided to at least this share."""
 
     decoded_token_threshold: float = Field(default=0.95, ge=0.0, le=1.0)
     """A block becomes complete (it fills at least one position per step) when the block
@@ -93,7 +93,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         return len(canvas) < self.max_len and not self.has_ended(canvas.generated)
 
     def _may_grow(self, canvas: BlockCanvas) -> bool:
-        """Whether the coming step appends a block, if there is one: the last one is decided far enough."""
+        """Whether the coming step appends a block, if there is one: the last block is decided far enough."""
         return canvas.blocks[-1].decided_fraction >= self.settings.block_add_threshold
 
     @property

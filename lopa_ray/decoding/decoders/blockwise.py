@@ -24,7 +24,7 @@ class BlockwiseSession(FillingSession[Canvas]):
         self._begin_block_at(len(self.prompt))
 
     def _begin_block_at(self, position: int) -> None:
-        """Go on to the block of a position, or to the first later one that has masks, if there is one."""
+        """Go on to the block of a position, or to the first later block that has masks, if there is one."""
         self._block = self._block_at(position)
         masked_positions = self._canvas.masked_positions
         while not masked_positions(self._block) and self._block.stop < self.max_len:
@@ -61,7 +61,7 @@ class BlockwiseSession(FillingSession[Canvas]):
         return not self._canvas.masked_positions(self._block)
 
     def _end_step(self, branch: Branch) -> None:
-        """When this block is final, go on to the next one that has masks, if there is one."""
+        """When this block is final, go on to the next block that has masks, if there is one."""
         self._calls += bool(branch.scored)
         if self._block_is_final and self._block.stop < self.max_len:
             self._begin_block_at(self._block.stop)

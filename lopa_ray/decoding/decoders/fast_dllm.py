@@ -119,7 +119,7 @@ class FastDllmSession(MaskedAnswerSession):
         return self.settings.fill == "threshold" and is_even and not first_only
 
     def _max_fill_count(self, masks: int) -> int:
-        """The most that this call may fill: what an even pace would have decided by now, less what is decided."""
+        """The maximum that this call may fill: what an even pace would have decided by now, less what is decided."""
         if self.settings.steps is None:
             return masks
         positions = len(self._open_positions)

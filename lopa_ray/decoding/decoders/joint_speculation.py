@@ -93,7 +93,7 @@ class JointSpeculationSession(DecodeSession):
         end = len(self._ids)
         base = end + len(guess)
         masks = max(1, self.settings.block_size - 1)
-        # The limit of a step's rows is checked with the first branch alone, so no later one may have more.
+        # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
             masks = max(masks, 2 * masks - end)
         stop = min(base + masks, self.max_len)
@@ -145,7 +145,7 @@ class JointSpeculationSession(DecodeSession):
         return replace(score.decision, top_logprobs=tops)
 
     def _drafted(self, report: BranchReport, first: int) -> list[Alternatives]:
-        """The drafts of a report's rows from `first` on, as far as the first one that ends the answer."""
+        """The drafts of a report's rows from `first` on, as far as the first draft that ends the answer."""
         drafts: list[Alternatives] = []
         for row in range(first, len(report.tokens)):
             token = report.tokens.item(row)

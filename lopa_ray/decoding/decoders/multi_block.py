@@ -47,7 +47,7 @@ class MultiBlockSettings(BlockParallelSettings, EditSettings):
     (LLaDA2.1). None: decided tokens stay (LLaDA2.0, SDAR)."""
 
     stability_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
-    """With edits: a block is appended when also at least this share of the last one's tokens is what the last pass
+    """With edits: a block is appended when also at least this share of the last block's tokens is what the last pass
     found most likely."""
 
     @property
@@ -106,7 +106,7 @@ class MultiBlockSession(BlockParallelSession):
         return unmarked or super()._has_room(canvas)
 
     def _may_grow(self, canvas: BlockCanvas) -> bool:
-        """Always without a block in flight; else where there are fewer than allowed, and the last one is stable."""
+        """Always without a block in flight; else where there are fewer than allowed, and the last block is stable."""
         in_flight = _in_flight(canvas)
         if not in_flight:
             return True

@@ -38,8 +38,8 @@ class NemotronSettings(BlockCausalSettings):
     decoder: Literal["nemotron"] = "nemotron"
 
     confidence_threshold: float | None = Field(default=0.9, ge=0.0, le=1.0)
-    """Masked positions with at least this probability are filled, and the best-ranked one in any case. None: that one
-    alone, as many passes as there are masks."""
+    """Masked positions with at least this probability are filled, and the best-ranked position in any case. None: that
+    position alone, as many passes as there are masks."""
 
     causal_context: bool = True
     """Prompt and finished blocks are stored by a causal pass, which also decides the next block's first token. false:

@@ -68,7 +68,7 @@ class RenoisingSettings(GenerationSettings):
     """A call accepts its most certain positions as long as the entropies before (in nats) add up to no more."""
 
     t_min: float = Field(default=0.4, ge=0.0)
-    """The temperature falls evenly from `t_max` in a canvas's first call and would reach this one after the last."""
+    """The temperature falls evenly from `t_max` in a canvas's first call, and would be this after the last."""
 
     t_max: float = Field(default=0.8, gt=0.0)
     """Temperature of a canvas's first call."""
@@ -86,7 +86,7 @@ class RenoisingSettings(GenerationSettings):
 
 class RenoisingSession(DecodeSession):
     """One request under DiffusionGemma's decoder. A step is a call of the encoder, on what it has not read of prompt
-    and finished canvases, or one of the decoder, on the canvas. Each of the latter is conditioned on the one before it
+    and finished canvases, or one of the decoder, on the canvas. Each decoder call is conditioned on the call before it
     on the same canvas."""
 
     settings: RenoisingSettings
@@ -249,7 +249,7 @@ class RenoisingSession(DecodeSession):
 
 
 def accepted(entropies: Any, bound: float) -> list[int]:
-    """The positions that a call accepts, most certain first; the first one always. `entropies` fp64 [positions]."""
+    """The positions that a call accepts, most certain first; always the first. `entropies` fp64 [positions]."""
     order = np.argsort(entropies, kind="stable")
     before = np.cumsum(entropies[order]) - entropies[order]
     positions: list[int] = order[(before <= bound) | (np.arange(len(order)) == 0)].tolist()

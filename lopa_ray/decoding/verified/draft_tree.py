@@ -21,13 +21,13 @@ EXPANDED_SHARE = 1.0  # children are looked at if the state's probability exceed
 MIN_DRAFT_PER_ROW = 5e-5
 """A state whose probability is below this × the rows of its branch is no draft: it would cost more than it saves."""
 
-MAX_DEPTH = 8  # steps of the rule that a draft may be ahead
+MAX_DEPTH = 8  # denoising steps that a draft may be ahead
 STALE_PROBABILITY = 0.3  # of the fill set that another rule would choose by a report from before the state
 
 
 @dataclass(slots=True)
 class Draft:
-    """A state of the rule, with its planned step of one branch."""
+    """A state of the unmasking rule, with its planned step of one branch."""
 
     fills: frozenset[Fill]  # tokens that it has beyond the current state
     probability: float

@@ -2,7 +2,7 @@
 
 Branch 0 of a step is the anchor, the state that the rule is in. The others are drafts: states that it will probably be
 in. The rule takes the anchor's report, and as long as the state that it is then in is one of the branches, that
-branch's report: one forward does several steps of the rule. Published as Spiffy (arXiv 2509.18085) and FreeDave (arXiv
+branch's report: one forward does several denoising steps. Published as Spiffy (arXiv 2509.18085) and FreeDave (arXiv
 2510.00294), and with a relaxed acceptance as PSD (arXiv 2605.15609).
 
 With exact acceptance the tokens are the same as with one branch: the session compares all that a report of the plan of

@@ -93,7 +93,7 @@ def _row_scores(logits, numbers, ending_ids, banned, partials, vocab_size, numbe
     winner = tl.max(best, 0)
     token = tl.min(tl.where(best == winner, best_id, vocab_size), 0)
     tl.store(at + 5, winner)
-    # fp32 has all ids exactly. A part in which no token may be chosen has an id after the last one.
+    # fp32 has all ids exactly. A part in which no token may be chosen has an id after the last id.
     tl.store(at + 6, tl.minimum(token, vocab_size).to(tl.float32))
     tl.store(at + 7, tl.max(tl.where(best_id == token, second, best), 0))
 

@@ -53,7 +53,7 @@ class LoraAdapter:
     def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> LoraAdapter:
         """Read adapter_config.json and the header of adapter_model.safetensors in the folder `path`. Raises
         `CheckpointError` for a missing or broken file, for any setting that would change the result and is not
-        supported (by its name), for a tensor that is not one half of a LoRA pair, and for one that does not fit the
+        supported (by its name), for a tensor that is not one half of a LoRA pair, and for a pair that does not fit the
         published `shapes` (tensor name -> shape)."""
         folder = Path(path)
         require_folder(path, f"a PEFT adapter: a folder with {ADAPTER_CONFIG}")

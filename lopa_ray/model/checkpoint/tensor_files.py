@@ -36,7 +36,7 @@ class TensorFiles:
 
     @staticmethod
     def scan(files: list[Path], index: Mapping[str, Path] | None = None) -> TensorFiles:
-        """Read the headers of `files`. A tensor that `index` lists in one file is not taken from another one. Raises
+        """Read the headers of `files`. A tensor that `index` lists in one file is not taken from another file. Raises
         `CheckpointError` for a file that cannot be used, and for a tensor in two files that is not in `index`."""
         listed = index or {}
         file_of: dict[str, Path] = {}

@@ -36,7 +36,7 @@ def _padded_experts(
     rows, per_row = top_k_index.shape
     counts = torch.bincount(top_k_index.flatten(), minlength=experts.num_experts)
     missing = -counts % ROW_MULTIPLE
-    # Whole rows are added. Where that takes more, one that has rows gets some multiples more.
+    # Whole rows are added. Where that takes more, an expert with rows gets some multiples more.
     while missing.sum() % per_row:
         missing[counts.argmax()] += ROW_MULTIPLE
     added = torch.repeat_interleave(missing).view(-1, per_row)

@@ -21,8 +21,8 @@ from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.transformers_models.package import import_transformers
 
 HARMLESS_ARGUMENTS = ("dropout", "is_causal", "position_ids")
-"""Arguments that modules of transformers pass to every attention function, and that this one ignores. Dropout is for
-training, and the step decides which positions a row sees."""
+"""Arguments that modules of transformers pass to every attention function, and that this function ignores. Dropout is
+for training, and the step decides which positions a row sees."""
 
 
 class UnsupportedModelError(Exception):
