@@ -30,7 +30,7 @@ def encode_prompt(
 
 
 def fitting_prompt(factory: SessionFactory, ids: list[int], max_new_tokens: int) -> list[int]:
-    """As much of the end of a prompt as there is room for before an answer of so many tokens.
+    """The end of a prompt, as much as there is room for before an answer of so many tokens.
 
     Raises SettingsError where there is none.
     """

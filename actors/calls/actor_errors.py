@@ -91,7 +91,7 @@ def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """For results of a master's calls: raises this project's errors without Ray's wrapping. A master that died is a
+    """Raises this project's errors without Ray's wrapping, for results of a master's calls. A master that died is a
     WorkerLostError, a master that could not be started a ClusterError."""
     try:
         yield

@@ -40,8 +40,8 @@ ATTEMPTS_VARIABLE = "RAY_gcs_server_port_wait_time_s"
 """The environment variable that Ray 2.60 takes for the number of attempts to connect, a second apart."""
 
 KILL_TIMEOUT_VARIABLE = "RAY_kill_worker_timeout_milliseconds"
-"""For Ray 2.60: how long a process that is to be killed may take to end by itself, 5000 by default. One that is stopped
-(SIGSTOP) holds its resources until then."""
+"""Ray 2.60's time for a process to end by itself before it is killed, 5000 by default. A stopped process (SIGSTOP)
+holds its resources until then."""
 
 KILL_TIMEOUT_MS = "1000"
 

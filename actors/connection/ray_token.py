@@ -65,7 +65,7 @@ def wants_token(address: str) -> bool | None:
 
 
 def _token_file() -> Path:
-    """Where Ray looks for a token. Raises FileNotFoundError without HOME, the only source that Ray asks."""
+    """The file in which Ray looks for a token. Raises FileNotFoundError without HOME, the only source that Ray asks."""
     home = os.environ.get("HOME")
     if not home:
         raise FileNotFoundError("HOME is not set")

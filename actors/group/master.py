@@ -47,7 +47,7 @@ class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
     def __init__(self, name: str = "group") -> None:
-        """Its process starts before the model is known. `name`: of the group, for Ray's dashboard."""
+        """The process starts before the model is known. `name`: of the group, for Ray's dashboard."""
         self._name = name
         self._work_arrived = asyncio.Event()
         self._started = asyncio.Event()
@@ -125,7 +125,8 @@ class Master:
         self.membership.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot; waits for the start of the group. Raises ProtocolError while requests are in flight."""
+        """Checksums per worker, per slot; waits for the start of the group. Raises ProtocolError while requests are in
+        flight."""
         await self._started.wait()
         if self.scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
@@ -133,7 +134,7 @@ class Master:
             return await self.membership.pool.checksums()
 
     async def status(self) -> MasterStatus:
-        """How the group is doing, right now, or as soon as it has started."""
+        """The group's state, right now, or as soon as it has started."""
         await self._started.wait()
         began = self._step_began
         return MasterStatus(

@@ -59,7 +59,7 @@ class PendingWorkers:
         """Seconds from the placement of the last worker that got ready to its loaded model; known with `info`."""
         self.info: WorkerInfo  # of the model, once a worker has loaded it
         self._placed_by = math.inf
-        """When the workers of a group that starts should have a place, as `time.monotonic`; known when one has."""
+        """The time by which workers of a starting group should have a place (`time.monotonic`); known when one has."""
 
     def __len__(self) -> int:
         return len(self._pending)

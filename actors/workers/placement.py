@@ -1,4 +1,4 @@
-"""Where the workers of a group go: a bundle each, reserved together, so that a group has all of them or none."""
+"""Placement of a group's workers: a bundle each, reserved together, so that a group has all of them or none."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _parse_lines(file: Iterable[bytes], name: str) -> Iterator[ParsedLine]:
 
 
 def _parse_row(number: int, row: dict[str, Any]) -> ParsedLine:
-    """As a line would say it: there are neither times nor NaN in JSON, and none in results."""
+    """The row as a line would say it: there are neither times nor NaN in JSON, and none in results."""
     try:
         return parse_line(number, json.dumps(row).encode())
     except TypeError as error:

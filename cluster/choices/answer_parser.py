@@ -1,4 +1,4 @@
-"""From the text of an answer to its parts: reasoning, content and tool calls, each as soon as nothing that follows can
+"""Splits the text of an answer into parts: reasoning, content and tool calls, each as soon as nothing that follows can
 change it: the possible beginning of a tag is held back, and a call until all of it is there."""
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class ChatParser:
 
 
 def _before_tag(text: str, tag: str) -> int:
-    """How much of `text` comes before what may be the beginning of `tag` at its end."""
+    """The length of `text` before what may be the beginning of `tag` at its end."""
     sizes = range(min(len(tag) - 1, len(text)), 0, -1)
     return next((len(text) - size for size in sizes if tag.startswith(text[-size:])), len(text))
 

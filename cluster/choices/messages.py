@@ -48,7 +48,7 @@ class ChoicesRequest:
 
     @property
     def functions(self) -> dict[str, Mapping[str, Any]]:
-        """By name."""
+        """The functions, by name."""
         return {tool["function"]["name"]: tool["function"] for tool in self.tools}
 
     @property
@@ -106,7 +106,7 @@ class CanvasCell:
     __pydantic_config__ = _SENT
 
     t: str
-    """Its text; empty while it is masked."""
+    """The position's text; empty while it is masked."""
     s: int
     """The step that decided it; 0 while it is masked, and if the request gives it."""
 
@@ -120,7 +120,7 @@ class CanvasBranch:
     name: str
     """anchor, or +1, +2 … for the other branches."""
     tried: str
-    """Its fills beyond the anchor."""
+    """The branch's fills beyond the anchor."""
     confidence: float | None
     """Where branches compete, the highest wins; verified branches do not compete. Null without a confidence."""
 
@@ -152,7 +152,7 @@ class ChoiceCanvas:
     winner: int
     """Index into `branches`; with verified lookahead the last accepted draft, or the anchor."""
     rule_steps: tuple[CanvasRuleStep, ...]
-    """In order. Branches after the first one's are accepted drafts."""
+    """The denoising steps, in order. Branches after the first step's are accepted drafts."""
 
 
 class Cost(BaseModel):
@@ -170,11 +170,11 @@ class Cost(BaseModel):
     tpf: float
     """Tokens per forward: tokens ÷ steps."""
     seconds: float
-    """From arrival to the last step."""
+    """Time from arrival to the last step."""
     queued_seconds: float
-    """From arrival to the first step."""
+    """Time from arrival to the first step."""
     phases_seconds: dict[str, float]
-    """Per phase, over the steps that the choice took part in."""
+    """Time of each phase, over the steps that the choice took part in."""
     commit_bytes: int
     """K/V that entered the cache."""
 

@@ -112,7 +112,7 @@ ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]  # section â†’ setting â†
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
-    """From `section.key=value` texts, and from shorthands (see `SETTINGS`), which win. Raises SettingsError."""
+    """Overrides from `section.key=value` texts and shorthands (see `SETTINGS`), which win. Raises SettingsError."""
     overrides: ConfigOverrides = {}
     for text in assignments or []:
         name, equals, value = text.partition("=")

@@ -20,5 +20,5 @@ SERVE_ENVIRONMENT = {
 
 
 def serve_environment() -> dict[str, str]:
-    """Where this process's environment has values of its own, they win."""
+    """Variables for Serve's processes. Values of this process's own environment win."""
     return {name: os.environ.get(name, value) for name, value in SERVE_ENVIRONMENT.items()}

@@ -92,7 +92,7 @@ def decodes() -> dict[str, Any]:
 
 
 def filling_order(recorded: dict[str, Any]) -> str:
-    """Which step decides which position, with D2F above and LoPA below."""
+    """The steps that decide the positions, with D2F above and LoPA below."""
 
     def draw(*axes: Any) -> None:
         for at, (axis, name) in enumerate(zip(axes, ("d2f", "lopa"), strict=True)):
@@ -155,7 +155,7 @@ def progress(recorded: dict[str, Any]) -> str:
 
 
 def verified_forwards(recorded: dict[str, Any]) -> str:
-    """Which denoising step decides which position, and the forwards that did these steps."""
+    """The denoising steps that decide the positions, and the forwards that did these steps."""
     forwards = recorded["verified"]["forwards"]
 
     def draw(axis: Any) -> None:

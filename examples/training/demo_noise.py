@@ -22,7 +22,7 @@ def choose_masked(
     calculated: Tensor,
     uniform: Callable[..., Tensor],
 ) -> Tensor:
-    """Which columns [B, T] are masked, by the block of the window (`offset` [B, T]) that they belong to.
+    """The columns [B, T] that are masked, by the block of the window (`offset` [B, T]) that they belong to.
 
     The share of masks rises from block to block, as in Discrete Diffusion Forcing (arXiv 2508.09192, section 4); a
     fresh last block, of masks alone, is the commonest.
@@ -44,7 +44,7 @@ def choose_masked(
 
 
 def choose_hole(length: int, first: int, ends: Tensor, uniform: Callable[..., Tensor]) -> Tensor:
-    """Which columns [B, T] of rows of `length` are masked: some, or all, of a hole of 1 to 16 columns.
+    """The columns [B, T] of rows of `length` that are masked: some, or all, of a hole of 1 to 16 columns.
 
     Answers begin at column `first`, and end before columns `ends` [B].
     """

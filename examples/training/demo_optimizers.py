@@ -1,4 +1,4 @@
-"""How the demo model's weights change: the optimizers, their learning rate, and the average of the weights."""
+"""Changes of the demo model's weights: the optimizers, their learning rate, and the average of the weights."""
 
 from __future__ import annotations
 

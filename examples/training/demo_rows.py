@@ -84,7 +84,7 @@ def encode_decision(tokenizer: Tokenizer, decision: Decision) -> tuple[list[int]
 
 
 def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Which answer columns hold results, which the question does not tell, and which columns repeat one.
+    """The answer columns with results, which the question does not tell, and the columns that repeat a result.
 
     Both are digits: `12` is a result in `3*4=12` and repeated in `12-5=7` and `#### 12`.
     """

@@ -39,7 +39,7 @@ def start_from(model: Transformer, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def sources_of(ours: int, theirs: int) -> list[tuple[int, bool]]:
-    """For each of our layers: the layer of theirs that it comes from, and whether another one before it does so too."""
+    """The layer of theirs that each of our layers comes from, and whether an earlier layer comes from it too."""
     sources = [index * theirs // ours for index in range(ours)]
     return [(source, source in sources[:index]) for index, source in enumerate(sources)]
 

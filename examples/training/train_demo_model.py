@@ -37,7 +37,7 @@ Report = Callable[[dict[str, float]], None]
 CURVE = "curve.jsonl"
 """The file of a run that has its losses, accuracies and evaluations, a line each; plot_curve.py draws it."""
 PREFIXES = {"causal": "causal_", "diffusion": "", "infilling": "infilling_", "decision": "decision_"}
-"""Of the keys of a curve, by kind of batch."""
+"""Prefixes of the keys of a curve, by kind of batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Workload:
 
 
 def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """From `section.key=value,value` texts: the setting, and the values that it takes. Raises SettingsError."""
+    """Settings and the values that they take, from `section.key=value,value` texts. Raises SettingsError."""
     variations: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")

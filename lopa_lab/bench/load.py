@@ -27,10 +27,10 @@ class AnsweredRequest:
     """One request; times in seconds."""
 
     began: float
-    """When it was due, on any clock that all requests share."""
+    """The time when it was due, on any clock that all requests share."""
     ended: float
     first_token: float | None
-    """From when it was due to the first text; None if there was none."""
+    """Seconds from when it was due to the first text; None if there was none."""
     tokens: int
     steps: int | None = None
     """Steps of the decoder; None where the server does not say."""
@@ -80,7 +80,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go, and what all of them have."""
+    """The server that requests go to, and what all of them have."""
 
     url: str
     model: str

@@ -24,7 +24,7 @@ class Measurements:
     """Columns that identify a measurement; the others are figures."""
     rows: Sequence[Row]
     method: str
-    """How the figures were measured, in a few sentences."""
+    """A few sentences on how the figures were measured."""
 
 
 class BenchRecord(Record):
@@ -96,7 +96,7 @@ def record_table(record: BenchRecord) -> list[list[str]]:
 
 
 def compared_table(record: BenchRecord, earlier: BenchRecord) -> list[list[str]]:
-    """As `record_table`, with each number's ratio to the earlier number in brackets where both exist.
+    """A table as of `record_table`, with each number's ratio to the earlier number in brackets where both exist.
 
     Both are of the same benchmark. Raises SettingsError if they have no row in common.
     """

@@ -29,7 +29,7 @@ WARM_UPS = 5
 """First steps, which are not counted."""
 
 LOCAL = 0
-"""In place of a number of workers: in this process, without Ray."""
+"""Stands for no number of workers: in this process, without Ray."""
 
 
 def measure_steps(

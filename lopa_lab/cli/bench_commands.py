@@ -32,12 +32,12 @@ app = CommandApp(
 )
 
 TRANSPORTS = (*get_args(TransferName), "single_phase")
-"""How K/V of a winner reach the other workers. single_phase: each worker has computed them itself."""
+"""Ways for K/V of a winner to reach the other workers. single_phase: each worker has computed them itself."""
 
 ALL_TRANSPORTS = ",".join(TRANSPORTS)
 
 ALL_DECODERS = ",".join(name for name, decoder in DECODERS.items() if decoder.fills_masks)
-"""For models that fill masks, as the package's model does."""
+"""Decoders for models that fill masks, as the package's model does."""
 
 
 @benchmark

@@ -71,7 +71,7 @@ class RecordedRenoisingSession(RenoisingSession):
     """A session that takes its noise from a recorded row."""
 
     def __init__(self, session: DecodeSession, row: dict[str, Any]) -> None:
-        """In the place of a session that has not begun, with its prompt and settings."""
+        """Take the place of a session that has not begun, with its prompt and settings."""
         super().__init__(session.prompt, session.settings, session.vocabulary, session.constraint)
         self.noise = RecordedNoise(row)
 
@@ -114,7 +114,7 @@ def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _padded(row: dict[str, Any], tokens: list[int]) -> list[int]:
-    """As published: what is after the first end is padding, if there is a pad token."""
+    """Pad as published: what is after the first end is padding, if there is a pad token."""
     settings = row["settings"]
     length = length_through_end(tokens, settings["eos_token_id"])
     if length is None or settings["pad_token_id"] is None:

@@ -18,7 +18,7 @@ LOGIT_TOLERANCE = 5e-4
 
 
 def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
-    """All that is not as recorded. Raises MalformedCaseError for a row that cannot be compared."""
+    """Differences from the recorded decode. Raises MalformedCaseError for a row that cannot be compared."""
     try:
         compare = _compare_windows
         if case.kind in ("lopa", "d2f"):

@@ -83,7 +83,7 @@ class Routing(NamedTuple):
 
 
 def recorded_routers(step: dict[str, Any]) -> Sequence[object]:
-    """Where the tensors of each layer with experts are; none if the step says nothing of them.
+    """Places of the tensors of each layer with experts; none if the step says nothing of them.
 
     Raises MalformedCaseError.
     """

@@ -29,7 +29,7 @@ CONFIDENCE_TOLERANCE = 5e-4
 """The engine's naive samplers leave the mask token out of the softmax; here it is part of it, and never chosen."""
 
 AUTO_LIMIT_CALLS = 8
-"""Without `max_nfe` the engine sets a limit after so many calls, from the tokens that they have filled."""
+"""Calls after which the engine sets a limit if there is no `max_nfe`, from the tokens that they have filled."""
 
 STATES = {"active": "A", "to_cache": "T", "in_cache": "C"}
 
@@ -112,7 +112,7 @@ def _published_calls(row: dict[str, Any], run: ReplayedRun) -> Iterator[Publishe
 
 
 def _run_length(ids: Sequence[int]) -> int:
-    """How often the last token is repeated at the end."""
+    """The number of times that the last token is repeated at the end."""
     return next((at for at, token in enumerate(reversed(ids)) if token != ids[-1]), len(ids))
 
 

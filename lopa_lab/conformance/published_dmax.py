@@ -25,7 +25,7 @@ class PublishedDMaxSession(DMaxSession):
     is in its block, in the prompt's part too."""
 
     def __init__(self, session: DecodeSession) -> None:
-        """In the place of a session that has not begun, with its prompt and settings."""
+        """Take the place of a session that has not begun, with its prompt and settings."""
         super().__init__(session.prompt, session.settings, session.vocabulary, session.constraint)
 
     @property

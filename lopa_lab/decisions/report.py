@@ -33,7 +33,7 @@ class TypeReport:
 
     type: DecisionType
     plain: Scores
-    """At temperature 1."""
+    """Scores at temperature 1."""
     temperature: float
     """Fitted on all of them."""
     calibrated: Scores

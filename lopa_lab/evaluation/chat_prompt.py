@@ -16,7 +16,7 @@ class ChatPrompt(str):
 
     messages: tuple[Message, ...]
     prefix: str
-    """How the answer begins."""
+    """The beginning of the answer."""
 
     def __new__(cls, text: str, messages: Sequence[Message] = (), prefix: str = "") -> Self:
         """`text` is what is shown; `messages` end with the user's, and `prefix` begins the assistant's answer."""

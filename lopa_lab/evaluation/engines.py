@@ -1,4 +1,4 @@
-"""From `--model_args` of lm-evaluation-harness to a configuration and its groups, and from requests to groups."""
+"""Turns `--model_args` of lm-evaluation-harness into a configuration and groups, and hands requests to groups."""
 
 from __future__ import annotations
 

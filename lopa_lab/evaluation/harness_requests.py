@@ -49,7 +49,7 @@ def parse_generation(
 
 
 CheckGreedy = bool | Literal["auto"]
-"""Whose requests are decoded greedily, too: all, none, or each that is its document's only request."""
+"""Requests that are decoded greedily, too: all, none, or each that is its document's only request."""
 
 TokenPair = tuple[list[int], list[int]]
 """Prefix and target."""
@@ -91,7 +91,7 @@ def begin_token_id(factory: SessionFactory) -> int:
 
 
 def cut_prefix(prefix: list[int], target: Sequence[int], max_model_len: int) -> list[int]:
-    """As much of the prefix's end as a slot has room for before the target. Raises PromptTooLongError without any."""
+    """The prefix's end, as long as a slot has room for before the target. Raises PromptTooLongError without any."""
     room = max_model_len - len(target)
     if room < 1:
         raise PromptTooLongError(

@@ -45,7 +45,7 @@ class Likelihoods:
         self._groups, self._mc_num, self._check_greedy = groups, mc_num, check_greedy
         self._parse_special = parse_special
         self.totals: defaultdict[str, Totals] = defaultdict(Totals)
-        """By task."""
+        """Totals by task."""
 
     def of_continuations(
         self, requests: list[Instance], cache: CacheHook, disable_tqdm: bool

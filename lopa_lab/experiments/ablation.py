@@ -46,7 +46,7 @@ LOOKAHEADS: dict[str, MakeLookahead] = {
     ONE_BRANCH: BestFork,
     NO_ANCHOR: WithoutAnchor,
 }
-"""Those of the variants that have one of their own."""
+"""Lookaheads of the variants that have one of their own."""
 
 
 POINTS: dict[str, Point] = {name: {"variant": name} for name in VARIANTS}
@@ -134,7 +134,7 @@ class Ablation(Experiment):
 
 
 def _gain(tpf: Mapping[str, Array]) -> str:
-    """How much of LoPA's gain is there without a comparison of branches; nothing where there is no gain."""
+    """The share of LoPA's gain without a comparison of branches; nothing where there is no gain."""
     whole = tpf[LOPA] - tpf[NO_LOOKAHEAD]
     if not whole[0] > 0:
         return ""

@@ -42,7 +42,7 @@ SEEDS = (0, 1)
 BLOCK_SIZES = (16, 32)
 HIGHER_THRESHOLD = 0.95
 TRAINING_PROBLEMS = 200
-"""That the learned predictor is fitted on."""
+"""Problems that the learned predictor is fitted on."""
 
 FASTER, MORE_POINTS = 1.10, 2.0
 """The bar: times LoPA's TPF at equal score, or points of score at equal TPF."""
@@ -199,7 +199,7 @@ def meets_bar(cells: Sequence[tuple[Estimate, Estimate]], points_of_all: Estimat
 
 
 def _learn(bench: Workbench, settings: GenerationSettings, seed: int) -> LinearPredictor:
-    """From training problems, which no held-out problem is among."""
+    """Learn from training problems, which no held-out problem is among."""
     recorders: list[WinnerRecorder] = []
 
     def make(session: DecodeSession, index: int) -> DecodeSession:

@@ -24,7 +24,7 @@ Setting: TypeAlias = tuple[float, int]
 
 AUP_ALPHA = 3.0
 AUP_POINTS = 5.0
-"""How far below the first point's score a point may lie to count."""
+"""Points of score by which a counted point may lie below the first."""
 
 
 class Branches(Experiment):

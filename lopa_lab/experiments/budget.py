@@ -132,7 +132,7 @@ def _points() -> dict[Name, Point]:
 
 
 def _interpolated(at: Array, xs: Sequence[Array], ys: Sequence[Array]) -> Array:
-    """In each resample, the value at `at` of the line through the points: all [1 + resamples], float64."""
+    """The value at `at` of the line through the points in each resample: all [1 + resamples], float64."""
     columns = np.stack(xs), np.stack(ys)
     values = []
     for index, x in enumerate(at):

@@ -36,7 +36,7 @@ def open_prompt(question: str) -> str | None:
 
 
 def open_prompts(seed: int, count: int) -> list[str]:
-    """Those of the first held-out problems that have one."""
+    """Open prompts of the first held-out problems that have one."""
     prompts = (open_prompt(problem.question) for problem in held_out_stream(seed))
     return list(islice((prompt for prompt in prompts if prompt is not None), count))
 

@@ -120,7 +120,7 @@ class Predictor(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        """For each ranking one observed decode, and then a decode by each metric."""
+        """One observed decode for each ranking, and then a decode by each metric."""
         return [
             {"ranking": ranking, "metric": metric}
             for ranking, metrics in METRICS.items()

@@ -174,7 +174,7 @@ class StepParts:
 
     @property
     def without_sync(self) -> Array:
-        """Without pre-write and commit-winner, milliseconds: [1 + resamples], float64."""
+        """Milliseconds without pre-write and commit-winner: [1 + resamples], float64."""
         return self._sum("forward", "control")
 
     def share(self, *names: str) -> Any:

@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Changes of settings, by what decodes."""
 
 USUAL_SIZE, USUAL_THRESHOLD, USUAL_BRANCHES = 32, 0.9, 8
-"""Where the bars are held."""
+"""The place at which the bars are held."""
 
 RUNS: dict[str, tuple[Sequence[int], Sequence[float]]] = {
     ONE: ((1,), THRESHOLDS),

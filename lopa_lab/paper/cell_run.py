@@ -21,7 +21,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import read_text
 
 FOLDERS = ("benchmarks", "gsm8k", "humaneval", "mbpp", "minerva_math")
-"""Those of the harness that have the tasks: an index of all takes ten seconds."""
+"""Folders of the harness that have the tasks: an index of all takes ten seconds."""
 
 
 class CellRun(BaseModel):
@@ -68,12 +68,12 @@ class CellRun(BaseModel):
 
     @property
     def num_branches(self) -> int:
-        """Of a step, the anchor among them."""
+        """Branches of a step, the anchor among them."""
         return int(self.asked["settings"]["decode"].get("num_branches", 1))
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """By the names of `cells.METRICS`, and `tpf_to_eos`; None for what cannot be computed.
+        """Figures by the names of `cells.METRICS`, and `tpf_to_eos`; None for what cannot be computed.
 
         As the authors count, all decided tokens count; for `tpf_to_eos`, tokens up to and including EOS.
         """

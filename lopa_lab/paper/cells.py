@@ -68,7 +68,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of the cell within its table."""
+        """The cell's name within its table."""
         return f"{self.row}, {self.column}"
 
     @property

@@ -31,9 +31,9 @@ class ProblemRecord(BaseModel):
     steps: int
     """Forward rounds."""
     seconds: float | None
-    """To the last step."""
+    """Seconds to the last step."""
     first_step_seconds: float | None
-    """To the end of the first step."""
+    """Seconds to the end of the first step."""
     fills: tuple[int, ...]
     """Number of positions that each step decided, after the first EOS too."""
 
@@ -57,7 +57,7 @@ class MeasuredModel(LopaRayLM):
         self.decode: GenerationSettings = config.decode
         """May be replaced between evaluations."""
         self.records: list[ProblemRecord] = []
-        """Of the last evaluation, as problems ended."""
+        """Records of the last evaluation, as problems ended."""
         self._alone = config.model.max_num_seqs == 1
         # The authors' launch script asks base models in plain text after BOS, and other models in chats.
         self._base = "-Base" in str(config.model.path)

@@ -27,7 +27,7 @@ from lopa_ray.errors import LopaError, SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which cells are run, and on what."""
+    """The cells to run, and what to run them on."""
 
     rows: Sequence[str] = ()
     """Names of rows, in any case, or parts of names where no row has that name; empty: all rows."""
@@ -44,7 +44,7 @@ class Selection:
     local: bool = False
 
     def cells_of(self, table: Sequence[Cell]) -> list[Cell]:
-        """Those that are chosen. Raises SettingsError for names of none, and for settings that these cells vary."""
+        """The chosen cells. Raises SettingsError for names of none, and for settings that these cells vary."""
         if self.stand_in not in (None, *BENCHMARKS):
             raise SettingsError(f"--stand-in: got {self.stand_in!r}; allowed: {', '.join(BENCHMARKS)}")
         varied = {name for cell in table for name in cell.overrides.get("decode", {})}
@@ -164,7 +164,7 @@ def _model_key(config: Config) -> str:
 
 
 def _chosen(what: str, wanted: Sequence[str], names: Sequence[str]) -> set[str]:
-    """Those of `names` that were asked for; all of them where nothing was."""
+    """The chosen `names`; all of them where none was asked for."""
     chosen = set() if wanted else set(names)
     for text in wanted:
         same = {name for name in names if name.casefold() == text.casefold()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CODE_VARIABLE = "HF_ALLOW_CODE_EVAL"
-"""With the value 1 the harness executes what models wrote."""
+"""The variable that, as 1, makes the harness execute what models wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Benchmark:
     metric: str
     """The harness's name of the score, with its filter where the task has several."""
     text: HarnessTask
-    """With prompts in plain text."""
+    """The task with prompts in plain text."""
     chat: HarnessTask | None
-    """With chats; None: every checkpoint gets plain text."""
+    """The task with chats; None: every checkpoint gets plain text."""
     runs_code: bool = False
     """Whether grading executes what the model wrote."""
 
@@ -79,4 +79,4 @@ BENCHMARKS = {
     # Not the paper's: the problems that the model in the package solves.
     "word_problems": Benchmark("word problems", 0, "exact_match", _WORDS, _WORDS),
 }
-"""By the names of `published.json`, with a stand-in."""
+"""Benchmarks by the names of `published.json`, with a stand-in."""

@@ -1,1 +1,1 @@
-"""For evaluations, benchmarks and experiments: records, resumable logs of points, machine, Markdown, figures."""
+"""Records of evaluations, benchmarks and experiments, resumable logs of points, machine, Markdown and figures."""

@@ -84,7 +84,7 @@ def error_bars(
 
 
 def _widths(estimates: Sequence[Any]) -> list[list[float]]:
-    """How far intervals reach below and above their values."""
+    """Distances by which intervals reach below and above their values."""
     return [[each.value - each.low for each in estimates], [each.high - each.value for each in estimates]]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 PACKAGES = ("torch", "transformers", "ray", "numpy")
-"""Those whose version can change times or tokens."""
+"""Packages whose version can change times or tokens."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
 

@@ -43,7 +43,7 @@ class Record(BaseModel):
     """The command in its group."""
     command: tuple[str, ...]
     started: AwareDatetime
-    """In UTC."""
+    """The start, in UTC."""
     machine: Machine
     version: str
     """The version of lopa-ray."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 LARGEST_ERROR = 4.0
-"""In points; 157 problems have it if half of them are solved."""
+"""Points of score; 157 problems have this error if half of them are solved."""
 
 
 def small_sample_note(problems: int) -> str | None:

@@ -37,13 +37,13 @@ class Kind:
     numbers: dict[str, str]
     """Letter, `a` to `g` → its range."""
     weight: float = 1.0
-    """How often it is drawn, next to others."""
+    """The weight with which it is drawn, next to others."""
     distracted: bool = True
     """Whether a sentence that does not matter may stand in its story; not where everything in it counts."""
 
 
 VERBS = (("sell", "sells", "sold"), ("find", "finds", "found"), ("buy", "buys", "bought"))
-"""For `DO`, `DOES` and `DID`: what is asked is what was told."""
+"""Verbs for `DO`, `DOES` and `DID`: what is asked is what was told."""
 
 
 def _with_verbs(texts: Sequence[str]) -> Iterator[str]:

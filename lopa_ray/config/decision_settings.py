@@ -15,7 +15,7 @@ DecisionType = Literal["predicate", "choice", "score"]  # what a question asks f
 
 
 class DecisionSettings(StrictModel):
-    """How typed questions about an input are answered. What is null is the checkpoint's, in its decisions.json."""
+    """Settings of answers to typed questions. A null is the checkpoint's value, in its decisions.json."""
 
     prefix: Prefix | None = None
     """input: the input is computed once, alone, and all questions read its K/V. joint: each question is computed with

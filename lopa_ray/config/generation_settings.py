@@ -49,7 +49,7 @@ class GenerationSettings(StrictModel):
     """Settings that a checkpoint may have a default for, in its `generation_config.json`."""
 
     decoder: Annotated[str, HttpField(in_lopa=True)]
-    """Which decoder fills the canvas."""
+    """The decoder that fills the canvas."""
 
     max_new_tokens: Annotated[int, HttpField(fields="max_tokens or max_completion_tokens")] = Field(
         default=256, ge=0

@@ -19,7 +19,7 @@ INVARIANT_ATTENTION = {"cpu": ("auto", "sdpa", "reference"), "cuda": ("auto", "t
 
 
 class ModelSettings(StrictModel):
-    """Which checkpoint, and how a worker holds it."""
+    """The checkpoint, and how a worker holds it."""
 
     path: str = "demo"
     """Folder with a Hugging Face checkpoint, its name on the Hub (`org/name`, or `org/name@revision` with a branch, a
@@ -52,7 +52,7 @@ class ModelSettings(StrictModel):
     fp8 activations where the device multiplies fp8; none: as stored."""
 
     device: Literal["cpu", "cuda", "npu"] = "cpu"
-    """Where each worker holds its replica."""
+    """The device on which each worker holds its replica."""
 
     attention: Literal["auto", "sdpa", "triton", "flash_attn", "npu", "reference"] = "auto"
     """Attention: torch's own kernel, this project's Triton kernel, the package flash-attn, torch-npu's, or the Triton

@@ -63,7 +63,7 @@ def _product(
 
 
 def _trimmed(automaton: ByteAutomaton) -> ByteAutomaton:
-    """Without the states from which no match is possible."""
+    """The automaton without states from which no match is possible."""
     columns, _ = byte_classes(automaton.transitions)
     alive, known = automaton.accepting, None
     while known is None or (alive != known).any():

@@ -36,7 +36,7 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
     order: list[Spelled] = [frozenset()]
     state_of = {order[0]: 0}
     rows: list[dict[bytes, int | None]] = []
-    """Per state: text of a token → next state, or None if a word is complete.
+    """Rows per state: text of a token → next state, or None if a word is complete.
 
     Texts that are not listed lead to the same state as from the start.
     """

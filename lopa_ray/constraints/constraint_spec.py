@@ -13,7 +13,7 @@ from lopa_ray.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
-    """At most one of the first four is given. Equal specs have equal constraints."""
+    """A constraint by at most one of the first four. Equal specs have equal constraints."""
 
     regex: str | None = None
     choice: tuple[str, ...] | None = None

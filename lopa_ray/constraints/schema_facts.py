@@ -63,7 +63,7 @@ class Members:
     properties: Mapping[str, Part] = field(default_factory=dict)
     patterns: tuple[tuple[str, Part], ...] = ()
     additional: Part | None = None
-    """For names that are neither in `properties` nor match `patterns`; None allows everything."""
+    """The schema of names that are neither in `properties` nor match `patterns`; None allows everything."""
     lists: bool = True
     """Whether answers may have these members: a `not` about a member is no reason to write one."""
 

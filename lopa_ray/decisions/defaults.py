@@ -18,7 +18,7 @@ MAX_TEMPERATURE = 1000.0
 class DecisionDefaults(NamedTuple):
     settings: DecisionSettings
     temperatures: Mapping[DecisionType, float]
-    """By what log-likelihoods of each type of questions are divided; 1 where the type is not there."""
+    """Temperatures by which log-likelihoods of each type of questions are divided; 1 for types that are not there."""
 
 
 def temperature_key(decision_type: DecisionType) -> str:

@@ -29,13 +29,13 @@ class Option:
     """A choice or a level, and when it applies."""
 
     value: Value
-    """Of a level: its label, a text."""
+    """The value; of a level its label, a text."""
     description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PredicateQuestion:
-    """How likely it is that a statement about the input is true, or that the answer to a question is yes."""
+    """The question how likely a statement about the input is true, or the answer to a question is yes."""
 
     instructions: str | None
     name: str | None = None
@@ -47,7 +47,7 @@ class PredicateQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceQuestion:
-    """Which one of some choices fits."""
+    """The question which of some choices fits."""
 
     instructions: str | None
     choices: Sequence[Option | Value]
@@ -56,7 +56,7 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ScoreQuestion:
-    """Which one of some ordered levels fits; the answer is the mean of their numbers, from 0 on."""
+    """The question which of some ordered levels fits; the answer is the mean of their numbers, from 0 on."""
 
     instructions: str | None
     levels: Sequence[Option | str]

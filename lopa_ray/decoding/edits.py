@@ -25,7 +25,7 @@ class EditSettings(LookaheadSettings):
     """The setting of decoders that edit until nothing changes."""
 
     max_post_steps: int = Field(default=16, ge=0)
-    """With edits: most forward passes that edit a block without masks."""
+    """The maximum number of forward passes that edit a block without masks."""
 
 
 def edits(scores: Scores, canvas: Canvas) -> Iterator[Decision]:

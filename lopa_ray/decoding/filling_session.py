@@ -51,7 +51,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @abstractmethod
     def _end_step(self, branch: Branch) -> None:
-        """After the fills that followed from a branch: what is cached now, and where filling goes on."""
+        """Update, after the fills from a branch, what is cached and where filling goes on."""
 
     @abstractmethod
     def block_views(self) -> tuple[BlockView, ...]:

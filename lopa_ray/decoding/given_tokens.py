@@ -88,7 +88,7 @@ class GivenTokens:
             yield from range(end, min(stop, len(answer)))
 
     def _ends(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Iterator[tuple[int, int]]:
-        """Of each hole that has an end: the offset after the end, and the hole's stop."""
+        """The offset after the end, and the hole's stop, of each hole that has an end."""
         for hole in self.holes:
             length = length_through_end(answer[hole.start : hole.stop], end_token_ids)
             if length is not None:

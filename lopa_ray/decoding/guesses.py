@@ -1,4 +1,4 @@
-"""Which continuations of an answer one causal pass should verify at once.
+"""Guesses: continuations of an answer that one causal pass should verify at once.
 
 A guess is a prefix of the most likely drafts, in which one of the less likely tokens may stand. A tokens are accepted:
 the longest right prefix of any guess. New drafts exist after the longest guess that is right as a whole, of F tokens.

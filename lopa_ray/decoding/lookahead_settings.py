@@ -27,7 +27,7 @@ class LookaheadSettings(BranchSettings):
     with one branch. A probability: also drafts with further tokens of a higher probability."""
 
     branch_confidence: str = "mean"
-    """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
+    """The score of a branch by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
 
     creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of the creation confidence (1.0 for the anchor) in the branch's score."""

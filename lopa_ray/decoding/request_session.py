@@ -30,16 +30,15 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 COUNTED = ("steps", "forwards", "finish_reason", "rule_steps")  # public attributes that steps change
 
 PLANNED = ("_pending_plan", "_branches")
-"""All that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
+"""Attributes that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
 
 
 class RequestSession(ABC):
     """One request, step by step. Steps change only attributes with an underscore and the attributes in `COUNTED`."""
 
     def __init__(self, prompt: Sequence[int], vocabulary: Vocabulary, max_new_tokens: int) -> None:
-        """Without `max_new_tokens` the request is finished before its first step. Raises PromptError for an empty
-        prompt, ids outside the vocabulary, or mask tokens in the prompt: the published decoders fill those or hang on
-        them."""
+        """A request without `max_new_tokens` is finished before its first step. Raises PromptError for an empty prompt,
+        ids outside the vocabulary, or mask tokens in the prompt: the published decoders fill those or hang on them."""
         check_prompt(prompt, vocabulary)
         self.prompt = list(prompt)
         self.vocabulary = vocabulary
@@ -73,8 +72,7 @@ class RequestSession(ABC):
         """More steps than any correct run takes."""
 
     def branches_in_step(self, in_flight: int | None = None) -> int:
-        """The maximum of branches in the next step while so many requests are in flight. None: the request alone
-        decides."""
+        """Maximum branches of the next step while so many requests are in flight. None: the request alone decides."""
         return 1
 
     # What all share
@@ -129,7 +127,7 @@ class RequestSession(ABC):
             )
 
     def export_state(self) -> bytes:
-        """All that steps have changed, for `with_state`; the same before and after the next step is planned."""
+        """The state that steps have changed, for `with_state`; the same before and after the next step is planned."""
         changed = (name for name in vars(self) if name.startswith("_") or name in COUNTED)
         return pickle.dumps({name: getattr(self, name) for name in changed if name not in PLANNED})
 

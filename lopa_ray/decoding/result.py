@@ -1,4 +1,4 @@
-"""From a canvas to an answer, and from plans and outcomes to a result with its trace."""
+"""Makes an answer from a canvas, and a result with its trace from plans and outcomes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TraceStep:
     rule_steps: tuple[TraceRuleStep, ...]
     """The fills of the unmasking rule, step by step."""
     decided: tuple[Decision, ...]
-    """All that the step decided, with probabilities: the fill set of the winner of a comparison, then `fills`."""
+    """The decisions of the step, with probabilities: the fill set of the winner of a comparison, then `fills`."""
     input_start: int
     cached: int
     """Cached positions that the step read."""

@@ -30,7 +30,7 @@ def rank_by_score(scores: Scores) -> list[int]:
 
 
 def select_above_threshold(scores: Scores, threshold: float, max_count: int | None = None) -> list[int]:
-    """Those of the `max_count` best ranked with at least probability `threshold`, or the best one (Fast-dLLM)."""
+    """Positions of the `max_count` best with at least probability `threshold`, or the best (Fast-dLLM)."""
     best = rank_by_score(scores)[:max_count]
     return [p for p in best if scores[p].probability >= threshold] or best[:1]
 
@@ -61,7 +61,7 @@ def select_leading(scores: Scores, threshold: float) -> list[int]:
 
 
 def select_by_block(canvas: BlockCanvas, scores: Scores, threshold: float) -> list[int]:
-    """In every active block all with probability above `threshold`; where there is none, in a complete block the best
+    """All positions of active blocks with probability above `threshold`; in a complete block without one, the best
     ranked (LoPA, section 3; D2F, section 4.3)."""
     positions: list[int] = []
     for block in canvas.active:
@@ -108,7 +108,7 @@ def sample_independently(scores: Scores, probability: float, seed: int, step: in
 
 @lru_cache(16)
 def dream_fill_fractions(steps: int, eps: float) -> tuple[np.float32, ...]:
-    """Per call, the fraction of the positions still masked that Dream's schedule fills; the last call fills all. In
+    """The fraction of the masked positions that each call of Dream's schedule fills; the last call fills all. In
     float32, as published: the product with the number of masks is cut to an integer."""
     times = np.linspace(1, eps, steps + 1, dtype=np.float32)
     return (*(np.float32(1) - times[1:-1] / times[:-2]), np.float32(1))

@@ -55,7 +55,7 @@ class CompilePool:
         call.future.cancel()
 
     def _start_waiting(self) -> None:
-        """With the lock held: run what may run, first the calls of those clients that have the fewest running."""
+        """Run what may run, with the lock held: first the calls of clients that have the fewest running."""
         while self._waiting and len(self._running) < MAX_PROCESSES:
             running = Counter(call.client for call in self._running)
             call = min(self._waiting, key=lambda call: running[call.client])

@@ -36,7 +36,7 @@ class Config(ExecutionConfig):
         return {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields}
 
     def without_open_settings(self) -> dict[str, Any]:
-        """As `as_dict`, without the decode settings that a checkpoint may have defaults for, if they were not set."""
+        """The dict of `as_dict`, without decode settings that were not set and may have defaults in a checkpoint."""
         values = self.as_dict()
         if self.model.generation_config == "auto":
             for name in {*self.decode.recommended_by_checkpoints} - self.decode.model_fields_set:
@@ -78,7 +78,7 @@ class Config(ExecutionConfig):
 
     @classmethod
     def parse(cls, values: dict[str, Any], overrides: dict[str, dict[str, Any]] | None = None) -> Self:
-        """From plain values, as a YAML file has them, with `overrides` on top. Raises SettingsError."""
+        """Parse plain values, as a YAML file has them, with `overrides` on top. Raises SettingsError."""
         for mapping in (values, *values.values()):
             for key in mapping if isinstance(mapping, dict) else ():
                 if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""From an input and its questions to a session, for every engine."""
+"""Makes a session from an input and its questions, for every engine."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.scoring import ScoreTargets
 
 MAX_ROWS = 2**15
-"""In a step of all requests in flight, which bounds its memory; each request evaluates one mask at least."""
+"""Rows in a step of all requests in flight, which bounds its memory; each request evaluates one mask at least."""
 
 MAX_MASKS_PER_STEP = 16  # maximum number of masks that one request evaluates in a step
 

@@ -74,7 +74,7 @@ class LaunchedStep:
     times: StepTimes
     tp_group: TensorParallelGroup
     rows_to_score: RowsToScore | None = None
-    """None: the worker has no branch in the step."""
+    """The rows; None: the worker has no branch in the step."""
     scores: Tensor | None = None
     """fp64, flat [values], on the host; on an accelerator they may still be on their way there."""
 

@@ -1,4 +1,4 @@
-"""How rows of logits are scored: what the rows of one call have in common, and the numbers of each row."""
+"""Scoring of rows of logits: what the rows of one call have in common, and the numbers of each row."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from lopa_ray.kernels.operators import operator
 
 
 class SortedRows(NamedTuple):
-    """Where rows go to, and where they come from."""
+    """The places where rows go to, and where they come from."""
 
     sources: Tensor
     """int64 [S]: the row of each sorted row."""

@@ -24,7 +24,7 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Scales:
-    """Which weights of an fp8 checkpoint share a scale: all of a tensor, of a row (channel), or of a `block` of rows
+    """The weights of an fp8 checkpoint that share a scale: all of a tensor, of a row (channel), or of a `block` of rows
     and columns. `all_layers`: layers that the checkpoint has floating are converted when they are loaded, on every
     device, as `model.quantization` demands. `shards`: into how many the model is cut of which this is one."""
 

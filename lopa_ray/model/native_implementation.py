@@ -31,8 +31,8 @@ class NativeImplementation(ModelImplementation[NativeConfig]):
     """This project's own transformer. Experts that a shard has nothing of are not read."""
 
     def fitted(self) -> NativeConfig:
-        """With floating weights in place of the checkpoint's fp8 if the device does not multiply it, unless fp8 is
-        demanded."""
+        """The configuration with floating weights, not the checkpoint's fp8, if the device does not multiply fp8,
+        unless demanded."""
         device, fp8 = torch.device(self.device), self.config.fp8
         if fp8 is None or fp8.all_layers:
             return self.config

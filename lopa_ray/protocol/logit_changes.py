@@ -19,7 +19,7 @@ def pack_ids(ids: Iterable[int]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LogitChanges:
-    """How the logits of a plan's scored positions change before anything else is made of them.
+    """Changes of the logits of a plan's scored positions, before anything else is made of them.
 
     Of a token that is counted c times in a branch's answer, in this order (vLLM's):
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 Ranking = Literal["probability", "margin", "neg_entropy"]
-"""Which score ranks positions: the probability of the chosen token, the gap between the
+"""The score that ranks positions: the probability of the chosen token, the gap between the
 two best, or the sum of p ln p over the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token follows from a row of logits. Each draw is keyed by (seed, step, position) and nothing else, so it is
-    the same on whichever worker a branch runs, and the same for all branches of a step."""
+    """Parameters by which a token follows from a row of logits. Each draw is keyed by (seed, step, position) and
+    nothing else, so it is the same on whichever worker a branch runs, and the same for all branches of a step."""
 
     temperature: float = 0.0
     top_p: float | None = None

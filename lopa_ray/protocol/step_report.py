@@ -123,14 +123,14 @@ def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """Where the time of one step of a group went, in seconds; the workers' parts are the slowest one's."""
+    """The parts of one step's time of a group, in seconds; the workers' parts are the slowest worker's."""
 
     plan: float
     scatter: float
     commit: float
     forward: float
     gather: float
-    """From sending the plans to the last report, beyond the slowest worker's own time: messages, queues, and with
+    """Time from sending the plans to the last report, beyond the slowest worker's own time: messages, queues, and with
     overlap the other step in flight."""
     select: float
 

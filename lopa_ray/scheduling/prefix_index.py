@@ -48,7 +48,7 @@ class PrefixIndex:
     """An index of stored prefixes with at most `positions` positions. It evicts the least recently used prefixes."""
 
     def __init__(self, positions: int, approximate: bool = False) -> None:
-        """With 0 `positions` the index finds and stores nothing."""
+        """An index with 0 `positions` finds and stores nothing."""
         self.positions = positions
         self.approximate = approximate
         self.hit_requests = 0

@@ -43,8 +43,8 @@ class Scheduler:
         *,
         overlap: AutoSwitch = False,
     ) -> None:
-        """Without `prefix_index` no prefixes are stored. `overlap`: two steps may be in flight, each of half of the
-        requests; auto: where steps are large enough."""
+        """Store no prefixes without `prefix_index`. `overlap`: two steps may be in flight, each of half of
+        the requests; auto: where steps are large enough."""
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0  # of the current membership of workers (see `enter_epoch`); older reports are rejected
         self.poison = PoisonRequests()
@@ -134,7 +134,7 @@ class Scheduler:
         return None if session is None else session.export_state()
 
     def pending_commits(self) -> list[ScheduledRequest]:
-        """For each commit of the next step, the scheduled request that staged its K/V, with its winning branch only."""
+        """The scheduled request that staged each commit's K/V of the next step, with its winning branch only."""
         return [entry.pending_commit for entry in self._running.values() if entry.pending_commit is not None]
 
     def enter_epoch(self, epoch: int, source_ranks: Mapping[int, int]) -> None:

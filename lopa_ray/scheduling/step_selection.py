@@ -26,7 +26,7 @@ from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.step_limit import StepLimit
 
 HALVED_ROWS = 4
-"""With overlap auto all rows in flight are this many times the rows that cost as much as the fixed part of a step,
+"""Rows in flight with overlap auto are this many times the rows that cost as much as the fixed part of a step,
 which halves have twice: a fifth more at most, and the host's work is hidden."""
 
 OnError = Callable[[int, Exception], None]

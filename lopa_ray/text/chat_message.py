@@ -59,7 +59,7 @@ class EarlierFunction(TolerantObject):
     """A function and what it was called with."""
 
     name: str
-    """Its name."""
+    """The function's name."""
 
     arguments: Annotated[Any, BeforeValidator(_as_arguments, json_schema_input_type=str | dict[str, Any])]
     """JSON text, or the object itself."""
@@ -72,7 +72,7 @@ class EarlierCall(TolerantObject):
     """A call that an assistant's message made."""
 
     id: str | None = None
-    """By which a tool's message refers to it."""
+    """The id by which a tool's message refers to it."""
 
     type: Literal["function"] = "function"
     """Only functions are known."""

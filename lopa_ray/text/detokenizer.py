@@ -72,7 +72,7 @@ class IncrementalDetokenizer:
         return new
 
     def _stop_offset(self, text: str) -> int | None:
-        """Where the text ends: before the stop string that is complete first, however many tokens came at once."""
+        """The text's end: before the stop string that is complete first, however many tokens came at once."""
         complete = [(at + len(stop), at) for stop in self._stop_strings if (at := text.find(stop)) >= 0]
         return min(complete)[1] if complete else None
 

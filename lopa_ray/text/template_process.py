@@ -49,7 +49,7 @@ class TemplateProcess:
         self._process: LimitedProcess | None = None
 
     def forget(self) -> None:
-        """In a fork: leave the process to the parent, which may hold the lock."""
+        """Leave the process, in a fork, to the parent, which may hold the lock."""
         self._lock, self._process = Lock(), None
 
     def start(self) -> None:

@@ -185,7 +185,7 @@ class Tokenizer:
         return self.token_text(token).encode() if byte is None else bytes.fromhex(byte[1])
 
     def regular_token_bytes(self, token: int) -> bytes:
-        """As `token_bytes` for the ordinary tokens of a byte-level vocabulary; empty for any other id."""
+        """The `token_bytes` of the ordinary tokens of a byte-level vocabulary; empty for any other id."""
         is_regular = self.byte_level and token not in self._added_ids
         written = self._backend.id_to_token(token) if is_regular else None
         return self.token_bytes(token) if written is not None and _BYTE_OF.keys() >= set(written) else b""

@@ -36,7 +36,7 @@ _QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None
 _VOCABULARIES = (*_QWEN2_FILES, "vocab.txt", "*.model", "*.tiktoken", "tekken.json")
 """File patterns of the vocabularies of published tokenizers that have no tokenizer.json."""
 _SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
-"""Of all files that transformers may read for a tokenizer."""
+"""Suffixes of all files that transformers may read for a tokenizer."""
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:

@@ -134,7 +134,7 @@ class CompletionBuilder(MultiChoiceBuilder):
 
 
 class _TextOffsets:
-    """Where the tokens of a choice begin in its text, counted in characters."""
+    """Offsets at which the tokens of a choice begin in its text, in characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

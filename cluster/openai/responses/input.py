@@ -90,7 +90,7 @@ Items: TypeAlias = Annotated[
 
 
 def template_messages(items: Sequence[ResponsesItem], instructions: str | None) -> tuple[dict[str, Any], ...]:
-    """For the chat template. Reasoning, text and calls that follow each other are one message of the assistant."""
+    """Messages for the chat template. Reasoning, text and calls in a row are one message of the assistant."""
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})

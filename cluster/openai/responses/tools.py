@@ -86,7 +86,7 @@ class NamedTool(RequestModel):
     """Only functions can be called."""
 
     name: str
-    """Its name in `tools`."""
+    """The tool's name in `tools`."""
 
     def chosen(self) -> Chosen:
         return (self.name,), None
@@ -97,7 +97,7 @@ class AllowedToolsChoice(RequestModel):
 
     type: Literal["allowed_tools"]
     mode: AllowedMode
-    """As `tool_choice` would be if `tools` had these alone."""
+    """The value that `tool_choice` would have if `tools` had these alone."""
 
     tools: list[Annotated[NamedTool | OtherTool, ByType("function")]] = Field(max_length=MAX_TOOLS)
     """The allowed tools. Tools of other types are left out, as in `tools` of the request."""

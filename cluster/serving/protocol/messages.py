@@ -51,7 +51,7 @@ class ModelDefaults(GroupMessage):
     model: str
     decoder: str
     settings: dict[str, dict[str, JsonValue]]
-    """For each decoder the values of its decode settings, for requests that name it and nothing else, or what
+    """The values of each decoder's decode settings, for requests that name it and nothing else, or what
     `accepted_with` has for it."""
     refused: dict[str, str]
     """Decoders that contradict other settings of the model's configuration, each with the error of such a request."""

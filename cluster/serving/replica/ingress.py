@@ -119,7 +119,7 @@ class Ingress:
             raise _unwrap(error) from None
 
     async def status(self) -> list[GroupHealth]:
-        """How Serve's controller sees the groups. Raises ClusterError if a model has no running replica."""
+        """The groups as Serve's controller sees them. Raises ClusterError if a model has no running replica."""
         application = serve.get_replica_context().app_name
         deployments = (await asyncio.to_thread(serve.status)).applications[application].deployments
         statuses = []

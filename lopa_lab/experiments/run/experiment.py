@@ -86,7 +86,7 @@ class Finding:
     headline: str = ""
     """The answer in one sentence, for a list of all; without one the question is not listed."""
     against_paper: str = ""
-    """How that agrees with `Experiment.paper`."""
+    """A sentence on how that agrees with `Experiment.paper`."""
 
     @property
     def header(self) -> list[str]:

@@ -65,7 +65,7 @@ class TreeOfModel(DraftTree):
     """Drafts of another model than the package's."""
 
     def __init__(self, settings: GenerationSettings, model: FillModel | None) -> None:
-        """Without a model drafts repeat what the last report says."""
+        """Make a tree. Without a model drafts repeat what the last report says."""
         super().__init__(settings)
         self._model = model
 
@@ -74,7 +74,7 @@ class ObservedVerifiedSession(VerifiedSession):
     """Verified lookahead that collects examples."""
 
     def __init__(self, session: DecodeSession, model: FillModel | None, examples: list[BlockExample]) -> None:
-        """In the place of a verified session that has not begun. `examples` grows with each step."""
+        """Take the place of a verified session that has not begun. `examples` grows with each step."""
         assert isinstance(session, VerifiedSession) and isinstance(session.settings, LookaheadSettings)
         self._model, self._examples = model, examples
         self._threshold: float = getattr(session.settings, "confidence_threshold", 0.0)

@@ -25,7 +25,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.protocol.sampling_params import Ranking
 
 BRANCHES = 8
-"""Of the decodes that give the examples."""
+"""Branches of the decodes that give the examples."""
 HIDDEN_UNITS = 16
 EPOCHS = 80
 BLOCKS_PER_BATCH = 256
@@ -40,7 +40,7 @@ class FittedFillModel:
     """A fit."""
 
     parameters: Mapping[str, Any]
-    """Those of a `FillModel`."""
+    """Parameters of a `FillModel`."""
     blocks: int
     """Examples."""
     before: float

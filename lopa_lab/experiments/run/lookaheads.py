@@ -111,7 +111,7 @@ class VariedLopaSession(LopaSession):
     settings: LopaSettings
 
     def __init__(self, session: DecodeSession, make_lookahead: MakeLookahead, random: Random) -> None:
-        """In the place of a session that has not begun, with its prompt and settings."""
+        """Take the place of a session that has not begun, with its prompt and settings."""
         self._make_lookahead, self._random = make_lookahead, random
         super().__init__(session.prompt, session.settings, session.vocabulary, session.constraint)
 

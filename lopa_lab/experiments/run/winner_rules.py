@@ -95,7 +95,7 @@ class LinearPredictor:
 
     @classmethod
     def fit(cls, winners: Array, means: Array, decided: Array) -> LinearPredictor:
-        """By ridge regression.
+        """Fit by ridge regression.
 
         Features of winners [n, 9], means of the features over the branches of each step [n, 9], and tokens that the
         next step decided [n], all float64. The means are inputs of their own, so that the weights tell branches of
@@ -148,7 +148,7 @@ class WinnerRecorder(VariedLopaSession):
 
 
 def fit_predictor(sessions: Sequence[WinnerRecorder]) -> LinearPredictor:
-    """From decoded requests: each step but a request's last, with the tokens that the next step decided."""
+    """Fit to decoded requests: to each step but a request's last, with the tokens that the next step decided."""
     winners = [features for session in sessions for features in session.winners[:-1]]
     means = [features for session in sessions for features in session.means[:-1]]
     decided = [count for session in sessions for count in session.decided[1:]]

@@ -51,7 +51,7 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
     remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"] = (
         "low_confidence_dynamic"
     )
-    """Which positions a pass fills. static: its share, best ranked first. dynamic: all above the threshold
+    """The positions that a pass fills. static: its share, best ranked first. dynamic: all above the threshold
     if they are more than that. sequential: its share from the left. entropy_bounded: the surest, as long as
     their entropies sum up to less than `eb_threshold`."""
 

@@ -147,7 +147,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     @property
     def _fills_last_mask(self) -> bool:
-        """Where blocks tile, as in other decoders of these models."""
+        """True where blocks tile, as in other decoders of these models."""
         return self._tiled and super()._fills_last_mask
 
     def _end_step(self, branch: Branch) -> None:

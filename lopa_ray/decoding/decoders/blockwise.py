@@ -61,7 +61,7 @@ class BlockwiseSession(FillingSession[Canvas]):
         return not self._canvas.masked_positions(self._block)
 
     def _end_step(self, branch: Branch) -> None:
-        """When this block is final, go on to the next block that has masks, if there is one."""
+        """Go on to the next block that has masks, if there is one, when this block is final."""
         self._calls += bool(branch.scored)
         if self._block_is_final and self._block.stop < self.max_len:
             self._begin_block_at(self._block.stop)

@@ -152,7 +152,7 @@ class NemotronSession(BlockCausalSession):
 
     @property
     def _end_of_thinking(self) -> int | None:
-        """Where the current block gets the token that ends thinking; None: nowhere."""
+        """The position at which the current block gets the token that ends thinking; None: nowhere."""
         first, block, most = len(self.prompt), self._block, self.settings.max_thinking_tokens
         if most is None or block.stop - first <= most:
             return None

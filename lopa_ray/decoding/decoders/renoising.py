@@ -129,7 +129,7 @@ class RenoisingSession(DecodeSession):
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
-        """How tokens are drawn, but for the temperature. The most likely token is the first of the top tokens."""
+        """Parameters of draws, but for the temperature. The most likely token is the first of the top tokens."""
         return SamplingParams(ranking="neg_entropy", top_logprobs=max(1, self.settings.top_logprobs))
 
     # Plans

@@ -72,7 +72,7 @@ class EvaluatedStates:
         return self._by_key.get(key)
 
     def nearest(self, fills: frozenset[Fill]) -> EvaluatedState | None:
-        """Of the states that the current state with `fills` contains, the state that lacks the fewest of its tokens."""
+        """The state within the current state and `fills` that lacks the fewest of its tokens."""
         nearest, least = None, 0
         for state in self._states:
             if state.ahead <= fills:
@@ -90,9 +90,9 @@ class EvaluatedStates:
                 state.behind = state.behind.union(position for position, _ in new)
 
     def forget(self, positions: set[int], last: EvaluatedState, *, committed: bool) -> None:
-        """At the end of a step: drop states that have another token at one of the `positions` that the step has filled,
-        and those that the last one contains. After a commit on which reports depend no report stands; the last one is
-        kept as a guess."""
+        """Drop, at the end of a step, states that have another token at one of the `positions` that the step has
+        filled, and states that the last one contains. After a commit on which reports depend no report stands; the last
+        one is kept as a guess."""
         kept = []
         for state in self._states:
             state.branch = None

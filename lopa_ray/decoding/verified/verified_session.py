@@ -227,5 +227,5 @@ def _is_sure(score: PositionScore | None, token: int, acceptance: float) -> bool
 
 
 def _mean_score(report: BranchReport) -> float:
-    """At masked positions: for traces, and the criterion of relaxed acceptance."""
+    """The mean score at masked positions, for traces, and the criterion of relaxed acceptance."""
     return float(report.scores.mean()) if len(report.scores) else NO_MASKS_CONFIDENCE

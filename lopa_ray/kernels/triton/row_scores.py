@@ -27,7 +27,7 @@ MARGIN, NEG_ENTROPY = (tl.constexpr(RANKINGS.index(name)) for name in ("margin",
 COLUMNS = tl.constexpr(SCORE_COLUMNS)
 
 OPTIONS = {"num_warps": 8}
-"""Those of the kernel that reads logits. One warp combines the parts of a row."""
+"""Options of the kernel that reads logits. One warp combines the parts of a row."""
 
 
 # The number of ending ids depends on the requests. Without specialization it does not cause new compilations.

@@ -33,7 +33,7 @@ _ACTIVATION_SCALE_NAMES = ("input_scale", "activation_scale")
 
 @dataclass(frozen=True, slots=True)
 class StoredFp8:
-    """Which weights are stored in fp8, and what their scales are."""
+    """The weights that are stored in fp8, and their scales."""
 
     scales: Fp8Scales
     tensor_files: TensorFiles

@@ -27,8 +27,7 @@ FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
-    """Which file has each tensor, its shape, and its type in safetensors' words. A file is open for one read at a
-    time."""
+    """Each tensor's file, its shape, and its type in safetensors' words. A file is open for one read at a time."""
 
     files: Mapping[str, Path]
     shapes: Mapping[str, tuple[int, ...]]

@@ -1,4 +1,4 @@
-"""From a checkpoint's config.json to a `TransformersConfig`, and on to the configuration object of the package.
+"""Makes a `TransformersConfig` of a checkpoint's config.json, and of that the package's configuration.
 
 transformers is imported where it is needed: native models run without it.
 """
@@ -127,7 +127,8 @@ def causal_lm_class(config_class: type) -> Any:
 
 
 def _unlisted(raw: Json, where: str) -> TransformersFamily:
-    """For a model type that transformers has itself, under the name of its own class. Raises CheckpointError."""
+    """The family of a model type that transformers has itself, under the name of its own class. Raises
+    CheckpointError."""
     transformers = import_transformers()
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     try:

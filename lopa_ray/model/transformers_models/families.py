@@ -21,7 +21,7 @@ from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.yarn import Yarn
 
 RenameTensor = Callable[[str], Mapping[str, slice]]
-"""From a published tensor's name to its names in transformers, with the rows that each of these has of it."""
+"""Maps a published tensor's name to its names in transformers, with the rows that each of these has of it."""
 
 _THEIR_MODULES = QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS
 """Names of native families' modules in classes of transformers, where the families differ among themselves."""

@@ -64,8 +64,8 @@ class LayerShape(NamedTuple):
     kv_heads: int
     head_dim: int
     window: int | None
-    """How far it sees: a row of the encoder the last `window` positions, its own included, and a canvas the last
-    `window` - 1 positions before it. None: everything."""
+    """The positions that it sees: a row of the encoder the last `window` positions, its own included, and a canvas the
+    last `window` - 1 positions before it. None: everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
