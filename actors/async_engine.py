@@ -54,7 +54,7 @@ class AsyncRayEngine(AsyncEngine):
         self.lost: LopaError | None = None
         """Why there is no group any more; see `revive`."""
         self.lost_groups = 0
-        """Groups that were lost, including one that is being replaced."""
+        """Groups that were lost, including a group that is being replaced."""
         self._group = group
         self._on_step = on_step
         self._numbers = itertools.count()
@@ -92,7 +92,7 @@ class AsyncRayEngine(AsyncEngine):
     # Requests
 
     async def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
-        """See `AsyncEngine.events`. A request fails with WorkerLostError if the group is lost and no other one could
+        """See `AsyncEngine.events`. A request fails with WorkerLostError if the group is lost and no other group could
         take over. Raises ProtocolError for a session that is finished already."""
         if any(session.finished for session in sessions):
             raise ProtocolError("a session that is finished already has no steps; leave it out")

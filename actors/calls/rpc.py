@@ -42,7 +42,7 @@ class RPCBatch:
             self._release_peers()
 
     def _release_peers(self) -> None:
-        """A call that failed may not even have begun, and the worker's other shards wait for that one."""
+        """A call that failed may not even have begun, and the worker's other shards wait for that shard."""
         for worker, tasks in self._replies.items():
             if len(worker.shards) == len(tasks) > 1:
                 for shard, task in zip(worker.shards, tasks, strict=True):

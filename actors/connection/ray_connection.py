@@ -102,7 +102,7 @@ class RayConnection:
 
 
 def _ray_session() -> tuple[str, str]:
-    """Node and job of this driver: at least one of them is another one after `ray.shutdown` and `ray.init`."""
+    """Node and job of this driver: at least one of them changes with `ray.shutdown` and `ray.init`."""
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()
 
@@ -235,7 +235,7 @@ def _explain(address: str, error: Exception) -> str:
         of_folder = "AF_UNIX" in str(error) or file not in (None, sys.executable)
         advice = "; set RAY_TMPDIR to a folder that can be written and has a short path" * of_folder
         return f"cannot start Ray on this machine ({error}){advice}"
-    # Ray does not chain the exceptions of its attempts. The cause has the text of the last one.
+    # Ray does not chain the exceptions of its attempts. The cause has the text of the last exception.
     if isinstance(error, AuthenticationError) or AuthenticationError.__name__ in str(error.__cause__):
         return f"Ray at {address!r} does not accept the token of this process; {TOKEN_ADVICE}"
     return (

@@ -34,7 +34,7 @@ class GroupMembership:
         self._start_timeout_s = group.start_timeout_s
 
     async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
-        """Create the workers, and enter the first epoch with those that have loaded the model; the others join as
+        """Create the workers, and enter the first epoch with workers that have loaded the model; the others join as
         newcomers do. Raises as `PendingWorkers.until_start`, WorkerLostError after `group.start_timeout_s`, and
         TransferError if the workers do not reach each other."""
         self.pending.set_target(self.target)

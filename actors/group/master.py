@@ -2,7 +2,7 @@
 
 A plain class with async methods; `GroupFailover` wraps it in an actor. Each step is one scatter and one gather over the
 branch workers, and one message to the client. With overlap the next step is sent before the reports of the last one are
-gathered. A step that fails because workers were lost is run again on those that are left.
+gathered. A step that fails because workers were lost is run again on the remaining workers.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Master:
         self.membership.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Checksums per worker, per slot; waits for the start of the group. Raises ProtocolError while requests are in
+        """Checksums per worker and slot, once the group has started. Raises ProtocolError while requests are in
         flight."""
         await self._started.wait()
         if self.scheduler.busy:
@@ -192,7 +192,7 @@ class Master:
                 f"gets at most {self.scheduler.limit.rows} rows per step, and requests take turns ({error})"
             )
             self._out_of_memory_steps += 1
-            self._failed_steps = 0  # each of these steps is smaller than the one before
+            self._failed_steps = 0  # each of these steps is smaller than the step before
         else:
             culprit = self.scheduler.poison.record_error(self.scheduler.planned_ids)
             if culprit is not None and isinstance(error, WorkerMemoryError):

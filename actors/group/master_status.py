@@ -40,7 +40,7 @@ class MasterStatus:
         "counter", "lopa_prefix_positions", "Prompt positions that were not computed again."
     )
     failed_steps: int = 0
-    """How many attempts at a step have failed in a row; 0 after one that succeeded."""
+    """How many attempts at a step have failed in a row; 0 after a success."""
     lost_workers: int = _metric("counter", "lopa_lost_workers", "Branch workers that have died or hung.")
     out_of_memory_steps: int = _metric(
         "counter", "lopa_out_of_memory_steps", "Steps that failed because a worker had too little memory."

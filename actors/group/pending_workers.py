@@ -32,7 +32,7 @@ PING_PERIOD_S = 1.0  # ping interval while a worker loads its model
 
 @dataclass(slots=True, eq=False)
 class _PendingWorker:
-    """One worker on its way, or the next one in its place."""
+    """One worker on its way, or the next worker in its place."""
 
     task: asyncio.Task[WorkerHandle | None] = field(init=False)  # None: no further attempt is made
     failures: int = 0

@@ -152,7 +152,7 @@ class ChatParser:
         body, after = split or (rest, "")
         call = self._tools.parse(body)
         if call is None:
-            # No call after all: text, in which another one may begin.
+            # No call after all: text, in which another call may begin.
             self._text = rest
             return AnswerDelta(content=before + tag)
         self._text, self._state = after, "after"

@@ -25,7 +25,7 @@ class ChoicesRequest:
     prompts: tuple[Prompt, ...]  # choice i belongs to prompt i // n
     settings: Mapping[str, Any]  # decode settings that the request names; the group's defaults fill the rest
     client: str = ""  # `key N` or an address; clients share a group fairly
-    priority: int = 0  # of the requests of one client, those with the lowest value get slots first
+    priority: int = 0  # requests with the lowest value get slots first, among one client's
     n: int = 1
     raw: bool = False  # text prompts go in as they are, without the chat template
     parse_special: bool = True  # in raw text special tokens are recognised
@@ -60,7 +60,7 @@ class ChoicesRequest:
 class RequestAccepted:
     """The request was checked and waits for a slot, or has one."""
 
-    prompt_tokens: tuple[int, ...]  # per prompt: its own, and those that the request gives of the answer
+    prompt_tokens: tuple[int, ...]  # per prompt: its own, and the given tokens of the answer
     max_new_tokens: int
 
 

@@ -200,7 +200,7 @@ def show_config(
     config: options.ConfigOption = "demo",
     engine: Annotated[EngineOptions, engine_options("set", "decoder")],
 ) -> None:
-    """Print the settings as YAML, without those that are left to the checkpoint's generation_config.json."""
+    """Print the settings as YAML, without settings that are left to the checkpoint's generation_config.json."""
     values = engine.load(config).without_open_settings()
     typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
 

@@ -113,7 +113,7 @@ class JobOutput:
         return JobResult(len(self._numbers), failed)
 
     def _split_output(self) -> None:
-        """Make the parts again of those chunks of a damaged output that have all their rows."""
+        """Make the parts again of chunks of a damaged output that have all their rows."""
         firsts = self._numbers[:: self.chunk_size]
         rows = (row for row in self._output_rows() if row is not None)
         for chunks, group in groupby(rows, key=lambda row: bisect_right(firsts, row.number)):

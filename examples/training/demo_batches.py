@@ -1,7 +1,7 @@
 """Training batches of the demo model: next-token prediction, diffusion in blocks, holes in answers, and decisions.
 
 A diffusion sample is a clean prompt, some clean answer blocks and a window of one to four noisy blocks with nothing
-after it: what a block-parallel decoder feeds the model. Columns are shared by a batch, [B, T]: prompts padded on the
+after it, as a block-parallel decoder feeds the model. Columns are shared by a batch, [B, T]: prompts padded on the
 left, then columns of the answer. All samples of a batch have about the same length.
 """
 

@@ -77,7 +77,7 @@ class RecordedRenoisingSession(RenoisingSession):
 
 
 def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """The calls of encoder and decoder, what each of the latter got and found most likely, and the answer."""
+    """The calls of encoder and decoder, what each call of the decoder got and found most likely, and the answer."""
     row = case.row
     got_windows = [
         [plan.start, len(plan.canvas), "e" if _encodes(plan) else "d", int(_encodes(plan))]

@@ -1,4 +1,4 @@
-"""Rows of MultiBD's published engine: its settings, where it ends a request, and its calls against those made here.
+"""Rows of MultiBD's published engine: its settings, where it ends a request, and its calls against the calls made here.
 
 The engine counts the blocks that wait in its buffer as part of the answer, and ends a request by a limit with blocks
 unfinished. Here blocks are finished, so the request runs further. Which of its calls would have been the last there,
@@ -89,7 +89,7 @@ class PublishedCall:
 
 
 def _published_calls(row: dict[str, Any], run: ReplayedRun) -> Iterator[PublishedCall]:
-    """The calls of the run, numbered as there, between those that are not made here."""
+    """The calls of the run, numbered as there, between calls that are not made here."""
     block, prompt = row["settings"]["block_size"], run.prompt_len
     first = prompt - prompt % block
     length = first + row["settings"]["buffer_size"] * block - prompt

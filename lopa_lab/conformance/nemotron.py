@@ -1,4 +1,4 @@
-"""Rows of Nemotron-Labs-Diffusion's published decoders: their settings, and their calls against those made here.
+"""Rows of Nemotron-Labs-Diffusion's published decoders: their settings, and their calls against the calls made here.
 
 Two kinds of calls of `generate` are not made here: the last block is stored there, though nothing reads it, and a seed
 that ends the answer does not end it at once. Self-speculation goes on there until it has the requested number of

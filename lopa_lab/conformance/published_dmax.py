@@ -1,4 +1,4 @@
-"""DMax as published, where its ends of blocks and of answers differ from those that users get."""
+"""DMax as published, where its ends of blocks and of answers differ from the ends that users get."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PublishedDMaxSession(DMaxSession):
 
     @property
     def exhausted(self) -> bool:
-        """The current block is final, and it is the last one, or has an EOS."""
+        """The current block is final, and it is the last block, or has an EOS."""
         block = self._canvas.ids[self._block.start : self._block.stop]
         ended = self.settings.stop_at_eos and self.vocabulary.eos_token_id in block
         return self._block_is_final and (self._block.stop == self.max_len or ended)

@@ -137,7 +137,7 @@ def _replay_group(
 
 
 def _has_mask(prompt: Sequence[int], error: LopaError, vocabulary: Vocabulary) -> bool:
-    """Whether a prompt was refused for a mask token in it. Published decoders fill those or hang on them."""
+    """Whether a prompt was refused for a mask token in it. Published decoders fill such masks or hang on them."""
     if not isinstance(error, PromptError) or isinstance(error, PromptTooLongError):
         return False
     return vocabulary.mask_token_id in prompt and all(0 <= token < vocabulary.size for token in prompt)

@@ -15,7 +15,7 @@ from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 def sub_block_settings(recorded: RowSettings) -> tuple[type[GenerationSettings], dict[str, Any]]:
     """A row's settings. Raises MalformedCaseError.
 
-    The published code decodes as many blocks as fit into the requested length, of which the first one has a part of the
+    The published code decodes as many blocks as fit into the requested length, of which the first has a part of the
     prompt.
     """
     pop, prompt = recorded.pop, len(token_ids(recorded.row, "prompt"))

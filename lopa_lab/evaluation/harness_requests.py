@@ -16,7 +16,7 @@ from lopa_ray.errors import PromptTooLongError
 from lopa_ray.text.tokenizer import require_tokenizer
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-"""Names of the answer's length in the harness; the first one that is given counts."""
+"""Names of the answer's length in the harness; the first given name counts."""
 
 
 def parse_generation(

@@ -187,7 +187,7 @@ class Beyond(Experiment):
 def meets_bar(cells: Sequence[tuple[Estimate, Estimate]], points_of_all: Estimate) -> bool:
     """Whether a variant has one of the two gains in every cell: (TPF ÷ LoPA's, score - LoPA's in points).
 
-    `points_of_all` is the latter over all cells together.
+    `points_of_all` are the points over all cells together.
     """
     faster = points_of_all.low >= EQUAL_POINTS and all(
         ratio.value >= FASTER and ratio.low > 1 and points.high >= 0 for ratio, points in cells

@@ -31,7 +31,7 @@ class Machine(BaseModel):
     memory_bytes: int | None
     """Physical memory; None where the system does not tell it."""
     accelerators: tuple[str, ...]
-    """Names of those that the process sees, one per device; empty for runs on the CPU."""
+    """Names of accelerators that the process sees, one per device; empty for runs on the CPU."""
     os: str
     python: str
     packages: dict[str, str]

@@ -47,8 +47,7 @@ def make_problem(rng: random.Random, held_out_words: bool = False) -> Problem:
 
 
 def count_pieces(answer: str) -> int:
-    """At least as many pieces as a tokenizer makes of an answer: words, digits, signs, and what stands
-    before a digit."""
+    """At least as many as a tokenizer makes of an answer: words, digits, signs, and what stands before a digit."""
     pieces = re.findall(r"[A-Za-z]+|\d| (?=\d)|[^\w\s]|\n", answer)
     return sum(3 if piece.isalpha() and piece not in COMMON_WORDS else 1 for piece in pieces)
 

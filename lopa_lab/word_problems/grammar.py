@@ -72,7 +72,7 @@ WE = Person("we", "us", "we", "us", "our", "our", "p")
 
 
 def draw_person(rng: random.Random, taken: Sequence[Person] = (), first_person: bool = True) -> Person:
-    """A person with another name than those `taken`; without `first_person` neither `I` nor `we`."""
+    """A person with a name that is not `taken`; without `first_person` neither `I` nor `we`."""
     chance = rng.random()
     if first_person and chance < 0.16:
         return I if chance < 0.12 else WE

@@ -47,7 +47,7 @@ VERBS = (("sell", "sells", "sold"), ("find", "finds", "found"), ("buy", "buys", 
 
 
 def _with_verbs(texts: Sequence[str]) -> Iterator[str]:
-    """The texts, those with a placeholder for a verb with one after the other of `VERBS`."""
+    """The texts; a placeholder for a verb stands for one after the other of `VERBS`."""
     for text in texts:
         if "DO" not in text and "DID" not in text:
             yield text

@@ -160,7 +160,7 @@ class Facts:
         return replace(self, types=types, values=values)
 
     def closed(self) -> Facts:
-        """The same without other members than those about which it says something (`unevaluatedProperties: false`)."""
+        """The same with only members about which it says something (`unevaluatedProperties: false`)."""
         own = [members for members in self.members if members.lists]
         if any(members.additional is not None for members in own):
             return self

@@ -82,7 +82,7 @@ class GenerationResult:
     finish_reason: FinishReason
     tokens: int
     """Tokens up to and including the first that ends the answer (all of them if none does). Given tokens do not
-    count, and of a hole those up to and including its end."""
+    count, and of a hole the tokens up to and including its end."""
     steps: int
     """Forward rounds (the published decoders report one more)."""
     forwards: int

@@ -45,7 +45,7 @@ class CompilePool:
         return call
 
     def cancel(self, call: Call) -> None:
-        """Drop a call that waits, or end the process of a running call. A call that has ended stays as it is."""
+        """Drop a call that waits, or end the process of a call that runs. A call that has ended stays as it is."""
         with self._lock:
             call.cancelled = True
             if call in self._waiting:

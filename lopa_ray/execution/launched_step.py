@@ -30,7 +30,7 @@ def has_events(device: torch.device) -> bool:
 class StepTimes:
     """The times of one step, between boundaries: by the host's clock, or on an accelerator, whose work the host only
     enqueues, by events. An accelerator reaches the first boundary when it has finished the step before, which may still
-    be under way when the host begins this one. Events are read after the one wait of a step, and cost no wait of their
+    be under way when the host begins this step. Events are read after a step's only wait, and cost no wait of their
     own."""
 
     def __init__(self, device: torch.device) -> None:

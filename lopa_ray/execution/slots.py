@@ -77,7 +77,7 @@ class Slots:
         return self._cache.gather_payload(commits)
 
     def commits(self, plan: StepPlan, payloads: Mapping[int, Tensor]) -> list[StagedCommit]:
-        """The commits to carry out: of K/V staged here, then of those in payloads (see `payloads`), which may still be
+        """The commits to carry out: of K/V staged here, then of K/V in payloads (see `payloads`), which may still be
         on their way. A source commits what it sends as the other workers do. Raises ProtocolError if K/V are not
         staged."""
         commits = [

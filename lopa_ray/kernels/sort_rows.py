@@ -19,7 +19,7 @@ class SortedRows(NamedTuple):
     sources: Tensor
     """int64 [S]: the row of each sorted row."""
     experts: Tensor
-    """int64 [S]: the expert of each, counted from the first that the shard has; N or more for those it has not."""
+    """int64 [S]: the expert of each, counted from the first that the shard has; N or more for experts it lacks."""
     ends: Tensor
     """int32 [N]: the end of each expert's rows. Rows of other shards' experts come last."""
     places: Tensor

@@ -20,8 +20,8 @@ runs alone, and Ray does not tell a killed process from a crashed process."""
 
 class PoisonRequests:
     """Requests that are run alone, and poison requests, which cause failures. After an error of a worker all requests
-    of the step are run alone. The loss of a worker may have nothing to do with them, so only those are run alone that
-    have lost workers `MAX_LOSSES` times in their present step."""
+    of the step are run alone. The loss of a worker may have nothing to do with them, so only requests are run alone
+    that have lost workers `MAX_LOSSES` times in their present step."""
 
     def __init__(self) -> None:
         self._alone: set[int] = set()

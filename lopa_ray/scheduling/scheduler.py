@@ -156,8 +156,8 @@ class Scheduler:
         return self._plan_step(num_workers)
 
     def plan_overlapped(self, num_workers: int) -> list[StepPlan]:
-        """One plan per worker for a step that is computed after those in flight, of requests that are in none of them;
-        an empty list if there is no such step."""
+        """One plan per worker for a step that is computed after the steps in flight, of requests that are in none of
+        them; an empty list if there is no such step."""
         full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)
         if full or any(step.waiting_branch_rows for step in self._planned):
             return []

@@ -105,7 +105,7 @@ def template_messages(items: Sequence[ResponsesItem], instructions: str | None) 
 
 
 def _add_to_answer(messages: list[dict[str, Any]], item: ResponsesItem) -> None:
-    """A new message where the last one is complete already."""
+    """A new message where the last message is complete already."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     begins = isinstance(item, ReasoningItem) or (
         isinstance(item, MessageItem) and last is not None and (last["content"] or "tool_calls" in last)

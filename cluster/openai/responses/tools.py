@@ -65,7 +65,7 @@ OtherToolType: TypeAlias = Literal[
 
 
 class OtherTool(RequestModel):
-    """A tool that is no function. It is left out, and a header of the response names its type."""
+    """A tool other than a function. It is left out, and a header of the response names its type."""
 
     model_config = ConfigDict(extra="ignore")
 

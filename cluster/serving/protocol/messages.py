@@ -1,4 +1,4 @@
-"""The messages about groups; those about requests are in `cluster.choices.messages`."""
+"""The messages about groups; messages about requests are in `cluster.choices.messages`."""
 
 from __future__ import annotations
 

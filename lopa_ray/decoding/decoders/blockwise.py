@@ -29,7 +29,7 @@ class BlockwiseSession(FillingSession[Canvas]):
         masked_positions = self._canvas.masked_positions
         while not masked_positions(self._block) and self._block.stop < self.max_len:
             self._block = self._block_at(self._block.stop)
-        self._open_positions = masked_positions(self._block)  # those masked when the block began
+        self._open_positions = masked_positions(self._block)  # masked when the block began
         self._calls = 0  # calls that have filled the current block
 
     # What a decoder provides

@@ -2,7 +2,7 @@
 
 It is the loop of `generate` in transformers' `DiffusionGemmaForBlockDiffusion` with its entropy-bound sampler. A call
 draws a token for each position of the canvas. Positions are accepted in ascending order of entropy, as long as the
-entropies of those before add up to no more than a bound; all others get new random tokens, also those that were
+entropies of all before add up to no more than a bound; all others get new random tokens, also positions that were
 accepted before. The answer is what the last call finds most likely. As a call replaces any token of its canvas, there
 is nothing that a fork of LoPA could fill ahead, or that a constraint could be kept at.
 """

@@ -18,7 +18,7 @@ PART = tl.constexpr(8 * 2048)  # logits per program
 
 PARTIALS = tl.constexpr(8)
 """Values of a part: largest logit and sum of weights, without and with temperature; sum of the weighted differences to
-the largest; best logit, its id, and the second best of those that may be chosen."""
+the largest; best logit, its id, and the second best of ids that may be chosen."""
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 

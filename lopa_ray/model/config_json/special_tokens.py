@@ -27,7 +27,7 @@ class MissingMaskTokenError(CheckpointError):
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The ids that decoding needs, and those that a checkpoint names besides."""
+    """The ids that decoding needs, and further ids that a checkpoint names."""
 
     mask: int
     eos: int

@@ -1,4 +1,4 @@
-"""Makes a `TransformersConfig` of a checkpoint's config.json, and of that the package's configuration.
+"""Makes a `TransformersConfig` of a config.json, and of that the package's configuration.
 
 transformers is imported where it is needed: native models run without it.
 """
