@@ -70,7 +70,7 @@ _MODEL_TOO_LARGE = (
 
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
-    """The error that a worker raised while it did `what`, without Ray's wrapping. An error that is no LopaError is
+    """The error that a worker raised while it did `what`, without Ray's wrapping. An error that is not a LopaError is
     wrapped in one: lack of memory, a lost peer or object, or a process that could not be started."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):

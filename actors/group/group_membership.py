@@ -78,7 +78,7 @@ class GroupMembership:
     async def change(self, scheduler: Scheduler) -> None:
         """Enter the next epoch with the survivors and the newcomers, without the workers that leave. Raises
         WorkerLostError if a worker is lost meanwhile, and TransferError if the workers do not reach each other or one
-        fails: that is no error of the requests in the coming step. Unless no worker is left it may be called again."""
+        fails: the requests in the coming step are not at fault. Unless no worker is left it may be called again."""
         pool, pending = self.pool, self.pending
         pool.remove_workers(pool.workers[self.target :])
         newcomers = pending.take_ready()

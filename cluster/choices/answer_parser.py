@@ -143,7 +143,7 @@ class ChatParser:
         if not tag:
             return self._release(_before_tag(self._text, self._tools.trigger), final, "content")
         if content := before.rstrip():
-            # White space before a call is no content, but it may turn out to be no call.
+            # White space before a call is not content, but the call may turn out to be text.
             self._text = self._text[len(content) :]
             return AnswerDelta(content=content)
         split = self._tools.split(rest)

@@ -69,7 +69,7 @@ class TokenLogprob:
     """One decided token, in the pass that decided it. Log-probabilities are of the plain softmax."""
 
     id: int
-    token: str  # its text; bytes that are no text of their own show as U+FFFD
+    token: str  # its text; bytes that are not text by themselves show as U+FFFD
     bytes: bytes
     logprob: float
     top: tuple[tuple[int, str, builtins.bytes, float], ...]  # (id, text, bytes, log-probability)

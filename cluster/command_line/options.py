@@ -138,11 +138,11 @@ def refuse_beside(option: str, others: Mapping[str, object]) -> None:
 
 
 def check_url(url: str, *, with_path: bool = False) -> None:
-    """Raises SettingsError for what is no address of a server, or of a path there if it may have one."""
+    """Raises SettingsError for what is not an address of a server, or of a path there if it may have one."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets around what is no address, or what is no port
+    except ValueError:  # brackets around something other than an address, or a wrong port
         valid = False
     if not valid or not (with_path or parts.path in ("", "/")):
         raise SettingsError(f"--url: got {url!r}; allowed: an address like http://127.0.0.1:8000")

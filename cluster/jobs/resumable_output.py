@@ -122,7 +122,7 @@ class JobOutput:
                 self.write_chunk(chunks - 1, [row.content.decode() for row in of_chunk])
 
     def _output_rows(self) -> Iterator[_Row | None]:
-        """The rows; None for a line that is no whole row with its end, and where a compressed file was cut."""
+        """The rows; None for a line that is not a whole row with its end, and where a compressed file was cut."""
         try:
             with open_compressed(self._file_system, self._path) as file:
                 for line in file:

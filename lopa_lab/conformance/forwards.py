@@ -51,7 +51,7 @@ def _read_tensor(path: Path, name: str) -> Tensor | None:
         return None
     try:
         with safe_open(path, framework="pt") as tensors:
-            if name not in tensors.keys():  # noqa: SIM118 - the handle is no mapping
+            if name not in tensors.keys():  # noqa: SIM118 - the handle is not a mapping
                 return None
             tensor: Tensor = tensors.get_tensor(name)
             return tensor

@@ -57,7 +57,7 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """A record that `write` wrote. Raises SettingsError if it is none."""
+        """A record that `write` wrote. Raises SettingsError for another file."""
         try:
             return cls.model_validate_json(read_text(path))
         except OSError as error:

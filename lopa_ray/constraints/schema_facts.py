@@ -65,7 +65,7 @@ class Members:
     additional: Part | None = None
     """The schema of names that are neither in `properties` nor match `patterns`; None allows everything."""
     lists: bool = True
-    """Whether answers may have these members: a `not` about a member is no reason to write one."""
+    """Whether answers may have these members: a `not` about a member is not a reason to write one."""
 
     def of(self, name: str) -> Iterator[Part]:
         """The parts under which the value of a member with this name has to be valid."""

@@ -41,7 +41,7 @@ class DecisionSession(RequestSession):
     ) -> None:
         """`prompt` is the input. With `joint` each lane computes it anew, so that it sees the question too, as far as
         `attention` allows. Raises PromptError as `RequestSession` does, for no questions, and for an empty question or
-        one with an id that is none or the mask token's."""
+        one with an id outside the vocabulary or the mask token's."""
         if not questions:
             raise PromptError("got no questions; add one")
         for index, question in enumerate(questions):

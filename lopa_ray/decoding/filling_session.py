@@ -156,7 +156,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return [Decision(position, token, 1.0, logprob=0.0, top_logprobs=()) for position, token in ends]
 
     def with_ends(self, fills: Sequence[Fill]) -> tuple[Fill, ...]:
-        """`fills`, and EOS at all masked positions after an end in a hole: these are no part of the answer."""
+        """`fills`, and EOS at all masked positions after an end in a hole: these are not part of the answer."""
         fills = tuple(fills)
         if not (self.given.holes and self.settings.stop_at_eos):
             return fills

@@ -1,7 +1,7 @@
 """GivenTokens: the tokens of an answer that are decided before the first step, and the holes between them.
 
 Offsets are counted from the beginning of the answer. An end token (of `DecodeSession.end_token_ids`) in a hole ends the
-hole: the positions from there to the next given token are no part of the answer. The positions after the last given
+hole: the positions from there to the next given token are not part of the answer. The positions after the last given
 token are the last hole, and end as an answer without given tokens. A given end token ends nothing: it stands at the end
 of an answer, or in a suffix.
 """
@@ -83,7 +83,7 @@ class GivenTokens:
     # Answers
 
     def ended_positions(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Iterator[int]:
-        """Offsets after an end in one of `holes`, which are no part of the answer."""
+        """Offsets after an end in one of `holes`, which are not part of the answer."""
         for end, stop in self._ends(answer, end_token_ids):
             yield from range(end, min(stop, len(answer)))
 

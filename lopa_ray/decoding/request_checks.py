@@ -67,7 +67,7 @@ def _allowed(vocabulary: Vocabulary) -> str:
 def check_given(
     given: GivenTokens, settings: GenerationSettings, vocabulary: Vocabulary, end_token_ids: Collection[int]
 ) -> None:
-    """Raises SettingsError for given tokens that are none of the vocabulary, masks, or ends in the middle of an answer,
+    """Raises SettingsError for given tokens that are outside the vocabulary, masks, or ends in the middle of an answer,
     that exceed `max_new_tokens`, or that leave no hole. A suffix, which is not returned, may have ends."""
     name, most = given.setting, settings.max_new_tokens
     ends = frozenset(end_token_ids if given.setting == "given_parts" else ())

@@ -52,7 +52,7 @@ class SettledChoices:
         return settled
 
     def record(self, scores: Scores, *, filled: bool) -> None:
-        """Remember a report. If nothing was filled, an unchanged next report is no evidence."""
+        """Remember a report. If nothing was filled, an unchanged next report is not evidence."""
         if self._tolerance is None:
             return
         self._choices = {

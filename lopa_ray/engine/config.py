@@ -63,8 +63,8 @@ class Config(ExecutionConfig):
     @classmethod
     def load(cls, source: str | Path, overrides: dict[str, dict[str, Any]] | None = None) -> Self:
         """Read a YAML file, or the preset of that name, with `overrides` (section → values) on top. Raises
-        SettingsError if there is none, it is no YAML mapping, or a value is refused, and names a file whose own values
-        are refused."""
+        SettingsError if there is none, it is not a YAML mapping, or a value is refused, and names a file whose own
+        values are refused."""
         values = read_config(source)
         try:
             return cls.parse(values, overrides)

@@ -82,7 +82,7 @@ class OrderedSums:
 
 
 def shard_range(total: int, rank: int, size: int) -> range:
-    """The indices, of `total`, that a shard has; the first shards have one more where `total` is no multiple."""
+    """The indices, of `total`, that a shard has; the first shards have one more where `total` is not a multiple."""
     share, more = divmod(total, size)
     start = rank * share + min(rank, more)
     return range(start, start + share + (rank < more))

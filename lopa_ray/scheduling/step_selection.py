@@ -6,7 +6,7 @@ first. With overlap a step has at most half of the requests that could be in fli
 
 A request whose step is too large for one forward makes it in parts, some branches in each. Next to others it gets as
 many rows as they have together, over many steps, so that it slows them down by half at most. Several such requests take
-turns. Such steps take so long that overlap would win nothing, so there is none then.
+turns. Such steps take so long that overlap would win nothing, so it is off then.
 """
 
 from __future__ import annotations

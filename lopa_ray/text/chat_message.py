@@ -16,7 +16,7 @@ from lopa_ray.text.tolerant_object import TolerantObject
 
 
 def _as_arguments(value: Any) -> Any:
-    """Templates write arguments as JSON, so they get an object; text that is no JSON object they get as it is."""
+    """Templates write arguments as JSON, so they get an object; text that is not a JSON object they get as it is."""
     if not isinstance(value, str | dict) or (isinstance(value, dict) and is_too_deep(value)):
         got = short_repr(value)
         raise ValueError(f"got {got}; allowed: JSON text, or an object of at most {MAX_DEPTH} levels")
@@ -104,7 +104,7 @@ def or_refusal(text: str, role: str, refusal: str | None) -> str:
 
 
 def check_content(role: str, parts: Sequence[Any] | None) -> None:
-    """Raises PydanticCustomError for a message that lacks content, and for a refusal that is no assistant's."""
+    """Raises PydanticCustomError for a message that lacks content, and for a refusal that is not the assistant's."""
     if parts is None and role not in TEXTLESS_ROLES:
         raise PydanticCustomError("missing", "missing", {"field": "content"})
     if role != "assistant" and any(isinstance(part, RefusalPart) for part in parts or ()):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Decode = Callable[[Sequence[int]], str]  # token ids → text; special tokens are left out
 
 REPLACEMENT_CHARACTER = "\ufffd"
-"""The result of bytes that are no text; at the end of a text it may only mean that some bytes are missing."""
+"""The result of bytes that are not text; at the end of a text it may only mean that some bytes are missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class TemplateProcess:
 
     def render(self, **arguments: Any) -> str:
         """See `_Renderer.render`. Raises also CheckpointError for a template beyond its limits, OverloadedError, and
-        TypeError or ValueError for arguments that are no JSON."""
+        TypeError or ValueError for arguments that are not JSON."""
         call = json.dumps(arguments)
         with self._lock:
             try:

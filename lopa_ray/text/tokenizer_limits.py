@@ -22,7 +22,7 @@ TRIAL_TEXTS = (
     *("", "a", "Hello, world 12\n\t", "\u00e9 \u4e2d\U0001f642\u200d", "\U00012345", "\ue000\uffff"),
     *(unit * (length // len(unit)) + "\x00" for length in (32, 8192) for unit in TRIAL_UNITS),
 )
-"""Characters that are no tokens are among them, and repetitions whose end makes patterns backtrack."""
+"""Characters that are not tokens are among them, and repetitions whose end makes patterns backtrack."""
 
 LARGEST_VOCABULARY = 2**22
 """Ids of a tokenizer. Memory is allocated for all ids up to the largest."""
@@ -74,8 +74,8 @@ def try_tokenizer(file: Path, whole: str) -> None:
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Raise RuntimeError where the tokenizers library panics. What it raises then is no Exception, so it would end the
-    whole process."""
+    """Raise RuntimeError where the tokenizers library panics. What it raises then is not an Exception, so it would end
+    the whole process."""
     try:
         yield
     except BaseException as error:

@@ -149,7 +149,7 @@ class _TextOffsets:
 
 def _named_logprobs(token: TokenLogprob) -> dict[int, tuple[str, float]]:
     """Id → name and log-probability of each token of a place; names differ. A name is the text, or as in OpenAI's API
-    the bytes of what is no text. Where several tokens have the same, it is the likeliest one's, and the others are
+    the bytes of what is not text. Where several tokens have the same, it is the likeliest one's, and the others are
     called by their ids, as in vLLM."""
     named: dict[int, tuple[str, float]] = {}
     for id, text, raw, logprob in (*token.top, (token.id, token.token, token.bytes, token.logprob)):

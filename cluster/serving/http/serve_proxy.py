@@ -25,7 +25,7 @@ _SERVE_HEADERS = {
     b"x-session-id",
 }
 """Headers, also with underscores, by which a client would tell Serve's proxy how to treat its request, and bytes that
-are no UTF-8 would be a 500."""
+are not UTF-8 would be a 500."""
 
 
 def set_up() -> list[Middleware]:

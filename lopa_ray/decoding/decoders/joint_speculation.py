@@ -42,7 +42,7 @@ class JointSpeculationSession(DecodeSession):
 
     @property
     def generated(self) -> list[int]:
-        """Ids after the prompt that were taken. Drafts are no part of the canvas."""
+        """Ids after the prompt that were taken. Drafts are not part of the canvas."""
         return self._ids[len(self.prompt) :]
 
     @property

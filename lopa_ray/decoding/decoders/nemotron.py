@@ -88,7 +88,7 @@ class NemotronSession(BlockCausalSession):
         constraint: Constraint | None = None,
         given: GivenTokens | None = None,
     ) -> None:
-        """Raises as `DecodeSession`, and SettingsError for an `end_think_token_id` that is no token or an end."""
+        """Raises as `DecodeSession`, and SettingsError for an `end_think_token_id` that is not a token, or an end."""
         if settings.end_think_token_id is not None:
             check_generated([settings.end_think_token_id], vocabulary, "end_think_token_id")
         super().__init__(prompt, settings, vocabulary, constraint, given)

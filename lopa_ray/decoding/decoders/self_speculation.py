@@ -108,7 +108,7 @@ class SelfSpeculationSession(BlockwiseSession):
         return 1 if self.settings.temperature > 0 else 0
 
     def _answer(self, canvas: Canvas) -> list[int]:
-        """The tokens that were taken. Masks and drafts are no part of the answer."""
+        """The tokens that were taken. Masks and drafts are not part of the answer."""
         return canvas.ids[canvas.prompt_len : self._block.start]
 
     @property

@@ -56,7 +56,7 @@ def read_rope(raw: Json, where: str, *, reads_yarn: bool) -> tuple[Json, Yarn | 
 
 
 def _stated(parameters: Any) -> dict[str, Any] | None:
-    """Nulls are left out; None if it is no object."""
+    """Nulls are left out; None if it is not an object."""
     if not isinstance(parameters, Mapping | None):
         return None
     return {name: value for name, value in (parameters or {}).items() if value is not None}

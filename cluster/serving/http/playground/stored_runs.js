@@ -86,7 +86,7 @@ function packedWith(run, shownFrames) {
   return JSON.stringify({ ...plain, frames });
 }
 
-/* Undefined for what is no run, as another version of the page may have written it. */
+/* Undefined for what is not a run, as another version of the page may have written it. */
 function unpacked(entry) {
   try {
     return runOf(entry);
