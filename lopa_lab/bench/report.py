@@ -25,7 +25,7 @@ INTRODUCTION = """# Benchmarks
 
 `lopa bench report` writes this page from the files in `records/`. Each section names the command that made its record
 and the machine that it ran on. Run the command with `--against records/NAME.json` to compare another machine or
-version. `lopa bench all` makes the main records of a kind of device; the command of its section makes any other record.
+version. `lopa bench all` makes the main records of a kind of device; the command of its section makes any other one.
 Findings are in [NOTES.md](NOTES.md).
 """
 
