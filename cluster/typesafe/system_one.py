@@ -101,7 +101,7 @@ class NoulParam(AnyQuestion):
 
 
 class ChoiceCriteriaParam(AnyQuestion):
-    """The question which of some choices fits."""
+    """Asks which of some choices fits."""
 
     type: Literal["choice"]
     instructions: Content | None = None
@@ -123,7 +123,7 @@ class ChoiceCriteriaParam(AnyQuestion):
 
 
 class ScoreCriteriaParam(AnyQuestion):
-    """The question which of some ordered levels fits."""
+    """Asks which of some ordered levels fits."""
 
     type: Literal["score"]
     instructions: Content | None = None

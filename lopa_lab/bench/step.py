@@ -29,7 +29,7 @@ WARM_UPS = 5
 """First steps, which are not counted."""
 
 LOCAL = 0
-"""Stands for no number of workers: in this process, without Ray."""
+"""The number of workers that stands for this process, without Ray."""
 
 
 def measure_steps(

@@ -35,7 +35,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class PredicateQuestion:
-    """The question how likely a statement about the input is true, or the answer to a question is yes."""
+    """Asks how likely a statement about the input is to be true, or the answer to a question to be yes."""
 
     instructions: str | None
     name: str | None = None
@@ -47,7 +47,7 @@ class PredicateQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceQuestion:
-    """The question which of some choices fits."""
+    """Asks which of some choices fits."""
 
     instructions: str | None
     choices: Sequence[Option | Value]
@@ -56,7 +56,7 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ScoreQuestion:
-    """The question which of some ordered levels fits; the answer is the mean of their numbers, from 0 on."""
+    """Asks which of some ordered levels fits; the answer is the mean of their numbers, from 0 on."""
 
     instructions: str | None
     levels: Sequence[Option | str]

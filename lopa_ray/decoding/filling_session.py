@@ -51,7 +51,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @abstractmethod
     def _end_step(self, branch: Branch) -> None:
-        """Update, after the fills from a branch, what is cached and where filling goes on."""
+        """Update what is cached, and where filling goes on, after the fills from a branch."""
 
     @abstractmethod
     def block_views(self) -> tuple[BlockView, ...]:

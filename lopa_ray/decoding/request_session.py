@@ -30,7 +30,8 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 COUNTED = ("steps", "forwards", "finish_reason", "rule_steps")  # public attributes that steps change
 
 PLANNED = ("_pending_plan", "_branches")
-"""Attributes that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
+"""Attributes that `plan` changes. They belong to the coming step alone, and are made anew when that is planned
+again."""
 
 
 class RequestSession(ABC):

@@ -44,7 +44,7 @@ class Slots:
         its last hidden row (see `KVCache.boundary`)."""
 
     def assign(self, plan: StepPlan) -> None:
-        """Drop, before a step, the prefixes that it drops, and assign slots to its requests."""
+        """Drop the prefixes that a coming step drops, and assign slots to its requests."""
         for prefix_id in plan.evict:
             self.prefixes.pop(prefix_id, None)  # a step may be repeated
         for scheduled in plan.requests:
@@ -97,7 +97,7 @@ class Slots:
         return commits
 
     def retain(self, plan: StepPlan) -> None:
-        """Drop, after the commits, what was staged, save prefixes of what is committed, and keep what the plans read.
+        """After the commits, drop what was staged, save prefixes of what is committed, and keep what the plans read.
         Raises ProtocolError if a slot lacks what a plan reads, or if a stored prefix is not here."""
         for scheduled in plan.requests:
             slot, commit = scheduled.slot, scheduled.plan.commit

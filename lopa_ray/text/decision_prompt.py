@@ -30,14 +30,14 @@ def predicate_question(instructions: str, yes: str | None = None, no: str | None
 
 
 def choice_question(instructions: str, choices: Sequence[str]) -> DecisionQuestion:
-    """The question which of the choices fits. Their labels are letters, or where there are too few of them numbers from
+    """Ask which of the choices fits. Their labels are letters, or where there are too few of them numbers from
     1. Raises ValueError for none."""
     labels = LETTERS[: len(choices)] if len(choices) <= len(LETTERS) else _numbers(1, len(choices) + 1)
     return _listing(instructions, labels, choices, "Answer with the label of one choice.")
 
 
 def level_question(instructions: str, levels: Sequence[str]) -> DecisionQuestion:
-    """The question which of the ordered levels fits; their labels are numbers from 0. Raises ValueError for none."""
+    """Ask which of the ordered levels fits; their labels are numbers from 0. Raises ValueError for none."""
     return _listing(instructions, _numbers(0, len(levels)), levels, "Answer with the number of one level.")
 
 

@@ -58,7 +58,7 @@ class QuestionBase(RequestModel):
 
 
 class PredicateParam(QuestionBase):
-    """The question how likely a statement about the input is true."""
+    """Asks how likely a statement about the input is to be true."""
 
     type: Literal["predicate"]
 
@@ -67,7 +67,7 @@ class PredicateParam(QuestionBase):
 
 
 class ChoiceParam(QuestionBase):
-    """The question which of some choices fits."""
+    """Asks which of some choices fits."""
 
     type: Literal["choice"]
 
@@ -79,7 +79,7 @@ class ChoiceParam(QuestionBase):
 
 
 class ScoreParam(QuestionBase):
-    """The question which of some ordered levels fits."""
+    """Asks which of some ordered levels fits."""
 
     type: Literal["score"]
 
