@@ -125,8 +125,7 @@ class Master:
         self.membership.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Checksums per worker and slot, once the group has started. Raises ProtocolError while requests are in
-        flight."""
+        """Checksums per worker and slot, once the group started. Raises ProtocolError while requests are in flight."""
         await self._started.wait()
         if self.scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")

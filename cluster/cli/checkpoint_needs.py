@@ -25,8 +25,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def checkpoint_needs(config: Config) -> dict[str, Any]:
-    """The checkpoint's needs, from its configuration alone; no weights are read or downloaded. Raises
-    CheckpointError."""
+    """Needs by the checkpoint's configuration alone; no weights are read or downloaded. Raises CheckpointError."""
     spec = ModelSpec.read(config)
     model = spec.model
     return {

@@ -80,7 +80,7 @@ class PublishedCall:
 
     number: int
     length: int
-    """Positions that follow the prompt when the call has ended, with waiting blocks."""
+    """Positions after the prompt once the call has ended, waiting blocks included."""
     stored: range
     window_stop: int
     blocks: tuple[BlockView, ...]

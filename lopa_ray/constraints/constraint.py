@@ -42,9 +42,8 @@ class Constraint:
         accepting: npt.NDArray[np.bool_],
         eos_token_id: int,
     ) -> None:
-        """State 0 is the start, and the last state is the state after EOS. `token_classes` uint16 [vocabulary]: the
-        class of each token. Every class has a token. `accepting` bool [states]: whether a match may end in the
-        state."""
+        """State 0 is the start, and the last state follows EOS. `token_classes` uint16 [vocabulary]: the class of each
+        token. Every class has a token. `accepting` bool [states]: whether a match may end in the state."""
         self.token_classes, self.transitions, self.accepting = token_classes, transitions, accepting
         self.eos_token_id = eos_token_id
         self.num_states = transitions.num_states

@@ -110,7 +110,7 @@ def _alternatives(pattern: str, wide: bool) -> Iterator[_Alternative]:
             current.to_end = True
         elif depth == 0 and token in ("(?=", "(?!"):
             if current.body or not current.from_start:
-                raise SettingsError("a lookahead is supported after a leading ^ only; leave it out")
+                raise SettingsError("a lookahead is supported behind a leading ^ only; leave it out")
             current.looks.append((token == "(?=", _group(tokens)))
         elif token[0] == "\\":
             current.body += _escaped(token, classes)
