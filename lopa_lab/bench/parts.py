@@ -32,7 +32,7 @@ class Part:
     arguments: str
     """The command, and its options with a value each."""
     smallest: str
-    """Options and values in place of those, to see within seconds that it runs."""
+    """Options and values in their place, to see within seconds that it runs."""
 
     def command(self, *, smallest: bool) -> tuple[str, ...]:
         """The arguments of `lopa bench`."""

@@ -39,7 +39,7 @@ class RequestSession(ABC):
 
     def __init__(self, prompt: Sequence[int], vocabulary: Vocabulary, max_new_tokens: int) -> None:
         """A request without `max_new_tokens` is finished before its first step. Raises PromptError for an empty prompt,
-        ids outside the vocabulary, or mask tokens in the prompt: the published decoders fill those or hang on them."""
+        ids outside the vocabulary, or mask tokens in the prompt: the published decoders fill these or hang on them."""
         check_prompt(prompt, vocabulary)
         self.prompt = list(prompt)
         self.vocabulary = vocabulary
@@ -47,7 +47,7 @@ class RequestSession(ABC):
         self.replay: tuple[ScheduledRequest, ...] = ()
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
         self.client = ""  # whose request it is; see `lopa_ray.scheduling.fair_queue`
-        self.priority = 0  # of the requests of one client, those with the lowest value get slots first
+        self.priority = 0  # requests with the lowest value get slots first, among one client's
         self.steps = 0
         self.forwards = 0
         self.finish_reason: FinishReason | None = None if max_new_tokens else "length"

@@ -30,7 +30,7 @@ _SCALES = ("mscale", "mscale_all_dim")
 def read_rope(raw: Json, where: str, *, reads_yarn: bool) -> tuple[Json, Yarn | None]:
     """config.json `raw` with `rope_theta` and `partial_rotary_factor` outside of these two keys, as older files, and
     YaRN, which is read from `rope_parameters`. Raises CheckpointError, naming `where` and the key, for any other type
-    but default, for further parameters, and for a number that differs from the one outside."""
+    but default, for further parameters, and for a number that differs from the number outside."""
     flat, yarn = {key: value for key, value in raw.items() if key not in _KEYS}, None
     for key in _KEYS:
         stated = _stated(raw.get(key))
