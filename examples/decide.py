@@ -1,6 +1,6 @@
 """Ask typed questions about an input, and get a probability for each value.
 
-The model in the package answers the last one; the first two need a model that compares numbers.
+The model in the package answers the last question; the first two need a model that compares numbers.
 
 python examples/decide.py
 """

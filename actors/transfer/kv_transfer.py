@@ -1,4 +1,4 @@
-"""How a winner's K/V reaches the other workers of a group."""
+"""Ways for a winner's K/V to reach the other workers of a group."""
 
 from __future__ import annotations
 

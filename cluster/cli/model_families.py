@@ -32,7 +32,7 @@ NARROW_COLUMNS = 80
 
 
 def known_families() -> list[dict[str, Any]]:
-    """Native ones first; `model.implementation` auto takes the first of a family's implementations."""
+    """Native families first; `model.implementation` auto takes the first of a family's implementations."""
     return [
         {
             "family": family.name,
@@ -98,6 +98,6 @@ def print_families(*, as_json: bool) -> None:
 
 
 def console_for_lines() -> Console:
-    """For stdout. A pipe and a file have lines of any length."""
+    """A console for stdout. A pipe and a file have lines of any length."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)

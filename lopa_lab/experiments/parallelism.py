@@ -162,8 +162,8 @@ def send(
 
 
 def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
-    """Where which arrangement is ahead in a figure. `ratios`: how far task-parallel is, for each number of requests;
-    [1 + resamples], float64."""
+    """A sentence on where each arrangement is ahead in a figure. `ratios`: how far task-parallel is, for each number of
+    requests; [1 + resamples], float64."""
     ahead = [bool(ratio[0] >= 1) for ratio in ratios.values()]
     clearly = {
         name: [str(c) for c, ratio in ratios.items() if estimate(sign * (ratio - 1)).low > 0]

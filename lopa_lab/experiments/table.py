@@ -21,7 +21,7 @@ EXPERIMENTS = {
     "verified": "What do verified drafts give, and what do they cost?",
     "speculation": "What does it give to draft in the pass that verifies?",
 }
-"""Name → the question that it answers. The order is that of help and findings."""
+"""Name → the question that it answers. Help and findings have this order."""
 
 
 def load_experiment(name: str) -> Experiment:

@@ -1,4 +1,4 @@
-"""Configurations as YAML files: a user's own, and those that ship with the package."""
+"""Configurations as YAML files: a user's own, and the presets of the package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INSTALLED = _PACKAGE / "presets" / "configs"
 
 # By its place: an import of the name `configs` would find a user's folder first.
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
-"""The folder `configs`: inside of an installed package, beside `lopa_ray` in a checkout."""
+"""The folder `configs`: inside an installed package, next to `lopa_ray` in a checkout."""
 
 SERVE = "serve"  # the file of this name in the folder of presets is for Ray Serve
 
@@ -82,7 +82,7 @@ def read_config(source: str | Path) -> dict[str, Any]:
 
 
 def _names_near(source: str) -> list[str]:
-    """Presets for a message: those of the folder that `source` begins with, else those in none and the folders."""
+    """Presets for a message: in the folder that `source` begins with, else presets in no folder, and the folders."""
     folder, slash, _ = source.partition("/")
     if slash and folder in FOLDERS:
         return [name for name in presets() if name.startswith(f"{folder}/")]

@@ -21,10 +21,10 @@ from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.yarn import Yarn
 
 RenameTensor = Callable[[str], Mapping[str, slice]]
-"""From a published tensor's name to its names in transformers, with the rows that each of these has of it."""
+"""Maps a published tensor's name to its names in transformers, with the rows that each of these has of it."""
 
 _THEIR_MODULES = QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS
-"""What classes of transformers call modules of native families, where these differ among themselves."""
+"""Names of native families' modules in classes of transformers, where the families differ among themselves."""
 
 _THEIR_ATTRIBUTES = {"expert_bias": "e_score_correction_bias"}
 
@@ -61,7 +61,7 @@ TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (
 )
 
 KNOWN_FAMILIES: tuple[PublishedFamily, ...] = (*FAMILIES, *TRANSFORMERS_FAMILIES)
-"""All families, native ones first."""
+"""All families, native families first."""
 
 
 def unlisted_family(name: str, architecture: str) -> TransformersFamily:
