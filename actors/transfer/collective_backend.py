@@ -111,7 +111,6 @@ class CollectiveBackend(BaseGroup):
         self._joined.all_gather(gathered, tensor)
 
     def wait(self) -> None:
-        """See `ProcessGroup.wait`."""
         self._joined.wait(self._abandoned)
 
     @property

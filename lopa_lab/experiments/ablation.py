@@ -1,4 +1,4 @@
-"""`lopa experiment ablation`: LoPA without one of its parts at a time."""
+"""`lopa experiment ablation`: What does each part of LoPA contribute?"""
 
 from __future__ import annotations
 

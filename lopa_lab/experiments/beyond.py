@@ -1,4 +1,4 @@
-"""`lopa experiment beyond`: does another lookahead beat the published one?"""
+"""`lopa experiment beyond`: Does another lookahead beat the published one?"""
 
 from __future__ import annotations
 

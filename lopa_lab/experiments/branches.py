@@ -1,4 +1,4 @@
-"""`lopa experiment branches`: TPF and score against branches per step, at several confidence thresholds."""
+"""`lopa experiment branches`: What do more branches per step give, and what do they cost?"""
 
 from __future__ import annotations
 

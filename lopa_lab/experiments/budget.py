@@ -1,4 +1,4 @@
-"""`lopa experiment budget`: fixed and adaptive numbers of branches, at what they spend."""
+"""`lopa experiment budget`: Does an adaptive number of branches beat a fixed one?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lopa experiment open-ended`: decoders on texts whose answers cannot be checked."""
+"""`lopa experiment open-ended`: How do decoders write text without a checkable answer?"""
 
 from __future__ import annotations
 

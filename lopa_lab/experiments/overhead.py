@@ -1,4 +1,4 @@
-"""`lopa experiment overhead`: what lookahead costs on one device."""
+"""`lopa experiment overhead`: What does lookahead cost on one device?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lopa experiment parallelism`: the same workers as one group that shares branches, and as a group each."""
+"""`lopa experiment parallelism`: Are workers better spent on one request, or on one each?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lopa experiment predictor`: which branch confidence predicts best how many tokens a branch will have decided."""
+"""`lopa experiment predictor`: Which branch confidence predicts best, and decodes best?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lopa experiment sync`: the share of commits and control in a step, and what they cost in scaling."""
+"""`lopa experiment sync`: What do commits and control cost in a step on several workers?"""
 
 from __future__ import annotations
 

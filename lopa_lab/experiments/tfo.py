@@ -1,4 +1,4 @@
-"""`lopa experiment tfo`: TPF over random token filling orders, and where LoPA's lies among them.
+"""`lopa experiment tfo`: How much does the filling order matter, and is LoPA's good?
 
 A random order goes through the same branches as LoPA, the anchor and its best-ranked forks, and draws the winner of
 each step evenly. So LoPA's own order may be drawn too.

@@ -1,4 +1,4 @@
-"""`lopa experiment verified`: what drafts that are verified in the same forward give, and what they cost."""
+"""`lopa experiment verified`: What do verified drafts give, and what do they cost?"""
 
 from __future__ import annotations
 

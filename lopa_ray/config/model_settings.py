@@ -13,7 +13,6 @@ from lopa_ray.model.config import Implementation, Quantization
 
 DEMO_MODEL = Path(__file__).parents[1] / "presets" / "demo-model"
 
-
 INVARIANT_ATTENTION = {"cpu": ("auto", "sdpa", "reference"), "cuda": ("auto", "triton")}
 """Device → values of `attention` by which each lane is computed in an order that depends on that lane alone."""
 

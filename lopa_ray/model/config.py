@@ -112,8 +112,9 @@ class NativeConfig(ModelShape):
         if quantization == "fp8":
             if self.quantization in QUANTIZATION_CONFIGS:
                 raise SettingsError(
-                    "model.quantization: got 'fp8' for a model whose weights are int8 already; allowed there: none, w8 "
-                    "or w8a8; choose one of them, or load the checkpoint that was quantised"
+                    "model.quantization: got 'fp8' for a model whose weights are int8 already; allowed there: none, "
+                    f"{' or '.join(QUANTIZATION_CONFIGS)}; choose one of them, or load the checkpoint that was "
+                    "quantised"
                 )
             scales = self.fp8 or Fp8Scales(kind="channel")
             return replace(self, quantization="fp8", fp8=replace(scales, all_layers=True))

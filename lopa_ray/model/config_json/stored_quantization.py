@@ -19,7 +19,6 @@ _MODELOPT_FILE = "hf_quant_config.json"
 
 _READ_ELSE = f"{READABLE} and this project's own int8 (lopa_ray_int8)"
 
-
 _IDENTIFYING = ("quant_algo", "format", "bits", "w_bit", "nbits", "load_in_4bit", "load_in_8bit")
 """Keys that say which of a method's formats it is."""
 
