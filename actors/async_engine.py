@@ -54,7 +54,7 @@ class AsyncRayEngine(AsyncEngine):
         self.lost: LopaError | None = None
         """Why there is no group any more; see `revive`."""
         self.lost_groups = 0
-        """Groups that were lost, including one that is being replaced."""
+        """Groups that were lost, including a group that is being replaced."""
         self._group = group
         self._on_step = on_step
         self._numbers = itertools.count()
@@ -92,7 +92,7 @@ class AsyncRayEngine(AsyncEngine):
     # Requests
 
     async def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:
-        """See `AsyncEngine.events`. A request fails with WorkerLostError if the group is lost and no other one could
+        """See `AsyncEngine.events`. A request fails with WorkerLostError if the group is lost and no other group could
         take over. Raises ProtocolError for a session that is finished already."""
         if any(session.finished for session in sessions):
             raise ProtocolError("a session that is finished already has no steps; leave it out")
@@ -138,7 +138,7 @@ class AsyncRayEngine(AsyncEngine):
         return self._watch.status
 
     async def status(self) -> MasterStatus:
-        """How the group is doing. Raises WorkerLostError if the master is lost."""
+        """The state of the group. Raises WorkerLostError if the master is lost."""
         return cast(MasterStatus, await self._group.call("status"))
 
     async def resize(self, num_workers: int) -> None:
@@ -148,7 +148,7 @@ class AsyncRayEngine(AsyncEngine):
         return cast(list[list[SlotChecksum]], await self._group.call("checksums"))
 
     def revive(self) -> None:
-        """After a group was lost and none could take its place: try again to start one, in the background."""
+        """Try again to start a group, in the background, after one was lost and none could take its place."""
         loss, self.lost = self.lost, None
         if loss is not None:
             self._reader = asyncio.create_task(self._run(loss))
@@ -248,7 +248,7 @@ class AsyncRayEngine(AsyncEngine):
             await self._group.call("submit", sessions, losses)
 
     async def _cancel_abandoned(self) -> None:
-        """In a task of its own: what a call sends off while Ray cancels it, Ray may cancel too."""
+        """Run in a task of its own: what a call sends off while Ray cancels it, Ray may cancel too."""
         while True:
             numbers = await self._abandoned.get()
             self._group.master.cancel.remote(numbers)

@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 
 
 def multiply(a: int, b: int) -> int:
-    """What the model may call."""
+    """The function that the model may call."""
     return a * b
 
 

@@ -1,6 +1,6 @@
-"""What measures and studies lopa-ray: nothing of the product imports it.
+"""Measurements and studies of lopa-ray: nothing of the product imports them.
 
-`bench`, `experiments`, `paper`, `evaluation` and `conformance` are behind the commands of these names (`cli`);
+`bench`, `experiments`, `paper`, `evaluation` and `conformance` are the code of the commands of these names (`cli`);
 `records` has what their reports share, `word_problems` the problems that the shipped model solves.
 """
 

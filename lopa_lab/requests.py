@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 def encode_prompt(
     factory: SessionFactory, prompt: str | Sequence[Message], prefix: str = "", *, parse_special: bool = True
 ) -> list[int]:
-    """Text as it is; a chat by the checkpoint's template, and behind it `prefix`, with which the answer begins.
+    """Encode text as it is; a chat by the checkpoint's template, then `prefix`, with which the answer begins.
 
     In text special tokens are recognised unless `parse_special` is false, as transformers' tokenizers do; in chats and
     prefixes they never are.
@@ -30,7 +30,7 @@ def encode_prompt(
 
 
 def fitting_prompt(factory: SessionFactory, ids: list[int], max_new_tokens: int) -> list[int]:
-    """As much of the end of a prompt as there is room for before an answer of so many tokens.
+    """The end of a prompt, as much as there is room for before an answer of so many tokens.
 
     Raises SettingsError where there is none.
     """

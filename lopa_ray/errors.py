@@ -26,7 +26,7 @@ class RequestError(LopaError, ValueError):
 
 
 class SettingsError(RequestError):
-    """A setting is unknown, out of range or contradicts another one."""
+    """A setting is unknown, out of range or contradicts another setting."""
 
 
 @contextmanager

@@ -141,7 +141,7 @@ def _answer(target: object, method: str, argument: object, limit_s: float) -> by
         return pickle.dumps((getattr(target, method)(argument), None))
     except (LopaError, MemoryError) as error:
         return pickle.dumps((None, error))
-    except BaseException as error:  # Rust's panics are none of Exception, and others may not be picklable
+    except BaseException as error:  # Rust's panics are not Exceptions, and others may not be picklable
         return pickle.dumps((None, RuntimeError(f"{method} failed: {type(error).__name__}: {error}")))
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGES = ("actors", "cluster", "lopa_lab")
-"""The packages that are installed with this one; users have folders of such names too."""
+"""The packages that are installed with this package; users have folders of such names too."""
 
 
 def shadowed_packages() -> dict[str, Path]:

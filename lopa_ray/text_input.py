@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from lopa_ray.errors import short_repr
 
 BYTE_ORDER_MARK = codecs.BOM_UTF8
-"""Some editors begin a text in UTF-8 with it. It is no part of the text."""
+"""Some editors begin a text in UTF-8 with it. It is not part of the text."""
 
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 

@@ -70,7 +70,7 @@ _MODEL_TOO_LARGE = (
 
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
-    """The error that a worker raised while it did `what`, without Ray's wrapping. An error that is no LopaError is
+    """The error that a worker raised while it did `what`, without Ray's wrapping. An error that is not a LopaError is
     wrapped in one: lack of memory, a lost peer or object, or a process that could not be started."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
@@ -91,7 +91,7 @@ def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """For results of a master's calls: raises this project's errors without Ray's wrapping. A master that died is a
+    """Raises this project's errors without Ray's wrapping, for results of a master's calls. A master that died is a
     WorkerLostError, a master that could not be started a ClusterError."""
     try:
         yield

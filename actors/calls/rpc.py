@@ -14,7 +14,7 @@ REASON_TIMEOUT_S = 1.0  # how long Ray may take to say why a worker has died; th
 
 
 class RPCBatch:
-    """By worker, in order of rank: a call per shard. To be made inside the event loop."""
+    """A call per shard, by worker in order of rank. To be made inside the event loop."""
 
     def __init__(self, calls: Mapping[WorkerHandle, tuple[Any, ...]]) -> None:
         """`calls`: Ray's references, or futures."""
@@ -42,7 +42,7 @@ class RPCBatch:
             self._release_peers()
 
     def _release_peers(self) -> None:
-        """A call that failed may not even have begun, and the worker's other shards wait for that one."""
+        """A call that failed may not even have begun, and the worker's other shards wait for that shard."""
         for worker, tasks in self._replies.items():
             if len(worker.shards) == len(tasks) > 1:
                 for shard, task in zip(worker.shards, tasks, strict=True):
@@ -53,7 +53,7 @@ class RPCBatch:
         return [worker for worker, tasks in self._replies.items() if not all(task.done() for task in tasks)]
 
     def results(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...], list[BaseException]]]:
-        """Per worker what its shards answered, or what they raised. For calls that are done."""
+        """The answers of each worker's shards, or what they raised. For calls that are done."""
         for worker, tasks in self._replies.items():
             errors = [error for task in tasks if task.done() and (error := task.exception()) is not None]
             yield worker, () if errors else tuple(task.result() for task in tasks if task.done()), errors

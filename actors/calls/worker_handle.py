@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lopa_ray.model.weights import Weights
 
 RunnerFactory: TypeAlias = Callable[[ModelSpec, "Weights | None", "TensorParallelGroup"], "BranchRunner"]
-"""Makes a worker's runner from given weights, or with None from those that it reads itself."""
+"""Makes a worker's runner from given weights, or with None from weights that it reads itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""GroupFailover: the group that an engine has at the moment, and another one in its place when it is lost."""
+"""GroupFailover: the group that an engine has at the moment, and another group in its place when it is lost."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ ATTEMPTS_VARIABLE = "RAY_gcs_server_port_wait_time_s"
 """The environment variable that Ray 2.60 takes for the number of attempts to connect, a second apart."""
 
 KILL_TIMEOUT_VARIABLE = "RAY_kill_worker_timeout_milliseconds"
-"""For Ray 2.60: how long a process that is to be killed may take to end by itself, 5000 by default. One that is stopped
-(SIGSTOP) holds its resources until then."""
+"""Ray 2.60's time for a process to end by itself before it is killed, 5000 by default. A stopped process (SIGSTOP)
+holds its resources until then."""
 
 KILL_TIMEOUT_MS = "1000"
 
@@ -102,7 +102,7 @@ class RayConnection:
 
 
 def _ray_session() -> tuple[str, str]:
-    """Node and job of this driver: at least one of them is another one after `ray.shutdown` and `ray.init`."""
+    """Node and job of this driver: at least one of them changes with `ray.shutdown` and `ray.init`."""
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()
 
@@ -155,7 +155,7 @@ def connect_to_ray(
             make_token()
         with _own_sigterm(), _by_itself() if address == LOCAL_RAY else _few_attempts():
             context = ray.init(address=address, **options)
-    except Exception as error:  # Ray raises plain ones too, as for a node that is not there in time
+    except Exception as error:  # Ray also raises plain exceptions, as for a node that is not there in time
         raise ClusterError(_explain(address, error)) from error
     session: str | None = getattr(context, "address_info", {}).get("session_dir")
     return session
@@ -238,7 +238,7 @@ def _explain(address: str, error: Exception) -> str:
         of_folder = "AF_UNIX" in str(error) or file not in (None, sys.executable)
         advice = "; set RAY_TMPDIR to a folder that can be written and has a short path" * of_folder
         return f"cannot start Ray on this machine ({error}){advice}"
-    # Ray does not chain the exceptions of its attempts. The cause has the text of the last one.
+    # Ray does not chain the exceptions of its attempts. The cause has the text of the last exception.
     if isinstance(error, AuthenticationError) or AuthenticationError.__name__ in str(error.__cause__):
         return f"Ray at {address!r} does not accept the token of this process; {TOKEN_ADVICE}"
     return (

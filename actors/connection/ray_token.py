@@ -50,7 +50,7 @@ def is_host_and_port(address: str) -> bool:
 
 
 def wants_token(address: str) -> bool | None:
-    """Whether the Ray at `address` refuses calls without a token; None if that is no host:port, or unknown."""
+    """Whether the Ray at `address` refuses calls without a token; None if that is not host:port, or unknown."""
     if not is_host_and_port(address):
         return None
     import grpc  # imported here, because commands without a cluster need not wait for it
@@ -65,7 +65,7 @@ def wants_token(address: str) -> bool | None:
 
 
 def _token_file() -> Path:
-    """Where Ray looks for a token. Raises FileNotFoundError without HOME, the only source that Ray asks."""
+    """The file in which Ray looks for a token. Raises FileNotFoundError without HOME, the only source that Ray asks."""
     home = os.environ.get("HOME")
     if not home:
         raise FileNotFoundError("HOME is not set")
@@ -78,5 +78,5 @@ def _has_token() -> bool:
     try:
         file = _token_file()
         return file.is_file() and bool(file.read_bytes())
-    except OSError:  # what cannot be read is no token to Ray either
+    except OSError:  # a file that cannot be read is not a token for Ray either
         return False

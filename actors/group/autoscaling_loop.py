@@ -27,7 +27,7 @@ class AutoscalingLoop:
         self._task = asyncio.create_task(self._run())
 
     def resize(self, num_workers: int) -> None:
-        """For operators; the load is followed from there on. Raises SettingsError beyond the bounds."""
+        """Set the number by hand; the load is followed from there. Raises SettingsError beyond the bounds."""
         self._group.check_resize(num_workers)
         self._autoscaler.override(num_workers)
 

@@ -130,7 +130,7 @@ class BranchPool:
         await self._gather(RPCBatch({worker: worker.call("ping") for worker in self.workers}), "answer")
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot; the slots of the first shard come before the slots of the next."""
+        """Checksums per worker, per slot; the slots of the first shard come before the slots of the next."""
         calls = {worker: worker.call("call_runner", "checksums") for worker in self.workers}
         answers = await self._gather(RPCBatch(calls), "answer")
         return [[slot for shard in by_shard for slot in shard] for by_shard in answers]

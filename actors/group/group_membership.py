@@ -34,7 +34,7 @@ class GroupMembership:
         self._start_timeout_s = group.start_timeout_s
 
     async def start(self, scheduler: Scheduler, phases: StartPhases) -> WorkerInfo:
-        """Create the workers, and enter the first epoch with those that have loaded the model; the others join as
+        """Create the workers, and enter the first epoch with workers that have loaded the model; the others join as
         newcomers do. Raises as `PendingWorkers.until_start`, WorkerLostError after `group.start_timeout_s`, and
         TransferError if the workers do not reach each other."""
         self.pending.set_target(self.target)
@@ -78,7 +78,7 @@ class GroupMembership:
     async def change(self, scheduler: Scheduler) -> None:
         """Enter the next epoch with the survivors and the newcomers, without the workers that leave. Raises
         WorkerLostError if a worker is lost meanwhile, and TransferError if the workers do not reach each other or one
-        fails: that is no error of the requests in the coming step. Unless no worker is left it may be called again."""
+        fails: the requests in the coming step are not at fault. Unless no worker is left it may be called again."""
         pool, pending = self.pool, self.pending
         pool.remove_workers(pool.workers[self.target :])
         newcomers = pending.take_ready()
@@ -91,7 +91,7 @@ class GroupMembership:
                 pending.record_failure(error)
             if isinstance(error, WorkerLostError):
                 raise
-            pool.remove_workers(newcomers)  # they may be the ones that fail or are not reached
+            pool.remove_workers(newcomers)  # a newcomer may be the worker that fails or is not reached
             if isinstance(error, TransferError):
                 raise
             raise TransferError(f"the workers did not enter a new epoch: {error}") from error

@@ -2,7 +2,7 @@
 
 A plain class with async methods; `GroupFailover` wraps it in an actor. Each step is one scatter and one gather over the
 branch workers, and one message to the client. With overlap the next step is sent before the reports of the last one are
-gathered. A step that fails because workers were lost is run again on those that are left.
+gathered. A step that fails because workers were lost is run again on the remaining workers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
     def __init__(self, name: str = "group") -> None:
-        """Its process starts before the model is known. `name`: of the group, for Ray's dashboard."""
+        """The process starts before the model is known. `name`: of the group, for Ray's dashboard."""
         self._name = name
         self._work_arrived = asyncio.Event()
         self._started = asyncio.Event()
@@ -125,7 +125,7 @@ class Master:
         self.membership.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot; waits for the start of the group. Raises ProtocolError while requests are in flight."""
+        """Checksums per worker and slot, once the group started. Raises ProtocolError while requests are in flight."""
         await self._started.wait()
         if self.scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
@@ -133,7 +133,7 @@ class Master:
             return await self.membership.pool.checksums()
 
     async def status(self) -> MasterStatus:
-        """How the group is doing, right now, or as soon as it has started."""
+        """The group's state, right now, or as soon as it has started."""
         await self._started.wait()
         began = self._step_began
         return MasterStatus(
@@ -191,7 +191,7 @@ class Master:
                 f"gets at most {self.scheduler.limit.rows} rows per step, and requests take turns ({error})"
             )
             self._out_of_memory_steps += 1
-            self._failed_steps = 0  # each of these steps is smaller than the one before
+            self._failed_steps = 0  # each of these steps is smaller than the step before
         else:
             culprit = self.scheduler.poison.record_error(self.scheduler.planned_ids)
             if culprit is not None and isinstance(error, WorkerMemoryError):

@@ -15,7 +15,7 @@ def _metric(kind: str, name: str, help_text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterStatus:
-    """How a group is doing. A field with a metric says in its help what it counts."""
+    """The state of a group. A field with a metric says in its help what it counts."""
 
     workers: int
     """Workers that take part in steps."""
@@ -26,7 +26,7 @@ class MasterStatus:
     in_flight: int = _metric("gauge", "lopa_slots_used", "Cache slots in use.")
     waiting: int = _metric("gauge", "lopa_requests_waiting", "Requests that wait for a slot in the group.")
     waiting_by_client: Mapping[str, int] = field(default_factory=dict)
-    """Of `waiting`, the requests of each client that has some; see `RequestSession.client`."""
+    """The requests of `waiting` by client, where a client has some; see `RequestSession.client`."""
     steps: int = 0
     stalled_s: float = 0.0
     """Seconds since the present step began; 0 while idle."""
@@ -40,7 +40,7 @@ class MasterStatus:
         "counter", "lopa_prefix_positions", "Prompt positions that were not computed again."
     )
     failed_steps: int = 0
-    """How many attempts at a step have failed in a row; 0 after one that succeeded."""
+    """How many attempts at a step have failed in a row; 0 after a success."""
     lost_workers: int = _metric("counter", "lopa_lost_workers", "Branch workers that have died or hung.")
     out_of_memory_steps: int = _metric(
         "counter", "lopa_out_of_memory_steps", "Steps that failed because a worker had too little memory."
@@ -48,7 +48,7 @@ class MasterStatus:
     max_step_rows: int
     """Maximum of rows of a worker in one step, unless a single branch has more; see `StepLimit`."""
     dtype: str
-    """Of weights and K/V: `model.dtype`, or what auto stands for."""
+    """The dtype of weights and K/V: `model.dtype`, or what auto stands for."""
 
 
 def _metrics(kind: str) -> dict[str, tuple[str, str]]:

@@ -32,7 +32,7 @@ PING_PERIOD_S = 1.0  # ping interval while a worker loads its model
 
 @dataclass(slots=True, eq=False)
 class _PendingWorker:
-    """One worker on its way, or the next one in its place."""
+    """One worker on its way, or the next worker in its place."""
 
     task: asyncio.Task[WorkerHandle | None] = field(init=False)  # None: no further attempt is made
     failures: int = 0
@@ -59,7 +59,7 @@ class PendingWorkers:
         """Seconds from the placement of the last worker that got ready to its loaded model; known with `info`."""
         self.info: WorkerInfo  # of the model, once a worker has loaded it
         self._placed_by = math.inf
-        """When the workers of a group that starts should have a place, as `time.monotonic`; known when one has."""
+        """The time by which workers of a starting group should have a place (`time.monotonic`); known when one has."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -88,7 +88,7 @@ class PendingWorkers:
         return not pending.task.done() and not pending.failures and on_its_way
 
     def set_target(self, number: int) -> None:
-        """Have that many workers pending: create more, or cancel the ones created last."""
+        """Have that many workers pending: create more, or cancel the workers created last."""
         self._target = max(number, 0)
         while len(self._pending) > self._target:
             self._cancel(self._pending.pop().task)

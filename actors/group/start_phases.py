@@ -7,7 +7,7 @@ from itertools import pairwise
 
 
 class StartPhases:
-    """A clock that runs from when it is made; each phase begins when the one before has ended."""
+    """A clock that runs from when it is made; each phase begins when the phase before has ended."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()

@@ -74,7 +74,7 @@ class StepsInFlight:
         return reports, oldest
 
     async def drop(self, pool: BranchPool, error: Exception) -> Exception:
-        """After an error: wait until no worker is busy with any of the steps, and give them up. Returns the cause."""
+        """Wait, after an error, until no worker is busy with any of the steps, and give them up. Returns the cause."""
         causes = [error]
         while self._sent:
             try:

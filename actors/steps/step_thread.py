@@ -32,7 +32,7 @@ class StepAddress:
 
 class StepThread:
     """Executes the plans that come, one after the other, until the connection ends. With `overlaps` it has two threads:
-    while one waits for the device to finish a step, the other begins the next one."""
+    while one waits for the device to finish a step, the other begins the next step."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StepThread:
             raise TransferError(f"a worker does not reach its master at {where}: {error}") from None
         self._socket.settimeout(None)
         for run in [self._serve, self._answer_launched] if overlaps else [self._serve]:
-            # The new thread gets the context variables of this one, including torch's.
+            # The new thread gets the context variables of this thread, including torch's.
             context = contextvars.copy_context()
             threading.Thread(target=context.run, args=(run,), name="steps", daemon=True).start()
 

@@ -48,7 +48,7 @@ class StepTransport:
         return RPCBatch(replies)
 
     async def address(self, actor: Any) -> StepAddress | None:
-        """Where the actor of a worker or shard has to connect before its first step; None: plans are actor calls."""
+        """The address to which a worker's or shard's actor connects first; None: plans are actor calls."""
         if self._encrypted:
             return None
         if self._server is None:

@@ -1,5 +1,5 @@
 """CollectiveBackend: the backend of workers for Ray's collective interface. Ray's own groups cannot change their
-membership. This one is built anew for each membership ("epoch"), on a stateless torch.distributed process group."""
+membership. This backend is built anew for each membership ("epoch"), on a stateless torch.distributed process group."""
 
 from __future__ import annotations
 
@@ -111,7 +111,6 @@ class CollectiveBackend(BaseGroup):
         self._joined.all_gather(gathered, tensor)
 
     def wait(self) -> None:
-        """See `ProcessGroup.wait`."""
         self._joined.wait(self._abandoned)
 
     @property

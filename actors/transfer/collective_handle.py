@@ -14,8 +14,8 @@ from lopa_ray.errors import TransferError
 
 
 class CollectiveHandle:
-    """At most one group at a time. One that fails is dropped: on Gloo that breaks the connections of its other members;
-    on NCCL they poll, and see that their master has given the epoch up."""
+    """Holds at most one group at a time. A group that fails is dropped: on Gloo that breaks the connections of its
+    other members; on NCCL they poll, and see that their master has given the epoch up."""
 
     def __init__(self) -> None:
         register_backend()

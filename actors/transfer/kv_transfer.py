@@ -1,4 +1,4 @@
-"""How a winner's K/V reaches the other workers of a group."""
+"""Ways for a winner's K/V to reach the other workers of a group."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ class CollectiveTransfer(CollectiveHandle):
     """The `PayloadTransfer` of a worker or shard: one contiguous broadcast per source and step through Ray's collective
     interface, and one wait for all."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.rank = 0
+    rank = 0
 
     def join(self, rendezvous: Rendezvous) -> None:
         self.rank = rendezvous.rank

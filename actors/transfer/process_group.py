@@ -97,7 +97,7 @@ class NCCLGroup(ProcessGroup):
         self._sum_options.asyncOp = self._gather_options.asyncOp = False
         self._device = device
         self._is_idle = True  # whether nothing was enqueued since the last `wait`
-        self._last: Any = None  # the last collective, if it is asynchronous; earlier ones are done before it
+        self._last: Any = None  # the last collective, if it is asynchronous; others are done before it
 
     def _finish(self, work: Any) -> None:
         if work is not None:

@@ -45,7 +45,7 @@ class RendezvousStore:
         return self._opened
 
     async def address(self) -> tuple[str, int]:
-        """Its host and port, once it is open. Raises RuntimeError if it cannot be opened."""
+        """The store's host and port, once it is open. Raises RuntimeError if it cannot be opened."""
         store, host = await self.open()
         return host, store.port
 

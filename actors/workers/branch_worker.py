@@ -48,7 +48,7 @@ class BranchWorker:
         self._spec = spec
         self._runner_factory = runner_factory
         self._shard = shard
-        # Shards wait for all collectives together, so the report of a step would wait for the next one.
+        # Shards wait for all collectives together, so the report of a step would wait for the next step.
         self._overlaps = bool(spec.config.overlap) and not sharded
         self._epoch = 0
         self._steps: StepThread | None = None
@@ -118,8 +118,8 @@ class BranchWorker:
         request_by_slot: Mapping[int, int],
         pending: Sequence[ScheduledRequest],
     ) -> tuple[bool, ...]:
-        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`. `steps`: the
-        source of plans; None: they are calls of `execute`. Raises TransferError if it reaches no peer or master."""
+        """Enter an epoch among the workers and among the shards of this worker; see `BranchRunner.reconcile`. `steps`:
+        the source of plans; None: they are calls of `execute`. Raises TransferError if it reaches no peer or master."""
         if steps is not None and self._steps is None:
             self._steps = StepThread(steps, self.launch, workers.timeout_s, overlaps=self._overlaps)
         self._epoch = workers.epoch
@@ -129,7 +129,7 @@ class BranchWorker:
             return self._runner.reconcile(request_by_slot, pending)
 
     def leave_groups(self) -> None:
-        """Drop all connections: peers that wait for this one in a collective are released."""
+        """Drop all connections: peers that wait for this worker in a collective are released."""
         self._transfer.leave()
         self._tp_group.leave()
 

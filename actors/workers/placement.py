@@ -1,4 +1,4 @@
-"""Where the workers of a group go: a bundle each, reserved together, so that a group has all of them or none."""
+"""Placement of a group's workers: a bundle each, reserved together, so that a group has all of them or none."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class BundleAllocator:
         return Allocation({"scheduling_strategy": nowhere})
 
     def release(self, allocation: Allocation) -> None:
-        """The worker has ended; the next one gets its bundle, if it had one. To be called once."""
+        """The worker has ended; the next worker gets its bundle, if it had one. To be called once."""
         if allocation.bundle is not None:
             self._free.add(allocation.bundle)
         if allocation.own_group is not None:

@@ -64,7 +64,7 @@ class LineResult:
 
 
 RequestLine: TypeAlias = PromptLine | OpenAILine | DecisionLine
-ParsedLine: TypeAlias = RequestLine | LineResult  # a line that is no request has its result already
+ParsedLine: TypeAlias = RequestLine | LineResult  # a line that is not a request already has its result
 
 
 def identity(line: int, request_id: object) -> dict[str, Any]:

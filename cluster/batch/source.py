@@ -26,7 +26,7 @@ READ_ROWS = 1024
 class InputSummary:
     sha256: str  # of its bytes as they are stored, in hexadecimal digits
     format: str  # `parquet`, or the compression of JSONL (plain: none)
-    numbers: Sequence[int]  # of the lines with prompts; blank ones do not count
+    numbers: Sequence[int]  # of the lines with prompts; blank lines do not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _parse_lines(file: Iterable[bytes], name: str) -> Iterator[ParsedLine]:
 
 
 def _parse_row(number: int, row: dict[str, Any]) -> ParsedLine:
-    """As a line would say it: there are neither times nor NaN in JSON, and none in results."""
+    """The row as a line would say it: there are neither times nor NaN in JSON, and none in results."""
     try:
         return parse_line(number, json.dumps(row).encode())
     except TypeError as error:

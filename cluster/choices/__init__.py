@@ -1,1 +1,1 @@
-"""From a request to the choices that answer it, on any engine: prompts, formats of answers, text."""
+"""The way from a request to the choices that answer it, on any engine: prompts, formats of answers, text."""

@@ -37,7 +37,7 @@ def answer_format(
     request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt, schema_size: Callable[[str], int]
 ) -> AnswerFormat:
     """The format of the answer to a prompt. `schema_size`: the states of a schema's automaton; it raises SettingsError
-    for one that is not supported. Raises CheckpointError for a template that cannot be read."""
+    for a format that is not supported. Raises CheckpointError for a template that cannot be read."""
     if request.raw:
         return AnswerFormat()
     template = tokenizer.chat_template(request.tools)

@@ -1,4 +1,4 @@
-"""From the text of an answer to its parts: reasoning, content and tool calls, each as soon as nothing that follows can
+"""Splits the text of an answer into parts: reasoning, content and tool calls, each as soon as nothing that follows can
 change it: the possible beginning of a tag is held back, and a call until all of it is there."""
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class ChatParser:
         if not tag:
             return self._release(_before_tag(self._text, self._tools.trigger), final, "content")
         if content := before.rstrip():
-            # White space before a call is no content, but it may turn out to be no call.
+            # White space before a call is not content, but the call may turn out to be text.
             self._text = self._text[len(content) :]
             return AnswerDelta(content=content)
         split = self._tools.split(rest)
@@ -152,7 +152,7 @@ class ChatParser:
         body, after = split or (rest, "")
         call = self._tools.parse(body)
         if call is None:
-            # No call after all: text, in which another one may begin.
+            # No call after all: text, in which another call may begin.
             self._text = rest
             return AnswerDelta(content=before + tag)
         self._text, self._state = after, "after"
@@ -173,7 +173,7 @@ class ChatParser:
 
 
 def _before_tag(text: str, tag: str) -> int:
-    """How much of `text` comes before what may be the beginning of `tag` at its end."""
+    """The length of `text` before what may be the beginning of `tag` at its end."""
     sizes = range(min(len(tag) - 1, len(text)), 0, -1)
     return next((len(text) - size for size in sizes if tag.startswith(text[-size:])), len(text))
 

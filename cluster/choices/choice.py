@@ -74,7 +74,7 @@ class ChoiceState:
 
     @property
     def prompt_tokens(self) -> int:
-        """Those that the request gives of the answer included."""
+        """The prompt's tokens, with the tokens that the request gives of the answer."""
         return len(self.session.prompt) + len(self.session.given)
 
     def start(self) -> Iterator[ChoicesOutput]:

@@ -32,7 +32,7 @@ class _EncodedPrompt:
 class ChoiceFactory:
     def __init__(self, sessions: SessionFactory, *, position_bytes: int = 0, draws_anew: bool = True) -> None:
         """`position_bytes`: bytes of K/V that a committed position adds to the cache, for statistics. `draws_anew`:
-        a request without a seed has another one each time, and not the configuration's."""
+        a request without a seed has another seed each time, and not the configuration's."""
         self._sessions, self._position_bytes = sessions, position_bytes
         self._draws_anew = draws_anew
 

@@ -25,7 +25,7 @@ class ChoicesRequest:
     prompts: tuple[Prompt, ...]  # choice i belongs to prompt i // n
     settings: Mapping[str, Any]  # decode settings that the request names; the group's defaults fill the rest
     client: str = ""  # `key N` or an address; clients share a group fairly
-    priority: int = 0  # of the requests of one client, those with the lowest value get slots first
+    priority: int = 0  # requests with the lowest value get slots first, among one client's
     n: int = 1
     raw: bool = False  # text prompts go in as they are, without the chat template
     parse_special: bool = True  # in raw text special tokens are recognised
@@ -48,7 +48,7 @@ class ChoicesRequest:
 
     @property
     def functions(self) -> dict[str, Mapping[str, Any]]:
-        """By name."""
+        """The functions, by name."""
         return {tool["function"]["name"]: tool["function"] for tool in self.tools}
 
     @property
@@ -60,7 +60,7 @@ class ChoicesRequest:
 class RequestAccepted:
     """The request was checked and waits for a slot, or has one."""
 
-    prompt_tokens: tuple[int, ...]  # per prompt: its own, and those that the request gives of the answer
+    prompt_tokens: tuple[int, ...]  # per prompt: its own, and the given tokens of the answer
     max_new_tokens: int
 
 
@@ -69,7 +69,7 @@ class TokenLogprob:
     """One decided token, in the pass that decided it. Log-probabilities are of the plain softmax."""
 
     id: int
-    token: str  # its text; bytes that are no text of their own show as U+FFFD
+    token: str  # its text; bytes that are not text by themselves show as U+FFFD
     bytes: bytes
     logprob: float
     top: tuple[tuple[int, str, builtins.bytes, float], ...]  # (id, text, bytes, log-probability)
@@ -106,7 +106,7 @@ class CanvasCell:
     __pydantic_config__ = _SENT
 
     t: str
-    """Its text; empty while it is masked."""
+    """The position's text; empty while it is masked."""
     s: int
     """The step that decided it; 0 while it is masked, and if the request gives it."""
 
@@ -120,9 +120,9 @@ class CanvasBranch:
     name: str
     """anchor, or +1, +2 … for the other branches."""
     tried: str
-    """Its fills beyond the anchor."""
+    """The branch's fills beyond the anchor."""
     confidence: float | None
-    """The highest wins, where branches compete; verified ones do not. Null if it has none."""
+    """Where branches compete, the highest wins; verified branches do not compete. Null without a confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class CanvasRuleStep:
     __pydantic_config__ = _SENT
 
     branch: int | None
-    """Index into `branches`: the one whose report the rule took. Null if it took none of this step's."""
+    """Index into `branches`: the branch whose report the unmasking rule took. Null if it took none of this step's."""
     positions: tuple[int, ...]
     """Indices into `cells` of its fills."""
 
@@ -152,7 +152,7 @@ class ChoiceCanvas:
     winner: int
     """Index into `branches`; with verified lookahead the last accepted draft, or the anchor."""
     rule_steps: tuple[CanvasRuleStep, ...]
-    """In order. Branches after the first one's are accepted drafts."""
+    """The denoising steps, in order. Branches after the first step's are accepted drafts."""
 
 
 class Cost(BaseModel):
@@ -170,11 +170,11 @@ class Cost(BaseModel):
     tpf: float
     """Tokens per forward: tokens ÷ steps."""
     seconds: float
-    """From arrival to the last step."""
+    """Time from arrival to the last step."""
     queued_seconds: float
-    """From arrival to the first step."""
+    """Time from arrival to the first step."""
     phases_seconds: dict[str, float]
-    """Per phase, over the steps that the choice took part in."""
+    """Time of each phase, over the steps that the choice took part in."""
     commit_bytes: int
     """K/V that entered the cache."""
 

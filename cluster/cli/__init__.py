@@ -1,3 +1,3 @@
-"""The `lopa` command: `commands` declares the product's own, and adds those of other installed packages."""
+"""The `lopa` command: `commands` declares the product's commands, and adds the commands of other installed packages."""
 
 from cluster.cli.commands import app as app, main as main

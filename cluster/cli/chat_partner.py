@@ -34,7 +34,7 @@ class EnginePartner:
 
 
 def note_of(tokens: int | None, steps: int | None, tpf: float | None, finish_reason: str | None) -> str:
-    """For a person: what an answer took, and that it was cut, as far as that is known."""
+    """A note for a person: what an answer took, and that it was cut, as far as that is known."""
     parts = []
     if tokens is not None and steps is not None and tpf is not None:
         parts.append(f"{tokens} tokens in {steps} steps, TPF {tpf:.2f}")

@@ -25,7 +25,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def checkpoint_needs(config: Config) -> dict[str, Any]:
-    """From the checkpoint's configuration alone; no weights are read or downloaded. Raises CheckpointError."""
+    """Needs by the checkpoint's configuration alone; no weights are read or downloaded. Raises CheckpointError."""
     spec = ModelSpec.read(config)
     model = spec.model
     return {
@@ -95,7 +95,7 @@ def needs_summary(needs: Mapping[str, Any]) -> str:
 
 
 def format_bytes(amount: float) -> str:
-    """In the largest unit that leaves one before the point."""
+    """An amount in the first unit in which it is below 1024."""
     for unit in _UNITS[:-1]:
         if amount < 1024:
             return f"{amount:.4g} {unit}"

@@ -194,8 +194,8 @@ def models(
 ) -> None:
     """List the model families that can be run, or what a checkpoint needs of memory.
 
-    The latter from its configuration alone: weights are neither read nor downloaded. K/V are those of requests as long
-    as model.max_model_len, which --set changes.
+    These needs follow from its configuration alone: weights are neither read nor downloaded. K/V are for requests as
+    long as model.max_model_len, which --set changes.
     """
     from cluster.cli.checkpoint_needs import print_needs
     from cluster.cli.model_families import print_families
@@ -231,7 +231,7 @@ def show_config(
     config: options.ConfigOption = "demo",
     engine: Annotated[EngineOptions, engine_options("set", "decoder")],
 ) -> None:
-    """Print the settings as YAML, without those that are left to the checkpoint's generation_config.json."""
+    """Print the settings as YAML, without settings that are left to the checkpoint's generation_config.json."""
     values = engine.load(config).without_open_settings()
     typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
 

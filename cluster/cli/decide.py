@@ -30,7 +30,7 @@ from lopa_ray.text_input import parse_json
 def read_questions(
     predicates: Sequence[str], choices: Sequence[str], scores: Sequence[str], file: str | None
 ) -> list[dict[str, Any]]:
-    """In OpenAI's shape: of the file, then of the options. Raises SettingsError for a file that has no such list."""
+    """Questions in OpenAI's shape, of file, then options. Raises SettingsError for a file without such a list."""
     asked: list[dict[str, Any]] = []
     if file is not None:
         try:

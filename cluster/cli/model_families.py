@@ -39,7 +39,7 @@ NARROW_COLUMNS = 80
 
 
 def known_families() -> list[dict[str, Any]]:
-    """Native ones first; `model.implementation` auto takes the first of a family's implementations."""
+    """Native families first; `model.implementation` auto takes the first of a family's implementations."""
     return [
         {
             "family": family.name,
@@ -123,6 +123,6 @@ def _with_word(family: Mapping[str, Any], word: str) -> dict[str, Any] | None:
 
 
 def console_for_lines() -> Console:
-    """For stdout. A pipe and a file have lines of any length."""
+    """A console for stdout. A pipe and a file have lines of any length."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)

@@ -21,8 +21,8 @@ class ServerPartner:
     def __init__(
         self, url: str, api_key: str | None, model: str | None, parameters: Mapping[str, Any]
     ) -> None:
-        """`url`: the server's address, or its API's (`http://host:port/v1`). `model`: None for the first one that it
-        lists. `parameters`: further ones of each request. Raises SettingsError for what is no address."""
+        """`url`: the server's address, or its API's (`http://host:port/v1`). `model`: None for the first model that it
+        lists. `parameters`: further parameters of each request. Raises SettingsError if `url` is not an address."""
         check_url(url, with_path=True)
         self.note = ""
         self._api = f"{url.rstrip('/')}/v1" if urlsplit(url).path in ("", "/") else url
@@ -60,7 +60,7 @@ class ServerPartner:
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    """The objects of a stream of server-sent events. Raises ValueError for what is none."""
+    """The objects of a stream of server-sent events. Raises ValueError for anything else."""
     for line in response:
         name, _, data = line.decode("utf-8").strip().partition(":")
         if name != "data":

@@ -1,4 +1,4 @@
-"""`lopa generate --watch`: the canvas as it fills, with the branches of each step beside or below it."""
+"""`lopa generate --watch`: the canvas as it fills, with the branches of each step next to it or below it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CanvasRenderer:
         return table
 
     def canvas(self, frame: CanvasFrame) -> Text:
-        """The answer as it stands: tokens coloured by step, the newest ones bold; plain what the request gives."""
+        """The answer as it stands: tokens coloured by step, the newest bold; given tokens are plain."""
         text = Text()
         for at, (token, decided_in) in enumerate(zip(frame.step.canvas, frame.decided_in, strict=True)):
             if at in self._given:
@@ -123,7 +123,7 @@ class CanvasRenderer:
         return Group(table, Text(f"and {hidden} more", "dim")) if hidden else table
 
     def render_line(self, frame: CanvasFrame) -> str:
-        """For output in which nothing can be redrawn."""
+        """A line for output in which nothing can be redrawn."""
         return f"{self._head(frame.step)}{self.canvas(frame).plain}"
 
     def step_line(self, frame: CanvasFrame) -> Text:
@@ -147,7 +147,7 @@ class CanvasRenderer:
         return f"step {step.step:>3}  {won:<6}  "
 
     def _share(self, confidence: float) -> float:
-        """From 0 to 1. A branch with no empty position left has the confidence 1 under any metric."""
+        """A bar's share from 0 to 1. A branch with no empty position left has the confidence 1 under any metric."""
         share = math.exp(min(0.0, confidence)) if self._is_logarithm else confidence
         return min(1.0, max(0.0, share))
 
@@ -167,7 +167,7 @@ class Watcher:
     """Draws steps from a thread of its own, so that drawing never holds up decoding."""
 
     def __init__(self, console: Console | None, tokenizer: Tokenizer | None, session: DecodeSession) -> None:
-        """Without a console nothing is drawn, and frames are only kept for `save_svg`."""
+        """Draw nothing without a console, and only keep frames for `save_svg`."""
         self._renderer = CanvasRenderer(tokenizer, session)
         self._console = console
         self._frames: list[CanvasFrame] = []

@@ -1,4 +1,4 @@
-"""Where a command decodes that needs no Ray: in its own process, or on Ray if something asks for that."""
+"""The place where a command decodes that needs no Ray: its own process, or Ray if something asks for that."""
 
 from __future__ import annotations
 

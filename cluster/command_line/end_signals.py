@@ -29,14 +29,14 @@ def _exit(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def ignored_signals() -> Iterator[None]:
-    """A further signal must not cut short what the first one asked for."""
+    """A further signal must not cut short what the first signal asked for."""
     with _handled_by(signal.SIG_IGN):
         yield
 
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT, SIGTERM and SIGHUP set, the latter unless nohup has it ignored."""
+    """An event that SIGINT, SIGTERM and SIGHUP set; SIGHUP only if nohup has not ignored it."""
     stop = threading.Event()
     with _handled_by(lambda *_: stop.set()):
         yield stop

@@ -43,7 +43,7 @@ class EngineOptions(dict[str, Any]):
 
 
 def engine_options(*patterns: str, without: Collection[str] = ()) -> tuple[str, ...]:
-    """The names of a command's options. A pattern is a name, or settings, as in `model.*`, for those not named yet."""
+    """The names of a command's options. A pattern is a name, or settings, as in `model.*`, for names that are left."""
     names = (
         name
         for pattern in patterns

@@ -1,4 +1,4 @@
-"""How errors end a command: one line on stderr, and an exit status."""
+"""Ends a command after an error: one line on stderr, and an exit status."""
 
 from __future__ import annotations
 

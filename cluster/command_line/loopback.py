@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from urllib.request import BaseHandler, OpenerDirector, ProxyHandler, build_opener
 
 _NAMES = ("localhost", "localhost4", "localhost6", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
-"""As systems list them in /etc/hosts."""
+"""Names of the loopback address, as systems list them in /etc/hosts."""
 
 
 def is_loopback(url: str) -> bool:

@@ -95,7 +95,7 @@ ENGINE_OPTIONS: dict[str, Any] = {
     "suffix": _option(
         str,
         "--suffix",
-        help="Text behind the answer; the model fills in what stands in front of it (decode).",
+        help="Text after the answer; the model fills in what stands before it (decode).",
     ),
     "temperature": _option(float, "--temperature", help="0 is greedy (decode)."),
     "seed": _option(int, "--seed", help="Same seed, same tokens (decode)."),
@@ -112,7 +112,7 @@ ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]  # section â†’ setting â†
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
-    """From `section.key=value` texts, and from shorthands (see `SETTINGS`), which win. Raises SettingsError."""
+    """Overrides from `section.key=value` texts and shorthands (see `SETTINGS`), which win. Raises SettingsError."""
     overrides: ConfigOverrides = {}
     for text in assignments or []:
         name, equals, value = text.partition("=")
@@ -138,11 +138,11 @@ def refuse_beside(option: str, others: Mapping[str, object]) -> None:
 
 
 def check_url(url: str, *, with_path: bool = False) -> None:
-    """Raises SettingsError for what is no address of a server, or of a path there if it may have one."""
+    """Raises SettingsError for what is not an address of a server, or of a path there if it may have one."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets around what is no address, or what is no port
+    except ValueError:  # brackets around something other than an address, or a wrong port
         valid = False
     if not valid or not (with_path or parts.path in ("", "/")):
         raise SettingsError(f"--url: got {url!r}; allowed: an address like http://127.0.0.1:8000")

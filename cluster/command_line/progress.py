@@ -16,7 +16,7 @@ BAR_WIDTH = 16
 
 
 class ShownTask:
-    """Use it as a context manager. Where stderr is no terminal it shows nothing."""
+    """Use it as a context manager. Where stderr is not a terminal it shows nothing."""
 
     _display: ClassVar[Progress | None] = None  # while a task is shown
 

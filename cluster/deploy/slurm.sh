@@ -13,7 +13,7 @@
 #SBATCH --time=04:00:00
 set -euo pipefail
 
-# An environment with lopa-ray in it: the nodes' own, or one that all of them see.
+# An environment with lopa-ray in it: the nodes' own, or an environment that all of them see.
 if [[ -n "${LOPA_VENV:-}" ]]; then
     # shellcheck disable=SC1091 # it is the user's
     source "$LOPA_VENV/bin/activate"

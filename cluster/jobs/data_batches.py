@@ -17,7 +17,7 @@ from lopa_ray.errors import SettingsError
 
 
 def start_engine(config: Config) -> Engine:
-    """In this process, or a group with actors of its own. Raises SettingsError if both reserve accelerators."""
+    """Start an engine here, or a group with actors of its own. Raises SettingsError if both reserve accelerators."""
     if config.group.max_actors == 1:
         torch.set_num_threads(config.group.threads)
         return LocalEngine.from_config(config)

@@ -54,7 +54,7 @@ class LopaPredictor:
         the same weights, also if the repository changes meanwhile.
         With one worker the model is in this process, on the device that `num_gpus` of `map_batches` gives to it.
         With more, or with shards, this process starts a group of actors. `raw` leaves the chat template out, and
-        `output_prefix` comes in front of the names of the columns that results add.
+        `output_prefix` is put before the names of the columns that results add.
 
         Raises SettingsError, CheckpointError, and what `RayEngine.from_config` raises.
         """
@@ -66,9 +66,9 @@ class LopaPredictor:
 
         `batch` is a mapping of columns or a pyarrow.Table. A row needs exactly one of `prompt` (text or token ids),
         `messages` and `token_ids`, and may have `settings`, which go on top of the configuration's, and `parse_special`
-        (see `SessionFactory.render`); null is the same as not there. All columns stay, and those of `RESULT_TYPES` are
-        added. A row that cannot be decoded has the reason in `error`, which is null in the others, and no result.
-        Raises SettingsError for a batch without prompts, and if results have names that columns have already.
+        (see `SessionFactory.render`); null means no value. The columns of `RESULT_TYPES` are added. A row that cannot
+        be decoded has no result, and the reason in `error`, which is null in other rows. Raises SettingsError for a
+        batch without prompts, and if a column already has a result's name.
         """
         table = as_table(batch)
         names = table.column_names

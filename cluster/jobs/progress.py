@@ -35,7 +35,7 @@ class JobProgress:
             self.log(f"line {failure.line}: {failure.error}")
 
     def report(self, groups: int) -> None:
-        """Log one line, unless the last one is recent; `groups` are at work."""
+        """Log one line, unless the last line is recent; `groups` are at work."""
         now = time.monotonic()
         done = self._resumed_lines + self._lines
         if now - self._last_logged < LOG_INTERVAL_S and done < self._total_lines:

@@ -113,7 +113,7 @@ class JobOutput:
         return JobResult(len(self._numbers), failed)
 
     def _split_output(self) -> None:
-        """Make the parts again of those chunks of a damaged output that have all their rows."""
+        """Make the parts again of chunks of a damaged output that have all their rows."""
         firsts = self._numbers[:: self.chunk_size]
         rows = (row for row in self._output_rows() if row is not None)
         for chunks, group in groupby(rows, key=lambda row: bisect_right(firsts, row.number)):
@@ -122,7 +122,7 @@ class JobOutput:
                 self.write_chunk(chunks - 1, [row.content.decode() for row in of_chunk])
 
     def _output_rows(self) -> Iterator[_Row | None]:
-        """None for a line that is no whole row with its end, and where a compressed file was cut."""
+        """The rows; None for a line that is not a whole row with its end, and where a compressed file was cut."""
         try:
             with open_compressed(self._file_system, self._path) as file:
                 for line in file:

@@ -83,7 +83,7 @@ class WorkQueue:
         self._groups.append(_GroupHandle(actor, reservation, actor.start.remote()))
 
     def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, ChunkResult]]:
-        """Chunks with their results, as they come; those that are missing at the end are in `abandoned`. Raises what
+        """Chunks with their results, as they come; chunks that are missing at the end are in `abandoned`. Raises what
         starting the groups raises, WorkerLostError if group after group is lost, and ClusterError if Ray on this node
         has ended."""
         while True:

@@ -127,7 +127,7 @@ class CallChunk(ResponseModel):
 
 
 class ChatDelta(ResponseModel):
-    """The addition to a message: all fields in the first chunk, one part in the next ones, nothing in the last."""
+    """The addition to a message: all fields in the first chunk, one part in each later chunk, nothing in the last."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -142,7 +142,7 @@ class ChatChunkChoice(ResponseModel):
     logprobs: ChatLogprobs | None
     finish_reason: ChoiceFinishReason | None
     lopa: ChoiceCost | None = None
-    """In the choice's last chunk."""
+    """The cost, in the choice's last chunk."""
 
 
 class ChatChunk(AnyChunk):
@@ -170,7 +170,7 @@ class TextChoice(ResponseModel):
     finish_reason: ChoiceFinishReason | None
     """Null in chunks but the last, and for what a deadline cut off."""
     lopa: ChoiceCost | None = None
-    """With the choice's end."""
+    """The cost, with the choice's end."""
 
 
 class Completion(WholeCompletion):

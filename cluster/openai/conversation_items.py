@@ -43,7 +43,7 @@ class Message(Item):
 
 class Call(Item):
     call_id: str
-    """By which its output refers to it."""
+    """The id by which the call's output refers to it."""
 
     name: str
 
@@ -60,5 +60,5 @@ class FunctionCall(Call):
 
 
 def parts_or_text(part: Any) -> BeforeValidator:
-    """For a list of parts of this type that a text may stand for."""
+    """A validator of a list of parts of this type, for which a text may stand."""
     return or_text("parts", lambda text: {"type": "input_text", "text": text}, str | list[part])

@@ -49,10 +49,10 @@ class GivenPartObject(RequestModel):
     it."""
 
     text: str | None = Field(default=None, min_length=1)
-    """Its text. In place of `token_ids`."""
+    """The part's text, in place of `token_ids`."""
 
     token_ids: Annotated[list[Annotated[int, Field(ge=0, le=MAX_INT)]], Field(min_length=1)] | None = None
-    """Its token ids. In place of `text`."""
+    """The part's token ids, in place of `text`."""
 
 
 class GenerationRequest(_SettingFields, ModelRequest, ABC):
@@ -98,7 +98,7 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
     the positions of the answer, and in its text."""
 
     priority: int | None = Field(default=None, ge=-MAX_INT, le=MAX_INT)
-    """Of the requests of one client, those with a lower value are decoded earlier; 0 is the default."""
+    """Requests with a lower value are decoded earlier than others of the same client; 0 is the default."""
 
     stream: bool | None = None
     """Send text as server-sent events, as soon as it can no longer change."""
@@ -134,7 +134,7 @@ class GenerationRequest(_SettingFields, ModelRequest, ABC):
 
     @property
     def tools_field(self) -> str | None:
-        """None without functions."""
+        """The field of the tools; None without functions."""
         return None
 
     def as_choices_request(self, request_id: str, client: str = "") -> ChoicesRequest:

@@ -22,7 +22,7 @@ UNUSED: Any = Field(default=None, description="Accepted, and not used.")
 
 
 def or_text(items: str, as_item: Callable[[str], Any], schema: Any) -> BeforeValidator:
-    """For a list that a text may stand for. `schema` describes what may be given."""
+    """A validator of a list for which a text may stand. `schema` describes what may be given."""
 
     def as_list(value: Any) -> Any:
         if not isinstance(value, str | list):
@@ -49,4 +49,4 @@ class ModelRequest(RequestModel):
     """A request to a model."""
 
     model: str | None = None
-    """Which of the models that are served; /v1/models lists them. May be left out if it is the only one."""
+    """A model that is served; /v1/models lists them. May be left out if only one is served."""

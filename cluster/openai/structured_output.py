@@ -58,7 +58,7 @@ class ResponseFormat(RequestModel):
 
     @property
     def schema_text(self) -> str | None:
-        """None: any text."""
+        """The schema as JSON text; None: any text."""
         if self.json_schema is not None:
             return ANY_JSON_OBJECT if self.json_schema.definition is None else self.json_schema.definition
         return ANY_JSON_OBJECT if self.type == "json_object" else None

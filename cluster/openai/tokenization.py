@@ -42,8 +42,8 @@ class TokenizeRequest(ModelRequest):
     """False: end with the chat's last message, and not where the answer begins."""
 
     add_special_tokens: bool | None = None
-    """Tokens that the tokenizer puts around every text. A text has them unless this is false; a chat has those of its
-    template, and no others."""
+    """Whether a text has the tokens that the tokenizer puts around every text; null is true. A chat has only the tokens
+    of its template."""
 
     parse_special: bool | None = None
     """False: read the names of special tokens in a text as characters, and not as these tokens. In a chat they are

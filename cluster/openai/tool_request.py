@@ -24,7 +24,7 @@ class ToolRequest(GenerationRequest):
 
     @abstractmethod
     def functions(self) -> Sequence[Mapping[str, Any]]:
-        """In the shape of OpenAI's chat API."""
+        """The functions in the shape of OpenAI's chat API."""
 
     @abstractmethod
     def effort(self) -> str | None:

@@ -19,8 +19,8 @@ AllowedMode: TypeAlias = Literal["auto", "required"]
 
 
 Chosen: TypeAlias = tuple[tuple[str, ...], AllowedMode | None]
-"""The functions that a `tool_choice` names, and the mode of a choice among them, which offers no other ones; None: the
-one that is named is to be called."""
+"""The functions that a `tool_choice` names, and the mode of a choice among these functions alone; None: the named
+function is to be called."""
 
 FunctionName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 """Nothing that could end the text around it, or be a special token."""
@@ -39,14 +39,14 @@ class Function(RequestModel):
     """Letters, digits and _.:/-"""
 
     description: str | None = None
-    """Its purpose, for the model."""
+    """The function's purpose, for the model."""
 
     parameters: Annotated[JsonObject, BeforeValidator(_check_parameters)] | None = None
     """JSON schema of its arguments; left out: it has none."""
 
     strict: bool | None = None
-    """Also a call that the model makes of its own accord is valid under `parameters`. Calls that `tool_choice` asks for
-    always are."""
+    """Whether calls that the model makes of its own accord are valid under `parameters`. Calls that `tool_choice` asks
+    for always are."""
 
 
 class Tool(RequestModel):
@@ -60,7 +60,7 @@ class FunctionReference(RequestModel):
     model_config = ConfigDict(extra="ignore")  # clients may repeat all of its definition
 
     name: str
-    """Its name in `tools`."""
+    """The function's name in `tools`."""
 
 
 class NamedToolChoice(RequestModel):
@@ -77,7 +77,7 @@ class NamedToolChoice(RequestModel):
 
 class AllowedTools(RequestModel):
     mode: AllowedMode
-    """As `tool_choice` would be if `tools` had these alone."""
+    """The value that `tool_choice` would have if `tools` had these alone."""
 
     tools: list[NamedToolChoice] = Field(max_length=MAX_TOOLS)
 

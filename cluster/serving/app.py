@@ -98,7 +98,7 @@ def group_options(name: str, config: Config) -> dict[str, Any]:
         "ray_actor_options": {"num_cpus": REPLICA_CPUS},
         "placement_group_bundles": [{"CPU": REPLICA_CPUS}, *[bundle] * config.group.num_workers],
         "placement_group_strategy": "PACK",
-        # Serve's queue knows no clients, the group's does: requests do not wait in the former.
+        # Serve's queue knows no clients, the group's does: requests do not wait in Serve's.
         "max_ongoing_requests": GROUP_MAX_ONGOING_REQUESTS,
         "max_queued_requests": GROUP_MAX_ONGOING_REQUESTS,
         # Serve replaces a replica after three failures in a row.

@@ -40,7 +40,7 @@ DRAIN_TIMEOUT_S = 600.0  # requests that take longer than this after SIGTERM are
 
 class ServeLauncher:
     def __init__(self, source: str | Path | None) -> None:
-        """Read a Serve config; None: the one that ships. Raises SettingsError."""
+        """Read a Serve config; None: the package's file. Raises SettingsError."""
         values = read_serve_config(source)
         application = values["applications"][0]
         self.name: str = application.get("name", "lopa")

@@ -9,7 +9,7 @@ from cluster.serving.http.serve_proxy import CALLBACK, CALLBACK_VARIABLE
 SERVE_ENVIRONMENT = {
     # A replica that does not answer would hold its place for `graceful_shutdown_timeout_s`, and no other could start.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
-    # Three failures in a row replace the proxy: one that has ended is found in 3 s in place of 30.
+    # Three failures in a row replace the proxy: an ended proxy is found in 3 s in place of 30.
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "4",
     # On a busy machine a proxy takes longer to start than Serve's 5 s, and would be killed and started again.
@@ -20,5 +20,5 @@ SERVE_ENVIRONMENT = {
 
 
 def serve_environment() -> dict[str, str]:
-    """Where this process's environment has values of its own, they win."""
+    """Variables for Serve's processes. Values of this process's own environment win."""
     return {name: os.environ.get(name, value) for name, value in SERVE_ENVIRONMENT.items()}

@@ -14,7 +14,7 @@ class WrongField(ResponseModel):
     """One thing that is wrong."""
 
     loc: list[str | int]
-    """Where: body, then names of fields and of questions, and indices."""
+    """The place: body, then names of fields and of questions, and indices."""
     msg: str
     type: str
     """The error's code."""

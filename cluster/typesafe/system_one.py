@@ -69,11 +69,11 @@ class AnyQuestion(RequestModel):
 
     @abstractmethod
     def as_question(self, name: str) -> Question:
-        """For the model."""
+        """The question for the model."""
 
     @abstractmethod
     def answer_object(self, answer: Any) -> AnswerObject:
-        """Its answer in the shape of this protocol."""
+        """The answer in the shape of this protocol."""
 
 
 class NoulParam(AnyQuestion):
@@ -101,7 +101,7 @@ class NoulParam(AnyQuestion):
 
 
 class ChoiceCriteriaParam(AnyQuestion):
-    """Which one of some choices fits."""
+    """Asks which of some choices fits."""
 
     type: Literal["choice"]
     instructions: Content | None = None
@@ -123,7 +123,7 @@ class ChoiceCriteriaParam(AnyQuestion):
 
 
 class ScoreCriteriaParam(AnyQuestion):
-    """Which one of some ordered levels fits."""
+    """Asks which of some ordered levels fits."""
 
     type: Literal["score"]
     instructions: Content | None = None
@@ -167,7 +167,7 @@ class SystemOneRequest(DecisionRequest):
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {"assets": ({},)}
 
     model: str
-    """Which of the models that are served."""
+    """A model that is served."""
 
     state: Content
     """The subject of the questions."""

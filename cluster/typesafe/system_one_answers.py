@@ -20,7 +20,7 @@ class ChoiceAnswerObject(ResponseModel):
     confidence: float
     """0 when all choices are alike, 1 when one is certain."""
     probabilities: dict[str, float]
-    """Of each choice; their sum is 1."""
+    """The probability of each choice; their sum is 1."""
 
 
 class ScoreAnswerObject(ResponseModel):
@@ -32,7 +32,7 @@ class ScoreAnswerObject(ResponseModel):
     legend: dict[str, str | dict[str, Any] | list[Any]]
     """Level → its description."""
     probabilities: dict[str, float]
-    """Of each level; their sum is 1."""
+    """The probability of each level; their sum is 1."""
 
 
 AnswerObject: TypeAlias = NoulAnswerObject | ChoiceAnswerObject | ScoreAnswerObject

@@ -15,7 +15,7 @@ TOPICS = {
     "lopa_ray.protocol": "Steps and events",
     "lopa_ray.errors": "Errors",
 }
-"""What the folders and modules of a package with many public names are about, in the order of the page."""
+"""Topics of the folders and modules of a package with many public names, in the order of the page."""
 
 
 def public_names(root: Path, package: str) -> list[tuple[str, str]]:
@@ -62,7 +62,7 @@ def _topic(name_and_path: tuple[str, str]) -> str | None:
 
 
 def api_page(root: Path, package: str) -> str:
-    """Markdown of the page: tables of all names by topic, and behind them what mkdocstrings writes of each."""
+    """Markdown of the page: tables of all names by topic, then what mkdocstrings writes of each name."""
 
     order = list(dict.fromkeys(TOPICS.values()))
     names = public_names(root, package)

@@ -24,7 +24,7 @@ LONGER_PROBLEM = (
     "There were 74 pizzas in Wendy's pack. Alex gives 7 more pizzas to Wendy. Alex sends Wendy 71 others. How many "
     "does Wendy have now?"
 )
-"""What verified lookahead is shown on: the answer has more steps."""
+"""The problem in the figures of verified lookahead: its answer has more steps."""
 DECODERS = ("vanilla", "d2f", "lopa")
 ROUND = 2
 """The round of self-speculation that is drawn."""
@@ -35,7 +35,7 @@ COLUMNS = 16
 def decodes() -> dict[str, Any]:
     """Steps of each decoder: which positions of the answer they decided, and their branches' confidences.
 
-    Of verified lookahead, the positions that the steps of each forward decided, and those of one branch.
+    Of verified lookahead, the positions that the steps of each forward decided, and that one branch decided.
     """
     from lopa_lab.bench.decoding import steps_of
     from lopa_ray import D2FSettings, LocalEngine, LopaSettings, SelfSpeculationSettings, VanillaSettings
@@ -92,7 +92,7 @@ def decodes() -> dict[str, Any]:
 
 
 def filling_order(recorded: dict[str, Any]) -> str:
-    """Which step decides which position, with D2F above and LoPA below."""
+    """The steps that decide the positions, with D2F above and LoPA below."""
 
     def draw(*axes: Any) -> None:
         for at, (axis, name) in enumerate(zip(axes, ("d2f", "lopa"), strict=True)):
@@ -155,7 +155,7 @@ def progress(recorded: dict[str, Any]) -> str:
 
 
 def verified_forwards(recorded: dict[str, Any]) -> str:
-    """Which step of the rule decides which position, and the forwards that did these steps."""
+    """The denoising steps that decide the positions, and the forwards that did these steps."""
     forwards = recorded["verified"]["forwards"]
 
     def draw(axis: Any) -> None:

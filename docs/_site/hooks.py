@@ -81,7 +81,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
                 line,
             )
             line = FIGURE.sub(r"![\1](\2.svg#only-light)![\1](\2.dark.svg#only-dark)", line)
-            # GitHub begins a list right behind a paragraph, python-markdown behind an empty line.
+            # GitHub begins a list right after a paragraph, python-markdown after an empty line.
             if FIRST_ITEM.match(line) and lines and _is_paragraph(lines[-1]):
                 lines.append("")
         lines.append(line)

@@ -19,7 +19,7 @@ from lopa_lab.records.figure import INK, MARKERS, PALETTE, svg_image
 from lopa_ray.model.transformers_models.families import KNOWN_FAMILIES
 
 GPU_MEMORY_GB = {"24 GB": 24, "80 GB": 80, "141 GB": 141}
-"""Of an RTX 4090 or L4, an A100 or H100, and an H200."""
+"""Memory of an RTX 4090 or L4, an A100 or H100, and an H200."""
 
 
 def table_rows(page: str, *columns: str) -> list[list[str]]:
@@ -74,7 +74,7 @@ def cluster_layout() -> str:
 
 
 def checkpoint_memory() -> str:
-    """Weights of the published checkpoints, beside the memory of GPUs."""
+    """Weights of the published checkpoints, compared with the memory of GPUs."""
 
     def size(checkpoint: Any) -> float:
         return float(checkpoint.weights_gib)

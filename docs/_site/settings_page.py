@@ -40,7 +40,7 @@ def _in_yaml(value: Any) -> str:
 
 
 def _allowed(schema: dict[str, Any]) -> str:
-    """What a setting may be, from its JSON schema."""
+    """The values that a setting may have, from its JSON schema."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_allowed(option) for option in schema["anyOf"]))
     if "$ref" in schema:

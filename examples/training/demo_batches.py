@@ -1,7 +1,7 @@
 """Training batches of the demo model: next-token prediction, diffusion in blocks, holes in answers, and decisions.
 
 A diffusion sample is a clean prompt, some clean answer blocks and a window of one to four noisy blocks with nothing
-behind it: what a block-parallel decoder feeds the model. Columns are shared by a batch, [B, T]: prompts padded on the
+after it, as a block-parallel decoder feeds the model. Columns are shared by a batch, [B, T]: prompts padded on the
 left, then columns of the answer. All samples of a batch have about the same length.
 """
 
@@ -31,7 +31,7 @@ KINDS: dict[int, BatchKind] = {
     12: "decision",
     6: "infilling",
 }
-"""What a step is, by its remainder modulo `KINDS_TOGETHER`; diffusion else."""
+"""The kind of a step, by its remainder modulo `KINDS_TOGETHER`; diffusion else."""
 KINDS_TOGETHER = 16
 
 
@@ -64,7 +64,7 @@ def causal_batch(ids: Tensor, lengths: Tensor, result: Tensor) -> Batch:
     """Next-token prediction of the answer; results count twice, one EOS is enough."""
     prompt = ids.shape[1] - ANSWER_LEN
     last = int((ids[:, prompt:] != EOS_TOKEN_ID).nonzero()[:, 1].max())
-    end = up_to_multiple(prompt + last + 3)  # an end or two behind the longest answer
+    end = up_to_multiple(prompt + last + 3)  # an end or two after the longest answer
     ids, result = ids[:, :end], result[:, :end]
     batch, total = ids.shape
     columns = torch.arange(total)
@@ -86,7 +86,7 @@ def diffusion_batch(
     full_share: float,
     rng: torch.Generator,
 ) -> Batch:
-    """Windows of noisy blocks behind clean ones, all ending in the same column; nothing exists behind it."""
+    """Windows of noisy blocks after clean blocks, all ending in the same column; nothing exists after it."""
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=rng)
@@ -113,11 +113,11 @@ def diffusion_batch(
     attention_mask |= in_window[:, :, None] & (mode < full_share)
     attention_mask |= mode < full_share / 2
     attention_mask = (attention_mask & not_padding[:, None]) | torch.eye(len(columns), dtype=torch.bool)
-    # The first masked result can be calculated; those behind it depend on it, and count less.
+    # The first masked result can be calculated; the results after it depend on it, and count less.
     masked_results = (masked & result).long().cumsum(1)
     weights = masked * torch.where(calculated, 0.5, 1.0)
     weights[masked & result & (masked_results <= 2)] = 3.0
-    # A decoder often fills what stands behind a result first, and so decides how many digits the result has.
+    # A decoder often fills what stands after a result first, and so decides how many digits the result has.
     behind = result.roll(1, 1) & ~result
     weights[masked & behind] = 2.0
     weights[:, 1:][(ids[:, 1:] == EOS_TOKEN_ID) & (ids[:, :-1] == EOS_TOKEN_ID)] *= 0.3
@@ -136,7 +136,7 @@ def infilling_batch(ids: Tensor, lengths: Tensor, uniform: Callable[..., Tensor]
     columns = torch.arange(ids.shape[1])
     masked = choose_hole(len(columns), prompt, ends, uniform)
     seen = columns >= (prompt - lengths)[:, None]
-    seen &= columns <= ends[:, None]  # nothing is behind an answer's end
+    seen &= columns <= ends[:, None]  # nothing is after an answer's end
     attention_mask = (columns[:, None] >= prompt) | (columns < prompt) | (uniform(len(ids), 1, 1) < 0.5)
     attention_mask = (attention_mask & seen[:, None]) | torch.eye(len(columns), dtype=torch.bool)
     return Batch(ids.masked_fill(masked, MASK_TOKEN_ID), ids, masked.float(), attention_mask[:, None])
@@ -161,7 +161,7 @@ def decision_batch(tokenizer: Tokenizer, decisions: list[Decision]) -> Batch:
 
 
 def kind_of(step: int, causal_steps: int) -> BatchKind:
-    """What a step trains."""
+    """The kind of batch that a step trains on."""
     return "causal" if step < causal_steps else KINDS.get(step % KINDS_TOGETHER, "diffusion")
 
 

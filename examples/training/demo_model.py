@@ -71,7 +71,7 @@ def forward(model: Transformer, ids: Tensor, attention_mask: Tensor) -> Tensor:
 def loss_of(
     model: Transformer, batch: Batch, forward_fn: Callable[..., Tensor] = forward
 ) -> tuple[Tensor, float]:
-    """Weighted cross-entropy of the predicted columns, and the accuracy on the heavier ones.
+    """Weighted cross-entropy of the predicted columns, and the accuracy on the heavier columns.
 
     A wrong prediction counts up to twice, by its probability: a decoder accepts what is confident and never takes it
     back.

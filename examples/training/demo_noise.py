@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 WINDOW = 4
-"""The most blocks of a window."""
-CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
+"""The maximum number of blocks of a window."""
+CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls after it
 MISFIT_SHARE = 0.15  # of them have a column too many or too few for a number, so that it falls there too
 
 
@@ -22,7 +22,7 @@ def choose_masked(
     calculated: Tensor,
     uniform: Callable[..., Tensor],
 ) -> Tensor:
-    """Which columns [B, T] are masked, by the block of the window (`offset` [B, T]) that they belong to.
+    """The columns [B, T] that are masked, by the block of the window (`offset` [B, T]) that they belong to.
 
     The share of masks rises from block to block, as in Discrete Diffusion Forcing (arXiv 2508.09192, section 4); a
     fresh last block, of masks alone, is the commonest.
@@ -44,7 +44,7 @@ def choose_masked(
 
 
 def choose_hole(length: int, first: int, ends: Tensor, uniform: Callable[..., Tensor]) -> Tensor:
-    """Which columns [B, T] of rows of `length` are masked: some, or all, of a hole of 1 to 16 columns.
+    """The columns [B, T] of rows of `length` that are masked: some, or all, of a hole of 1 to 16 columns.
 
     Answers begin at column `first`, and end before columns `ends` [B].
     """
@@ -60,10 +60,10 @@ def choose_hole(length: int, first: int, ends: Tensor, uniform: Callable[..., Te
 def corrupt_results(
     ids: Tensor, decided: Tensor, masked_digits: Tensor, digits: Tensor, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Inputs and targets [B, T] in which some samples hold one wrong digit among the `decided` ones.
+    """Inputs and targets [B, T] in which some samples hold one wrong digit among the `decided` digits.
 
     What depends on it has no right answer any more: the targets there are random digits. A decoder
-    that compares branches by their confidence needs a model that is unsure behind a mistake.
+    that compares branches by their confidence needs a model that is unsure after a mistake.
     """
     batch, total = ids.shape
     column = (torch.rand(batch, total, generator=rng) * decided).argmax(1)
@@ -85,7 +85,7 @@ def misfit_numbers(
 
     `in_window` [B, up to T] says which columns that are.
 
-    Returns ids, results and repeated results [B, T], and which columns [B, T] such a number has now. What stands behind
+    Returns ids, results and repeated results [B, T], and which columns [B, T] such a number has now. What stands after
     a number is often filled before it and says how many digits it has. Where they do not fit, the model must be unsure.
     """
     batch, total = ids.shape

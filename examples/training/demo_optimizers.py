@@ -1,4 +1,4 @@
-"""How the demo model's weights change: the optimizers, their learning rate, and the average of the weights."""
+"""Changes of the demo model's weights: the optimizers, their learning rate, and the average of the weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Optimizers:
 
 
 class AveragedModel:
-    """A model whose weights are the exponential average of another one's: what is exported."""
+    """A model whose weights are the exponential average of another model's: what is exported."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False)

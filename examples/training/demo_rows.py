@@ -29,7 +29,7 @@ KEPT_WORDS = (
 def encode(tokenizer: Tokenizer, problems: list[Problem], rng: random.Random) -> tuple[Tensor, Tensor]:
     """Clean ids [B, T] (prompts padded on the left to equal length) and prompt lengths [B]; some words garbled.
 
-    A problem whose answer is too long under this tokenizer gives its row to another one.
+    A problem whose answer is too long under this tokenizer gives its row to another problem.
     """
     answers = [e.ids for e in tokenizer.encode_batch([p.answer for p in problems])]
     fitting = [index for index, answer in enumerate(answers) if len(answer) < ANSWER_LEN]
@@ -46,7 +46,7 @@ def encode(tokenizer: Tokenizer, problems: list[Problem], rng: random.Random) ->
 
 @functools.lru_cache(maxsize=1)
 def kept_tokens(tokenizer: Tokenizer) -> tuple[frozenset[int], list[int]]:
-    """The tokens that are never garbled, and those that may stand in place of others."""
+    """The tokens that are never garbled, and the tokens that may stand in place of others."""
     fixed = frozenset(tokenizer.encode(chat_prompt(KEPT_WORDS)).ids)
     return fixed, [t for t in range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()) if t not in fixed]
 
@@ -77,14 +77,14 @@ def garble(
 
 
 def encode_decision(tokenizer: Tokenizer, decision: Decision) -> tuple[list[int], list[int], list[list[int]]]:
-    """The ids of the input, of the question behind it up to its slot, and of each label."""
+    """The ids of the input, of the question after it up to its slot, and of each label."""
     parts = (user_message(decision.input), chat_prompt(decision.question.message), *decision.question.labels)
     given, asked, *labels = (encoding.ids for encoding in tokenizer.encode_batch(parts))
     return given, asked, labels
 
 
 def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Which answer columns hold results, which the question does not tell, and which columns repeat one.
+    """The answer columns with results, which the question does not tell, and the columns that repeat a result.
 
     Both are digits: `12` is a result in `3*4=12` and repeated in `12-5=7` and `#### 12`.
     """

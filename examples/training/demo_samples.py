@@ -1,6 +1,6 @@
-"""What the demo model learns from in a step: problems in all wordings and drills, or decisions.
+"""The samples of a step of the demo model's training: problems in all wordings and drills, or decisions.
 
-Seed and step alone say which.
+Seed and step alone decide which.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mixed_problems(seed: int) -> Iterator[Problem]:
 
 
 def problems_of_step(seed: int, step: int, size: int) -> list[Problem]:
-    """Training problems whose texts have about the same length: a part of those of `STEPS_TOGETHER` steps."""
+    """Training problems whose texts have about the same length: a part of the problems of `STEPS_TOGETHER` steps."""
     together, index = divmod(step, STEPS_TOGETHER)
     drawn = problems_together(seed * 1_000_003 + together, STEPS_TOGETHER * size)
     return part(drawn, seed * 1_000_003 + together, index, size)

@@ -14,14 +14,14 @@ from lopa_ray.model.checkpoint.native_checkpoint import read_weights
 from lopa_ray.model.transformer import Transformer
 
 OUTPUTS = ("o.weight", "mlp.down.weight")
-"""What a layer adds to its rows goes through these: a layer in which they are zero changes nothing."""
+"""Weights through which a layer adds to its rows: a layer in which they are zero changes nothing."""
 
 
 def start_from(model: Transformer, tokenizer: Tokenizer, folder: Path) -> None:
     """Give a model the weights of the checkpoint `folder`, of the same shape but for vocabulary and number of layers.
 
     A token's row of the embedding and of the head becomes the mean of the rows of what it is in the other vocabulary.
-    Layers that the checkpoint lacks are spread among its own; each is a copy of the one before it that adds nothing.
+    Layers that the checkpoint lacks are spread among its own; each is a copy of the layer before it that adds nothing.
     """
     theirs = Tokenizer.from_file(str(folder / TOKENIZER_FILES[0]))
     pieces = [pieces_of(token, tokenizer, theirs) for token in range(tokenizer.get_vocab_size())]
@@ -39,7 +39,7 @@ def start_from(model: Transformer, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def sources_of(ours: int, theirs: int) -> list[tuple[int, bool]]:
-    """For each of our layers: the layer of theirs that it comes from, and whether another one before it does so too."""
+    """The layer of theirs that each of our layers comes from, and whether an earlier layer comes from it too."""
     sources = [index * theirs // ours for index in range(ours)]
     return [(source, source in sources[:index]) for index, source in enumerate(sources)]
 

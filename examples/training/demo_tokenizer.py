@@ -24,12 +24,12 @@ CHAT_TEMPLATE = (
 
 
 def chat_prompt(question: str) -> str:
-    """What the chat template makes of a user's message."""
+    """A user's message as the chat template writes it, with the beginning of the answer."""
     return user_message(question) + "<|im_start|>assistant\n"
 
 
 def user_message(content: str) -> str:
-    """What it makes of one message without an answer behind it."""
+    """A user's message as the chat template writes it, without an answer."""
     return f"<|im_start|>user\n{content}<|im_end|>\n"
 
 

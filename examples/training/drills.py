@@ -21,7 +21,7 @@ NAMES = {
     "*": ("the product of {} and {}", "{} multiplied by {}"),
     "/": ("{} shared by {}", "the quotient of {} and {}"),
 }
-"""What a drill's question may call a calculation of two numbers."""
+"""Names of a calculation of two numbers in a drill's question."""
 LARGE_SHARE = 0.5
 """The share of additions and subtractions whose numbers have three digits: what the model gets wrong most often."""
 
@@ -42,7 +42,7 @@ def make_drill(rng: random.Random) -> Problem:
 
 
 def draw_calculation(rng: random.Random) -> tuple[int, str, int, int]:
-    """A calculation like those of answers, such as `12*8`: number, sign, number, result."""
+    """A calculation as in answers, such as `12*8`: number, sign, number, result."""
     while True:
         sign = rng.choice("++---*/")
         a, b = draw_number(rng, FACTOR if sign in "*/" else NUMBER), draw_number(rng, NUMBER)

@@ -37,7 +37,7 @@ Report = Callable[[dict[str, float]], None]
 CURVE = "curve.jsonl"
 """The file of a run that has its losses, accuracies and evaluations, a line each; plot_curve.py draws it."""
 PREFIXES = {"causal": "causal_", "diffusion": "", "infilling": "infilling_", "decision": "decision_"}
-"""Of the keys of a curve, by kind of batch."""
+"""Prefixes of the keys of a curve, by kind of batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def average_gradients(model: Transformer, world_size: int) -> None:
 
 
 def forget_later_steps(curve: Path, step: int) -> None:
-    """Remove the lines behind a checkpoint's step: a resumed run writes them again."""
+    """Remove the lines after a checkpoint's step: a resumed run writes them again."""
     lines = curve.read_text().splitlines(keepends=True) if curve.exists() else []
     curve.write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
 
@@ -171,7 +171,7 @@ def print_metrics(metrics: dict[str, float]) -> None:
 
 
 def train_worker(settings: dict[str, Any]) -> None:
-    """What Ray Train runs on each worker."""
+    """The function that Ray Train runs on each worker."""
     import ray.train
     import ray.train.torch
 
@@ -220,7 +220,7 @@ def train_on_ray(arguments: dict[str, Any], workers: int, gpu: bool, address: st
 
     resources = {"CPU": arguments["threads"], "GPU": int(gpu)}
     local_options = {"num_cpus": 1 + workers * arguments["threads"], "object_store_memory": 150_000_000}
-    # Workers import the modules beside this file, and lopa_ray, from where they are here.
+    # Workers import the modules next to this file, and lopa_ray, from where they are here.
     paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     ray.init(
         address=address,

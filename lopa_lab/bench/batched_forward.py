@@ -17,7 +17,7 @@ from lopa_ray.model.transformer import Layer, Transformer
 
 
 class BatchedForward:
-    """Branches as a batch, behind a prefix that all of them share.
+    """Branches as a batch, after a prefix that all of them share.
 
     Every row of a window sees the prefix and the whole window, and the LM head takes every row. It uses none of this
     project's kernels, and neither packs, stages nor scores.

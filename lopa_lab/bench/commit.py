@@ -85,7 +85,7 @@ def measure_commits(
         ("model", "dtype", "layers", "workers", "transport", "span"),
         rows,
         f"commit: wall time that the slowest worker spends on it before its forward, medians over {rounds} decodes "
-        f"with blocks as long as the span behind a prompt of {prompt}, and one branch; single_phase under "
+        f"with blocks as long as the span after a prompt of {prompt}, and one branch; single_phase under "
         "block-causal attention, other transports two-phase under full attention. pre-write: gathering "
         f"the span's K/V of one branch out of a forward, {clock.kind} of this process. outside forward: the whole "
         "step but its slowest forward. KiB: what is sent to each worker.",

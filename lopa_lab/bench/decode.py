@@ -31,7 +31,7 @@ TOP = 10
 """How many of the fastest requests the column `TPS top 10` averages."""
 
 COLUMNS = {"group.num_workers": "workers"}
-"""What tables call a setting, where that is not its name."""
+"""Names of settings in tables, where these differ from the settings' own names."""
 
 Combination: TypeAlias = dict[str, Any]
 """Setting with its section → value."""
@@ -39,11 +39,11 @@ Combination: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is decoded."""
+    """The requests that a measurement decodes."""
 
     requests: int
     concurrency: int
-    """Requests in flight together; with 1 each one's latency is its own."""
+    """Requests in flight together; with 1 no other request adds to a latency."""
     random_prompt: int | None
     """Tokens of random prompts; None: word problems, whose answers are checked."""
     held_out_words: bool = False
@@ -63,14 +63,14 @@ class Workload:
 
     @property
     def description(self) -> str:
-        """What the prompts are, for the notes below a table."""
+        """A description of the prompts, for the notes below a table."""
         if self.random_prompt is not None:
             return f"random prompts of {self.random_prompt} tokens"
         return "held-out word problems" + (" in held-out words" if self.held_out_words else "")
 
 
 def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """From `section.key=value,value` texts: the setting, and the values that it takes. Raises SettingsError."""
+    """Settings and the values that they take, from `section.key=value,value` texts. Raises SettingsError."""
     variations: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -87,7 +87,7 @@ def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 
 
 def combinations_of(variations: dict[str, tuple[Any, ...]]) -> list[Combination]:
-    """All combinations; those that share an engine are next to each other."""
+    """All combinations; combinations that share an engine are next to each other."""
     names = sorted(variations, key=lambda name: name.startswith("decode."))
     all_values = product(*(variations[name] for name in names))
     return [dict(zip(names, values, strict=True)) for values in all_values]
@@ -136,7 +136,7 @@ def measure_decodes(
         f"{workload.requests} requests, in waves of {workload.concurrency}, {workload.description}. "
         "TPS: tokens up to and including the first EOS ÷ seconds, of each request; its mean, its maximum and the mean "
         f"of the {TOP} fastest. TPF: tokens of all requests ÷ steps of all. Latency by wall time. workers 0: in this "
-        "process. same tokens: positions that equal those of the first row.",
+        "process. same tokens: positions with the first row's tokens.",
     )
 
 

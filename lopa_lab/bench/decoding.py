@@ -1,4 +1,4 @@
-"""What measurements that decode have in common: random prompts, steps and results whose errors are raised, answers."""
+"""Common parts of measurements that decode: random prompts, steps and results whose errors are raised, answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def steps_of(engine: Engine, sessions: Sequence[DecodeSession]) -> Generator[Req
 
 
 def results_of(engine: Engine, sessions: Sequence[DecodeSession], **callbacks: Any) -> list[GenerationResult]:
-    """The results of sessions, in their order. `callbacks`: those of `Engine.run`. Raises the first error that ends a
+    """The results of sessions, in their order. `callbacks`: see `Engine.run`. Raises the first error that ends a
     request."""
     results = dict(answered(engine.run(sessions, **callbacks)))
     return [results[index] for index in range(len(sessions))]

@@ -1,6 +1,6 @@
-"""`lopa bench forward`: a worker's step, without commits, beside what the device could do.
+"""`lopa bench forward`: a worker's step, without commits, compared with what the device could do.
 
-The floor of a step: its bytes at the rate of a copy, or its operations at that of a matmul.
+The floor of a step: its bytes at the rate of a copy, or its operations at the rate of a matmul.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def floor_ms(runner: BranchRunner, size: StepSize, rates: DeviceRates) -> float 
 
 
 TOGETHER_BYTES = 2 * 2**30
-"""Runners take turns if their weights are no more than this together; larger ones are measured one after the other."""
+"""Runners take turns if their weights together are at most this large; else they are measured one after the other."""
 
 VARIANT_SETTINGS = (
     "dtype",

@@ -27,10 +27,10 @@ class AnsweredRequest:
     """One request; times in seconds."""
 
     began: float
-    """When it was due, on any clock that all requests share."""
+    """The time when it was due, on any clock that all requests share."""
     ended: float
     first_token: float | None
-    """From when it was due to the first text; None if there was none."""
+    """Seconds from when it was due to the first text; None if there was none."""
     tokens: int
     steps: int | None = None
     """Steps of the decoder; None where the server does not say."""
@@ -48,7 +48,7 @@ class AnsweredRequest:
 def load_figures(requests: Sequence[AnsweredRequest], deadline_s: float) -> Row:
     """Throughput, latencies and goodput of the requests of one load.
 
-    Percentiles are of those that were answered: the value that so large a share does not exceed.
+    Percentiles are of the requests that were answered: the value that so large a share does not exceed.
     """
     answered = [request for request in requests if request.error is None]
     seconds = max(request.ended for request in requests) - min(request.began for request in requests)
@@ -80,7 +80,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go, and what all of them have."""
+    """The server that requests go to, and what all of them have."""
 
     url: str
     model: str
@@ -129,7 +129,7 @@ async def open_loop(target: Target, problems: Sequence[Problem], rate: float) ->
 
 
 def arrival_times(rate: float) -> Iterator[float]:
-    """Seconds of the arrivals of a Poisson process, the same ones each time."""
+    """Seconds of the arrivals of a Poisson process, the same each time."""
     draw, at = random.Random(0), 0.0
     while True:
         at += draw.expovariate(rate)

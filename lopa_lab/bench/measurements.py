@@ -24,7 +24,7 @@ class Measurements:
     """Columns that identify a measurement; the others are figures."""
     rows: Sequence[Row]
     method: str
-    """How the figures were measured, in a few sentences."""
+    """A few sentences on how the figures were measured."""
 
 
 class BenchRecord(Record):
@@ -96,7 +96,7 @@ def record_table(record: BenchRecord) -> list[list[str]]:
 
 
 def compared_table(record: BenchRecord, earlier: BenchRecord) -> list[list[str]]:
-    """As `record_table`, with each number's ratio to the earlier one in brackets where both exist.
+    """A table as of `record_table`, with each number's ratio to the earlier number in brackets where both exist.
 
     Both are of the same benchmark. Raises SettingsError if they have no row in common.
     """
@@ -124,7 +124,7 @@ def _ratio(now: Value, before: Value) -> str:
 
 
 def differences(record: BenchRecord, earlier: BenchRecord) -> list[str]:
-    """What else differs between two runs, and may explain a ratio: one line each."""
+    """Other differences between two runs, which may explain a ratio: one line each."""
     values = {
         "machine": (record.machine.hardware, earlier.machine.hardware),
         "packages": (record.machine.package_list, earlier.machine.package_list),

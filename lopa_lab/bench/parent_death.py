@@ -1,4 +1,4 @@
-"""`end_with_parent`: have a process that a benchmark starts end with the benchmark, also one that is killed."""
+"""`end_with_parent`: have a process that a benchmark starts end with the benchmark, also if that is killed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _LIBC = ctypes.CDLL(None)  # between fork and exec nothing can be loaded
 
 
 def end_with_parent() -> None:
-    """For `preexec_fn`: on Linux the process gets SIGTERM when the thread that started it ends."""
+    """A `preexec_fn`: on Linux the process gets SIGTERM when the thread that started it ends."""
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -20,7 +20,7 @@ from lopa_ray.errors import SettingsError
 PUBLISHED_SHAPES = ("dream-7b", "llada-8b", "sdar-4b")
 
 _PARTS = Path(__file__).with_name("parts.json")
-"""Parts by kind of device, the most important ones first; one whose name has `{shape}` is a part for each shape."""
+"""Parts by kind of device, the most important first; a name with `{shape}` stands for a part for each shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Part:
     arguments: str
     """The command, and its options with a value each."""
     smallest: str
-    """Options and values in place of those, to see within seconds that it runs."""
+    """Options and values in their place, to see within seconds that it runs."""
 
     def command(self, *, smallest: bool) -> tuple[str, ...]:
         """The arguments of `lopa bench`."""
@@ -44,7 +44,7 @@ class Part:
 
 
 def parts_of(device: str) -> list[Part]:
-    """The parts of a kind of device, the most important ones first."""
+    """The parts of a kind of device, the most important first."""
     tables = json.loads(_PARTS.read_text(encoding="utf-8"))
     texts = tables["cpu"] if device == "cpu" else tables["accelerator"] + tables.get(device, [])
     return [
@@ -113,7 +113,7 @@ def _run(arguments: Sequence[str], path: Path, seconds: float) -> str | None:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """End a part, which ends what it has started, and kill one that does not end."""
+    """End a part, which ends what it has started, and kill what does not end."""
     process.terminate()
     try:
         process.communicate(timeout=STOP_TIMEOUT_S)

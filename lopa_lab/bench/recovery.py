@@ -22,7 +22,7 @@ from lopa_ray.errors import WorkerLostError
 STORE_BYTES = 200 * 2**20
 
 KILLED = {"worker": "BranchWorker", "group": "Master"}
-"""What is killed → the class of the actor. A group ends with its master."""
+"""Kind of actor that is killed → its class. A group ends with its master."""
 
 MANY_STEPS = {"ignore_eos": True, "num_branches": 4, "confidence_threshold": 1.0}
 """Settings with which few tokens are sure enough to be filled at once."""
@@ -90,7 +90,7 @@ def _decode(
 ) -> tuple[list[float], tuple[int, ...]]:
     """Decode one request, and kill one of the actors of a class meanwhile, but none of the given processes.
 
-    Returns the seconds from each step to the next, of those that came after the kill, and the tokens.
+    Returns the seconds from each step to the next, of the steps after the kill, and the tokens.
     """
     prompt = random_prompt(random.Random(0), engine.vocabulary, 16)
     times: list[float] = []

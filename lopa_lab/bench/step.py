@@ -29,7 +29,7 @@ WARM_UPS = 5
 """First steps, which are not counted."""
 
 LOCAL = 0
-"""In place of a number of workers: in this process, without Ray."""
+"""The number of workers that stands for this process, without Ray."""
 
 
 def measure_steps(
@@ -79,10 +79,10 @@ def measure_steps(
         ("model", "dtype", "workers", "shards", "branches", "requests"),
         rows,
         f"Medians of wall time over {steps} steps of the first of {requests} requests that begin together: prompts "
-        f"of {prompt} random tokens, {config.decode.max_new_tokens} new ones, {config.group.threads} "
+        f"of {prompt} random tokens, {config.decode.max_new_tokens} new tokens, {config.group.threads} "
         "threads per worker; workers 0: in this process. commit and forward are the slowest worker's, and step is "
         "the sum of all phases. control: a step without its forward and commit. same tokens: as in the first row "
-        "with as many branches. Launches, copies and waits are those of one worker on an accelerator, counted on "
+        "with as many branches. Launches, copies and waits: of one worker on an accelerator, counted on "
         "torch's meta device (window: a block).",
     )
 
@@ -97,7 +97,7 @@ def _open(config: Config, workers: int) -> Engine:
 def _steps(
     engine: Engine, settings: GenerationSettings, requests: int, prompt: int
 ) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
-    """Timing of each step that the first of the requests takes part in, and that one's canvas after it.
+    """Timing of each step that the first of the requests takes part in, and that request's canvas after it.
 
     Others are decoded after these, without end; to close the generator ends those in flight.
     """

@@ -27,7 +27,7 @@ def plan_of(
     staged: int = 0,
     sampling: SamplingParams | None = None,
 ) -> Plan:
-    """A window of `rows` masks behind a cached prefix, of which the step before has staged the last `committed`."""
+    """A window of `rows` masks after a cached prefix, of which the step before has staged the last `committed`."""
     stop = start + rows
     to_stage = (range(start, start + staged),) if staged else ()
     branch = Branch(segments or ((stop, stop),), range(start, stop), to_stage=to_stage)
@@ -46,7 +46,7 @@ def plan_of(
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """Requests with so many branches each, of windows of masks behind a cached prefix."""
+    """Requests with so many branches each, of windows of masks after a cached prefix."""
 
     requests: int
     branches: int

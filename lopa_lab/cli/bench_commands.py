@@ -32,12 +32,12 @@ app = CommandApp(
 )
 
 TRANSPORTS = (*get_args(TransferName), "single_phase")
-"""How K/V of a winner reach the other workers. single_phase: each worker has computed them itself."""
+"""Ways for K/V of a winner to reach the other workers. single_phase: each worker has computed them itself."""
 
 ALL_TRANSPORTS = ",".join(TRANSPORTS)
 
 ALL_DECODERS = ",".join(name for name, decoder in DECODERS.items() if decoder.fills_masks)
-"""Those for models that fill masks, as the one in the package does."""
+"""Decoders for models that fill masks, as the package's model does."""
 
 
 @benchmark
@@ -59,7 +59,7 @@ def forward(
     threads: options.ThreadsOption = 1,
     repeats: options.RepeatsOption = 25,
 ) -> Measurements:
-    """A worker's step beside the floor of the device and a plain batched forward.
+    """A worker's step, compared with the floor of the device and a plain batched forward.
 
     Options that name several take values with commas between them; all combinations are measured, in turns.
     """

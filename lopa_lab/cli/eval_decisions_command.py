@@ -39,7 +39,7 @@ def decisions(
 ) -> None:
     """Ask labelled questions: accuracy, Brier score, calibration error, and temperatures that calibrate.
 
-    With several values of --prefix the one with the best accuracy is written.
+    With several values of --prefix the value with the best accuracy is written.
     """
     from cluster.batch.open_engine import open_engine
     from lopa_lab.decisions.labels import read_labelled

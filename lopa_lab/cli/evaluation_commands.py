@@ -1,4 +1,4 @@
-"""What can be typed after `lopa eval`, and `lopa reproduce`."""
+"""The commands below `lopa eval`, and `lopa reproduce`."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def reproduce(
         ),
     ] = None,
 ) -> None:
-    """Run what makes a table or figure of the paper, and print it beside the published numbers.
+    """Run what makes a table or figure of the paper, and print it next to the published numbers.
 
     The presets' models need GPUs and the Hub. On a CPU, with the model in the package: --config demo --local
     --stand-in word_problems --limit 4. A command that was killed goes on when it is given again.

@@ -108,7 +108,7 @@ def report(
         Path, typer.Argument(metavar="DIR", help="Folder with records (JSON) of experiments.")
     ] = Path("benchmarks/experiments"),
     page: Annotated[
-        Path, typer.Option("--page", metavar="FILE", help="Page to write; plots go to figures/ beside it.")
+        Path, typer.Option("--page", metavar="FILE", help="Page to write; plots go to figures/ next to it.")
     ] = Path("docs/findings.md"),
 ) -> None:
     """Write the page of findings, with its plots, from records."""

@@ -50,7 +50,7 @@ def _canvas_length(row: dict[str, Any]) -> int:
 
 
 class RecordedNoise(SeededNoise):
-    """The noise of a recorded decode, in place of that of a seed."""
+    """The noise of a recorded decode, in place of a seed's noise."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         self._prompt = len(row["prompt"])
@@ -71,13 +71,13 @@ class RecordedRenoisingSession(RenoisingSession):
     """A session that takes its noise from a recorded row."""
 
     def __init__(self, session: DecodeSession, row: dict[str, Any]) -> None:
-        """In the place of a session that has not begun, with its prompt and settings."""
+        """Take the place of a session that has not begun, with its prompt and settings."""
         super().__init__(session.prompt, session.settings, session.vocabulary, session.constraint)
         self.noise = RecordedNoise(row)
 
 
 def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """The calls of encoder and decoder, what each of the latter got and found most likely, and the answer."""
+    """The calls of encoder and decoder, what each call of the decoder got and found most likely, and the answer."""
     row = case.row
     got_windows = [
         [plan.start, len(plan.canvas), "e" if _encodes(plan) else "d", int(_encodes(plan))]
@@ -94,7 +94,7 @@ def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
             plan, outcome = calls[call]
             call += 1
             yield from check("n", number, step["n"], most + 1 - number)
-            # Whether the calls on this canvas end by the rule: one that has all its calls ends in any case.
+            # Whether the calls on this canvas end by the rule: a canvas with all its calls ends in any case.
             goes_on = call < len(calls) and calls[call][0].start == plan.start
             if number < most:
                 yield from check("stop", number, step["stop"], not goes_on)
@@ -114,7 +114,7 @@ def compare_canvases(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _padded(row: dict[str, Any], tokens: list[int]) -> list[int]:
-    """As published: what is behind the first end is padding, if there is a pad token."""
+    """Pad as published: what is after the first end is padding, if there is a pad token."""
     settings = row["settings"]
     length = length_through_end(tokens, settings["eos_token_id"])
     if length is None or settings["pad_token_id"] is None:

@@ -88,7 +88,7 @@ class Case:
 
 
 def read_cases(path: Path) -> list[Case | Verdict]:
-    """All rows of a file, in order; a verdict stands for each one that cannot be read.
+    """All rows of a file, in order; a verdict stands for each row that cannot be read.
 
     Raises SettingsError if there is no such file.
     """

@@ -18,7 +18,7 @@ LOGIT_TOLERANCE = 5e-4
 
 
 def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
-    """All that is not as recorded. Raises MalformedCaseError for a row that cannot be compared."""
+    """Differences from the recorded decode. Raises MalformedCaseError for a row that cannot be compared."""
     try:
         compare = _compare_windows
         if case.kind in ("lopa", "d2f"):
@@ -94,8 +94,8 @@ def _compare_branches(
 
 
 def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What was fed call by call, what of it entered the cache (where recorded), and the call that filled each
-    position. Calls that nothing comes of are recorded, and not made here."""
+    """Compare what each call was fed, what of it entered the cache (where recorded), and the call that filled each
+    position. Calls without an effect are recorded, and not made here."""
     row = case.row
     windows, fill_step, idle = row["windows"], row["fill_step"], _idle_calls(case)
     expected_windows = [window for call, window in enumerate(windows, 1) if call not in idle]
@@ -120,8 +120,8 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What each call filled, and the answer. An early stop ends the published code's run behind the first block with an
-    EOS; here the run goes on, and what it fills then is not recorded."""
+    """Compare what each call filled, and the answer. An early stop ends the published code's run after the first block
+    with an EOS; here the run goes on, and what it fills then is not recorded."""
     row = case.row
     calls, fill_step, tokens = row["calls"], row["fill_step"], token_ids(row, "tokens")
     rounds = run.rounds[: len(calls)]
@@ -139,11 +139,11 @@ def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What LLaDA2's calls saw, which is all up to the end of the current block, what they filled, and the answer.
+    """Compare what LLaDA2's calls saw (all up to the end of the current block), what they filled, and the answer.
 
     With an early end the published code goes on until a call fills an EOS; here the answer ends as soon as all before
-    the first one is filled. Calls after that are recorded, and not made here. An EOS in the prompt ends the published
-    code's run with the first one that is filled, and a part of the prompt is returned. Here the prompt is not searched:
+    the first EOS is filled. Calls after that are recorded, and not made here. An EOS in the prompt ends the published
+    code's run with the first EOS that is filled, and a part of the prompt is returned. Here the prompt is not searched:
     the calls after that are not recorded, and the answer is not compared.
     """
     row = case.row
@@ -174,7 +174,7 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
 
 
 def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What LLaDA2.1's calls saw, which is all up to the end of the current block, what each filled and edited, and the
+    """Compare what LLaDA2.1's calls saw (all up to the end of the current block), what each filled and edited, and the
     canvas. The answer is the canvas, cut at the requested length and at the first EOS."""
     row = case.row
     yield from check("nfe", 0, row["nfe"], len(run.rounds))
@@ -255,7 +255,7 @@ def _num_staged(case: Case, plan: Plan) -> int:
 def _idle_calls(case: Case) -> set[int]:
     """Recorded calls (1-based) on tokens that are all decided, whose K/V nothing reads.
 
-    Fast-dLLM's for LLaDA makes one more call where a block's first one has filled it all, and SDAR stores the
+    Fast-dLLM's for LLaDA makes one more call where a block's first call has filled it all, and SDAR stores the
     last block.
     """
     calls, fillers = range(1, len(case.row["windows"]) + 1), set(case.row["fill_step"])

@@ -1,6 +1,6 @@
 """Forward cases: full logits of recorded spans and what their routers choose, through the runner of a local engine.
 
-Tensors are in a file beside the cases: `NAME_cases.jsonl` has its logits in `NAME_logits.safetensors`.
+Tensors are in a file next to the cases: `NAME_cases.jsonl` has its logits in `NAME_logits.safetensors`.
 
 Shape suffixes: R rows, V vocabulary, P experts per row.
 """
@@ -51,7 +51,7 @@ def _read_tensor(path: Path, name: str) -> Tensor | None:
         return None
     try:
         with safe_open(path, framework="pt") as tensors:
-            if name not in tensors.keys():  # noqa: SIM118 - the handle is no mapping
+            if name not in tensors.keys():  # noqa: SIM118 - the handle is not a mapping
                 return None
             tensor: Tensor = tensors.get_tensor(name)
             return tensor
@@ -62,8 +62,8 @@ def _read_tensor(path: Path, name: str) -> Tensor | None:
 WEIGHT_TOLERANCE = 1e-4
 
 EXPERTS_MODULE = "experts"
-"""What native models and those of transformers alike call the module that a layer's router hands its choice to, as
-(rows, chosen experts [R, P], their weights [R, P])."""
+"""Name, in native and in transformers' models, of the module that a layer's router hands its choice to, as (rows,
+chosen experts [R, P], their weights [R, P])."""
 
 
 class Routing(NamedTuple):
@@ -83,7 +83,7 @@ class Routing(NamedTuple):
 
 
 def recorded_routers(step: dict[str, Any]) -> Sequence[object]:
-    """Where the tensors of each layer with experts are; none if the step says nothing of them.
+    """Places of the tensors of each layer with experts; none if the step says nothing of them.
 
     Raises MalformedCaseError.
     """
@@ -233,8 +233,8 @@ def _count(step: dict[str, Any], key: str) -> int:
 
 
 def _segments(step: dict[str, Any], start: int, length: int) -> tuple[Segment, ...]:
-    """What the rows see: everything, or block by block what came before and their own block. In a causal step, of mode
-    c, they see less."""
+    """The segments that the rows see: everything, or block by block what came before and their own block. In a causal
+    step, of mode c, they see less."""
     stop = start + length
     if step.get("mode") in ("b", "c"):
         return ((stop, stop),)

@@ -1,4 +1,4 @@
-"""Rows of MultiBD's published engine: its settings, where it ends a request, and its calls against those made here.
+"""Rows of MultiBD's published engine: its settings, where it ends a request, and its calls against the calls made here.
 
 The engine counts the blocks that wait in its buffer as part of the answer, and ends a request by a limit with blocks
 unfinished. Here blocks are finished, so the request runs further. Which of its calls would have been the last there,
@@ -29,7 +29,7 @@ CONFIDENCE_TOLERANCE = 5e-4
 """The engine's naive samplers leave the mask token out of the softmax; here it is part of it, and never chosen."""
 
 AUTO_LIMIT_CALLS = 8
-"""Without `max_nfe` the engine sets a limit after so many calls, from the tokens that they have filled."""
+"""Calls after which the engine sets a limit if there is no `max_nfe`, from the tokens that they have filled."""
 
 STATES = {"active": "A", "to_cache": "T", "in_cache": "C"}
 
@@ -80,7 +80,7 @@ class PublishedCall:
 
     number: int
     length: int
-    """Positions behind the prompt after the call, those of waiting blocks included."""
+    """Positions after the prompt once the call has ended, waiting blocks included."""
     stored: range
     window_stop: int
     blocks: tuple[BlockView, ...]
@@ -89,7 +89,7 @@ class PublishedCall:
 
 
 def _published_calls(row: dict[str, Any], run: ReplayedRun) -> Iterator[PublishedCall]:
-    """The calls of the run, numbered as there, between those that are not made here."""
+    """The calls of the run, numbered as there, between calls that are not made here."""
     block, prompt = row["settings"]["block_size"], run.prompt_len
     first = prompt - prompt % block
     length = first + row["settings"]["buffer_size"] * block - prompt
@@ -112,7 +112,7 @@ def _published_calls(row: dict[str, Any], run: ReplayedRun) -> Iterator[Publishe
 
 
 def _run_length(ids: Sequence[int]) -> int:
-    """How often the last token is repeated at the end."""
+    """The number of times that the last token is repeated at the end."""
     return next((at for at, token in enumerate(reversed(ids)) if token != ids[-1]), len(ids))
 
 
@@ -150,7 +150,7 @@ def _ended_calls(row: dict[str, Any], run: ReplayedRun) -> tuple[list[PublishedC
 def _answer(
     row: dict[str, Any], run: ReplayedRun, call: PublishedCall, canvas: list[int], reason: str
 ) -> list[int]:
-    """What the published engine returns of a canvas at its end: all before the first EOS, or up to a limit."""
+    """The tokens that the published engine returns: all of a canvas before the first EOS, or up to a limit."""
     settings = row["settings"]
     if run.eos_token_id in canvas and not settings.get("ignore_eos"):
         return canvas[: canvas.index(run.eos_token_id)]
@@ -161,8 +161,8 @@ def _answer(
 
 
 def compare_multi_block(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What each call saw, stored, filled and edited, the state of every block after it, when and why the published
-    engine ends the request, and the answer, with the masks that are in it then."""
+    """Compare what each call saw, stored, filled and edited, the state of every block after it, when and why the
+    published engine ends the request, and the answer, with the masks that are in it then."""
     row, block = case.row, case.row["settings"]["block_size"]
     calls, reason = _ended_calls(row, run)
     yield from check("nfe", 0, row["nfe"], calls[-1].number)

@@ -1,4 +1,4 @@
-"""Rows of Nemotron-Labs-Diffusion's published decoders: their settings, and their calls against those made here.
+"""Rows of Nemotron-Labs-Diffusion's published decoders: their settings, and their calls against the calls made here.
 
 Two kinds of calls of `generate` are not made here: the last block is stored there, though nothing reads it, and a seed
 that ends the answer does not end it at once. Self-speculation goes on there until it has the requested number of
@@ -23,7 +23,7 @@ NO_EOS = -1
 
 
 def _end(recorded: RowSettings) -> dict[str, Any]:
-    """The id of EOS of a row: that of the checkpoint, another one, or none."""
+    """The settings for a row's EOS: the checkpoint's id, another id, or none."""
     eos = recorded.pop("eos_token_id", int, default=None)
     if eos is None:
         return {}
@@ -109,22 +109,22 @@ def _compare_generate(case: Case, run: ReplayedRun) -> Iterator[Difference]:
 
 
 def _last_call(case: Case, run: ReplayedRun) -> int:
-    """How many of the recorded calls are made here: those up to the one that gives the last token of an answer that
-    ends, else all but the one that stores the last block."""
+    """How many of the recorded calls are made here: up to the call that gives the last token of an answer that ends,
+    else all but the call that stores the last block."""
     row, windows = case.row, case.row["windows"]
     if case.kind == "nld_ar":
         return len(windows)
     eos = row["settings"].get("eos_token_id", run.eos_token_id)
     if eos not in token_ids(row, "tokens"):
         return len(windows) - 1
-    # A token that is put in comes with the call that stores what is in front of its block.
+    # A token that is put in comes with the call that stores what is before its block.
     size = row["settings"]["block_length"]
     stored = {start + length: call for call, (start, length, _, stores) in enumerate(windows, 1) if stores}
     last = max(
         call or stored.get(run.prompt_len + at // size * size, 0) for at, call in enumerate(row["fill_step"])
     )
     if last >= len(windows):
-        raise MalformedCaseError(f"fill_step: got call {last}; allowed: those in front of the last window")
+        raise MalformedCaseError(f"fill_step: got call {last}; allowed: a call before the last window")
     return last
 
 
@@ -151,7 +151,7 @@ def _compare_speculation(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     verified = [outcome for plan, outcome in rounds[1:] if plan.branches[0].causal_stop]
     accepted = [len(outcome.filled) for outcome in verified]
     if ended and accepted:
-        # What is taken behind EOS is counted there, and cut.
+        # Tokens taken after EOS are counted there, and cut.
         accepted[-1] = max(accepted[-1], min(row["accepted"][-1], row["settings"]["block_length"]))
     yield from check("accepted", 0, row["accepted"], accepted)
     if not ended and len(tokens) < row["settings"]["max_new_tokens"]:

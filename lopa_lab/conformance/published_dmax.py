@@ -1,4 +1,4 @@
-"""DMax as published, where its ends of blocks and of answers differ from those that users get."""
+"""DMax as published, where its ends of blocks and of answers differ from the ends that users get."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class PublishedDMaxSession(DMaxSession):
     is in its block, in the prompt's part too."""
 
     def __init__(self, session: DecodeSession) -> None:
-        """In the place of a session that has not begun, with its prompt and settings."""
+        """Take the place of a session that has not begun, with its prompt and settings."""
         super().__init__(session.prompt, session.settings, session.vocabulary, session.constraint)
 
     @property
     def exhausted(self) -> bool:
-        """The current block is final, and it is the last one, or has an EOS."""
+        """The current block is final, and it is the last block, or has an EOS."""
         block = self._canvas.ids[self._block.start : self._block.stop]
         ended = self.settings.stop_at_eos and self.vocabulary.eos_token_id in block
         return self._block_is_final and (self._block.stop == self.max_len or ended)

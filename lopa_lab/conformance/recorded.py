@@ -296,7 +296,7 @@ _KINDS: dict[Callable[[RowSettings], _Settings], tuple[str, ...]] = {
     renoising_settings: ("dg_default", "dg_maxsteps", "dg_stopping", "dg_temperature", "dg_eos"),
 }
 SETTINGS_BY_KIND = {kind: settings for settings, kinds in _KINDS.items() for kind in kinds}
-"""What makes settings of a row, by its kind."""
+"""Functions that make settings from a row, by its kind."""
 
 
 def recorded_settings(case: Case) -> GenerationSettings:

@@ -61,7 +61,7 @@ def replay(
 ) -> Iterator[Verdict]:
     """One verdict per case, as they come: model by model, so that each is loaded once.
 
-    Checkpoints are folders in `models`, adapters in `lora` beside it, and draft adapters in the checkpoint's folder.
+    Checkpoints are folders in `models`, adapters in `lora` next to it, and draft adapters in the checkpoint's folder.
     `make_engine` decides where steps run; it is handed one configuration per model, in float32. Forward cases need a
     `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
     """
@@ -137,7 +137,7 @@ def _replay_group(
 
 
 def _has_mask(prompt: Sequence[int], error: LopaError, vocabulary: Vocabulary) -> bool:
-    """Whether a prompt was refused for a mask token in it. Published decoders fill those or hang on them."""
+    """Whether a prompt was refused for a mask token in it. Published decoders fill such masks or hang on them."""
     if not isinstance(error, PromptError) or isinstance(error, PromptTooLongError):
         return False
     return vocabulary.mask_token_id in prompt and all(0 <= token < vocabulary.size for token in prompt)

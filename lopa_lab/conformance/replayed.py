@@ -1,4 +1,4 @@
-"""What a request did when it was replayed, and checks of single values."""
+"""The record of a replayed request, and checks of single values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIDENCE_TOLERANCE = 1e-4
 
 @dataclass(slots=True)
 class ReplayedRun:
-    """What a request did when it was replayed."""
+    """The record of a replayed request."""
 
     prompt_len: int
     mask_token_id: int

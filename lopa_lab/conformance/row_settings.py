@@ -1,4 +1,4 @@
-"""RowSettings: the settings of a recorded row; each is read once, and one that is left over is unknown."""
+"""RowSettings: the settings of a recorded row; each is read once, and a setting that is left over is unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lopa_lab.conformance.cases import MalformedCaseError, UnsupportedCaseError,
 
 
 class RowSettings:
-    """The settings of a row. Each is popped once and its type checked; one that is left over is unknown."""
+    """The settings of a row. Each is popped once and its type checked; what is left over is unknown."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         """Raises MalformedCaseError for a row without an object of settings."""

@@ -15,7 +15,7 @@ from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 def sub_block_settings(recorded: RowSettings) -> tuple[type[GenerationSettings], dict[str, Any]]:
     """A row's settings. Raises MalformedCaseError.
 
-    The published code decodes as many blocks as fit into the requested length, of which the first one has a part of the
+    The published code decodes as many blocks as fit into the requested length, of which the first has a part of the
     prompt.
     """
     pop, prompt = recorded.pop, len(token_ids(recorded.row, "prompt"))
@@ -32,10 +32,10 @@ def sub_block_settings(recorded: RowSettings) -> tuple[type[GenerationSettings],
 
 
 def compare_sub_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    """What each call was fed and filled, and the answer.
+    """Compare what each call was fed and filled, and the answer.
 
     The published code stores the last block too, and that call decides one more token; here neither is done. A call
-    that stores a block decides the token behind it, so here that position is part of the call's canvas.
+    that stores a block decides the token after it, so here that position is part of the call's canvas.
     """
     row, (_, values) = case.row, sub_block_settings(RowSettings(case.row))
     length = values["max_new_tokens"]
@@ -54,7 +54,7 @@ def compare_sub_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     yield from check(
         "tokens", 0, answer, run.tokens[: len(answer)] if run.eos_token_id in answer else run.tokens
     )
-    # The published code has no probability of a token behind a stored block.
+    # The published code has no probability of a token after a stored block.
     known = [at for at, confidence in enumerate(fill_conf) if confidence is not None and at in decisions]
     got_conf = [decisions[at][1].probability for at in known]
     yield from check_close("fill_conf", 0, [fill_conf[at] for at in known], got_conf)

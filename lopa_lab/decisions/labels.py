@@ -5,7 +5,7 @@
         {"type": "choice", "instructions": "Who?", "choices": [{"value": "Tom"}, {"value": "Mia"}], "answer": "Tom"},
         {"type": "score", "instructions": "How many?", "levels": [{"label": "few"}, {"label": "many"}], "answer": 0}]}
 
-Inputs and questions are those of OpenAI's API. The answer of a score is a level's number or its label.
+Inputs and questions are as in OpenAI's API. The answer of a score is a level's number or its label.
 """
 
 from __future__ import annotations

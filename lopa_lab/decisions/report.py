@@ -33,7 +33,7 @@ class TypeReport:
 
     type: DecisionType
     plain: Scores
-    """At temperature 1."""
+    """Scores at temperature 1."""
     temperature: float
     """Fitted on all of them."""
     calibrated: Scores
@@ -56,7 +56,7 @@ class DecisionReport:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What `decisions.json` has of it."""
+        """The values for `decisions.json`."""
         temperatures = {temperature_key(report.type): round(report.temperature, 4) for report in self.types}
         return {"prefix": self.prefix, "rotations": self.rotations, **temperatures}
 
@@ -153,7 +153,7 @@ def _report(kind: DecisionType, outcomes: Sequence[Outcome]) -> TypeReport:
 
 
 def best_report(reports: Sequence[DecisionReport]) -> DecisionReport:
-    """The report with the highest accuracy; of equal ones the first."""
+    """The report with the highest accuracy; of equal reports the first."""
     return max(reports, key=lambda report: report.accuracy)
 
 

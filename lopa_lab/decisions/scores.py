@@ -1,4 +1,4 @@
-"""How good probabilities are: accuracy, Brier score, calibration error; and the temperature that calibrates them."""
+"""Scores of probabilities: accuracy, Brier score, calibration error; and the temperature that calibrates them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Outcome:
 
     type: DecisionType
     log_likelihoods: tuple[tuple[float, ...], ...]
-    """Of the values, in each order of them; see `DecisionResult.log_likelihoods`."""
+    """Log-likelihoods of the values, in each of their orders; see `DecisionResult.log_likelihoods`."""
     right: int
 
     def probabilities(self, temperature: float) -> list[float]:
-        """Of the values."""
+        """The probabilities of the values."""
         return probabilities_of(self.log_likelihoods, temperature)
 
     @property
@@ -54,7 +54,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of questions at a temperature."""
+    """Scores of questions at a temperature."""
 
     count: int
     accuracy: float
@@ -124,8 +124,8 @@ def fit_temperature(outcomes: Sequence[Outcome]) -> float:
 
 
 def cross_fitted_temperatures(outcomes: Sequence[Outcome]) -> list[float]:
-    """For each question the temperature that the other half of the questions gives, so that no question is scored at
-    one that it has helped to fit. Halves are every second one; a single question gets 1."""
+    """The temperature of each question, by the other half of the questions, so that no question is scored at a
+    temperature that it has helped to fit. Halves are every second question; a single question gets 1."""
     halves = [outcomes[0::2], outcomes[1::2]]
     if not halves[1]:
         return [1.0] * len(outcomes)

@@ -16,10 +16,10 @@ class ChatPrompt(str):
 
     messages: tuple[Message, ...]
     prefix: str
-    """How the answer begins."""
+    """The beginning of the answer."""
 
     def __new__(cls, text: str, messages: Sequence[Message] = (), prefix: str = "") -> Self:
-        """`text` is what is shown; `messages` end with the user's, `prefix` stands behind the assistant's turn."""
+        """`text` is what is shown; `messages` end with the user's, and `prefix` begins the assistant's answer."""
         prompt = super().__new__(cls, text)
         prompt.messages, prompt.prefix = tuple(messages), prefix
         return prompt

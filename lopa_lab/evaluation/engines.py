@@ -1,4 +1,4 @@
-"""From `--model_args` of lm-evaluation-harness to a configuration and its groups, and from requests to groups."""
+"""Turns `--model_args` of lm-evaluation-harness into a configuration and groups, and hands requests to groups."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _full_name(name: str) -> str:
 
 
 class Groups:
-    """The groups of a configuration. They start when the first one is used: the harness makes the model before it loads
-    the tasks' data, and a group for data that cannot be loaded would start for nothing."""
+    """The groups of a configuration. They start when the first group is used: the harness makes the model before it
+    loads the tasks' data, and a group for data that cannot be loaded would start for nothing."""
 
     def __init__(self, config: Config, count: int, *, local: bool) -> None:
         self._config, self._count, self._local = config, count, local
@@ -73,7 +73,7 @@ class Groups:
         return self._engines
 
     def close(self) -> None:
-        """End those that have started."""
+        """End the groups that have started."""
         self._opened.close()
 
 

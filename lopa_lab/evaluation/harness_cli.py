@@ -25,7 +25,7 @@ def _is_about_usage(error: ValueError) -> bool:
 
 def run_harness(arguments: Sequence[str]) -> None:
     """Hand the command line on to the harness; `run` takes `lopa_ray` where no --model is named, and tasks of this
-    project are among those that it knows. Below the harness's table of scores is one of what decoding took.
+    project are among the tasks that it knows. Below the harness's table of scores is one of what decoding took.
 
     Raises SettingsError if data cannot be loaded from the Hub, and what the harness raises, SystemExit for wrong usage
     among it.

@@ -35,7 +35,7 @@ from lopa_ray.text.chat_template import Message
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 NAME = "lopa_ray"
-"""What `--model` calls it."""
+"""The model's name for `--model`."""
 
 logger = logging.getLogger("lopa.evaluation")
 
@@ -76,7 +76,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
 
         `local` decodes in this process, without Ray; `groups` are started on the Ray at RAY_ADDRESS, or on a local
         one. `mc_num` draws estimate a log-likelihood (see `loglikelihood`), and `check_greedy` says whose
-        continuations are held against greedy decoding (see `needs_greedy`). `parse_special` is that of `encode_prompt`;
+        continuations are held against greedy decoding (see `needs_greedy`). `parse_special`: see `encode_prompt`;
         the harness's models of transformers recognise special tokens in text, too. Raises SettingsError.
         """
         super().__init__()
@@ -89,7 +89,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         self._groups = Groups(self._config, groups, local=local)
         self._likelihoods = Likelihoods(self._groups, mc_num, check_greedy, parse_special=parse_special)
         self.totals: defaultdict[str, DecodeTotals] = defaultdict(DecodeTotals)
-        """By task, of those that generate."""
+        """Totals by task, for tasks that generate."""
         opened_here = _opened.get()
         if opened_here is not None:
             opened_here.append(self)
@@ -159,7 +159,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         return on_groups(self._groups.engines, len(sessions), run)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """For each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
+        """A bound on each continuation's log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
         2502.09992, equation 6), and whether greedy decoding gives it.
 
         The second is False, too, for continuations that `check_greedy` leaves out. Raises what ended a request.
@@ -167,7 +167,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         return self._likelihoods.of_continuations(requests, self.cache_hook, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """For each text the sum of such bounds on its windows of `model.max_model_len` positions."""
+        """The sum of such bounds, for each text, on its windows of `model.max_model_len` positions."""
         return self._likelihoods.of_texts(requests, self.cache_hook, disable_tqdm)
 
     # Chats
@@ -210,7 +210,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     # Results
 
     def get_model_info(self) -> Mapping[str, Any]:
-        """What the harness writes under `config` of its results: version, settings, and per task what decoding took."""
+        """Entries for `config` in the harness's results: version, settings, and per task what decoding took."""
         return {
             NAME: {
                 "version": __version__,

@@ -16,7 +16,7 @@ from lopa_ray.errors import PromptTooLongError
 from lopa_ray.text.tokenizer import require_tokenizer
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-"""Names of the answer's length in the harness; the first one that is given counts."""
+"""Names of the answer's length in the harness; the first given name counts."""
 
 
 def parse_generation(
@@ -49,7 +49,7 @@ def parse_generation(
 
 
 CheckGreedy = bool | Literal["auto"]
-"""Whose requests are decoded greedily, too: all, none, or those that are their document's only one."""
+"""Requests that are decoded greedily, too: all, none, or each that is its document's only request."""
 
 TokenPair = tuple[list[int], list[int]]
 """Prefix and target."""
@@ -61,7 +61,7 @@ def encode_pair(
     """The ids of a context and of what continues it, as the harness splits them: spaces at the end of a context belong
     to what follows, and both are encoded together. An empty context is BOS, or EOS without one.
 
-    What a chat template writes belongs to the context; only the beginning of the answer behind it is text. See
+    What a chat template writes belongs to the context; only the beginning of the answer after it is text. See
     `encode_prompt` for `parse_special`.
     """
     tokenizer = require_tokenizer(factory.tokenizer)
@@ -85,13 +85,13 @@ def _move_spaces(context: str, continuation: str) -> tuple[str, str]:
 
 
 def begin_token_id(factory: SessionFactory) -> int:
-    """What stands before a text: BOS, or EOS if the tokenizer has none."""
+    """The token before a text: BOS, or EOS if the tokenizer has none."""
     bos = require_tokenizer(factory.tokenizer).bos_token_id
     return factory.vocabulary.eos_token_id if bos is None else bos
 
 
 def cut_prefix(prefix: list[int], target: Sequence[int], max_model_len: int) -> list[int]:
-    """As much of the prefix's end as a slot has room for before the target. Raises PromptTooLongError without any."""
+    """The prefix's end, as long as a slot has room for before the target. Raises PromptTooLongError without any."""
     room = max_model_len - len(target)
     if room < 1:
         raise PromptTooLongError(
@@ -102,7 +102,7 @@ def cut_prefix(prefix: list[int], target: Sequence[int], max_model_len: int) -> 
 
 
 def rolling_windows(factory: SessionFactory, text: str, *, parse_special: bool = True) -> Iterator[TokenPair]:
-    """A text in windows of `model.max_model_len` positions: each token is a target once, behind as much of the text
+    """A text in windows of `model.max_model_len` positions: each token is a target once, after as much of the text
     before it as there is room for; the last window reaches back so far that it is full."""
     ids = require_tokenizer(factory.tokenizer).encode(text, parse_special=parse_special)
     windows = get_rolling_token_windows(
@@ -114,7 +114,7 @@ def rolling_windows(factory: SessionFactory, text: str, *, parse_special: bool =
 def needs_greedy(instances: Sequence[Instance], check_greedy: CheckGreedy) -> list[bool]:
     """Whether each request is decoded greedily, too.
 
-    auto: if its document has no other one. Choices are compared with each other by their likelihoods; a single
+    auto: if its document has no other request. Choices are compared with each other by their likelihoods; a single
     continuation is compared with what the model would have answered (LAMBADA's accuracy).
     """
     if check_greedy != "auto":

@@ -28,7 +28,7 @@ from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_lik
 from lopa_ray.errors import SettingsError
 
 Windows = Sequence[LikelihoodRequest]
-"""Whose log-likelihoods add up to that of a request."""
+"""Windows whose log-likelihoods add up to one request's log-likelihood."""
 
 
 class Likelihoods:
@@ -45,7 +45,7 @@ class Likelihoods:
         self._groups, self._mc_num, self._check_greedy = groups, mc_num, check_greedy
         self._parse_special = parse_special
         self.totals: defaultdict[str, Totals] = defaultdict(Totals)
-        """By task."""
+        """Totals by task."""
 
     def of_continuations(
         self, requests: list[Instance], cache: CacheHook, disable_tqdm: bool

@@ -1,4 +1,4 @@
-"""What a task's requests took, beside its scores."""
+"""Totals of what a task's requests took, in addition to its scores."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DecodeTotals(Totals):
 
 
 def decoding_lines(totals: Mapping[str, DecodeTotals]) -> list[str]:
-    """For people: what decoding took, by task, in a table as the harness prints scores, and which scores say little."""
+    """Lines for people: what decoding took, by task, in a table like the harness's, and which scores say little."""
     if not totals:
         return []
     rows = []

@@ -1,4 +1,4 @@
-"""`lopa experiment ablation`: LoPA without one of its parts at a time."""
+"""`lopa experiment ablation`: What does each part of LoPA contribute?"""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     FULL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "full", "num_branches": 1},
     CAUSAL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "block_causal", "num_branches": 1},
 }
-"""What differs from LoPA: changes of decode settings."""
+"""Variant → its changes of LoPA's decode settings."""
 LOOKAHEADS: dict[str, MakeLookahead] = {
     RANDOM_POSITIONS: RandomPositions,
     RANDOM_WINNER: RandomBranch,
     ONE_BRANCH: BestFork,
     NO_ANCHOR: WithoutAnchor,
 }
-"""Those of the variants that have one of their own."""
+"""Lookaheads of the variants that have one of their own."""
 
 
 POINTS: dict[str, Point] = {name: {"variant": name} for name in VARIANTS}
@@ -134,7 +134,7 @@ class Ablation(Experiment):
 
 
 def _gain(tpf: Mapping[str, Array]) -> str:
-    """How much of LoPA's gain is there without a comparison of branches; nothing where there is no gain."""
+    """The share of LoPA's gain without a comparison of branches; nothing where there is no gain."""
     whole = tpf[LOPA] - tpf[NO_LOOKAHEAD]
     if not whole[0] > 0:
         return ""

@@ -1,4 +1,4 @@
-"""`lopa experiment beyond`: does another lookahead beat the published one?"""
+"""`lopa experiment beyond`: Does another lookahead beat the published one?"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SEEDS = (0, 1)
 BLOCK_SIZES = (16, 32)
 HIGHER_THRESHOLD = 0.95
 TRAINING_PROBLEMS = 200
-"""That the learned predictor is fitted on."""
+"""Problems that the learned predictor is fitted on."""
 
 FASTER, MORE_POINTS = 1.10, 2.0
 """The bar: times LoPA's TPF at equal score, or points of score at equal TPF."""
@@ -187,7 +187,7 @@ class Beyond(Experiment):
 def meets_bar(cells: Sequence[tuple[Estimate, Estimate]], points_of_all: Estimate) -> bool:
     """Whether a variant has one of the two gains in every cell: (TPF ÷ LoPA's, score - LoPA's in points).
 
-    `points_of_all` is the latter over all cells together.
+    `points_of_all` are the points over all cells together.
     """
     faster = points_of_all.low >= EQUAL_POINTS and all(
         ratio.value >= FASTER and ratio.low > 1 and points.high >= 0 for ratio, points in cells
@@ -199,7 +199,7 @@ def meets_bar(cells: Sequence[tuple[Estimate, Estimate]], points_of_all: Estimat
 
 
 def _learn(bench: Workbench, settings: GenerationSettings, seed: int) -> LinearPredictor:
-    """From training problems, which no held-out problem is among."""
+    """Learn from training problems, which no held-out problem is among."""
     recorders: list[WinnerRecorder] = []
 
     def make(session: DecodeSession, index: int) -> DecodeSession:

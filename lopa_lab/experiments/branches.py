@@ -1,4 +1,4 @@
-"""`lopa experiment branches`: TPF and score against branches per step, at several confidence thresholds."""
+"""`lopa experiment branches`: What do more branches per step give, and what do they cost?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Setting: TypeAlias = tuple[float, int]
 
 AUP_ALPHA = 3.0
 AUP_POINTS = 5.0
-"""How far below the first point's score a point may lie to count."""
+"""Points of score by which a counted point may lie below the first."""
 
 
 class Branches(Experiment):
@@ -145,7 +145,7 @@ def aup(points: Sequence[tuple[float, float]], best_score: float) -> float:
 
 
 def pareto_front(points: Mapping[Name, tuple[float, float]]) -> list[Name]:
-    """The names whose (TPF, score) no other one equals or beats in both and beats in one, by rising TPF."""
+    """The names whose (TPF, score) no other equals or beats in both and beats in one, by rising TPF."""
 
     def beaten(point: tuple[float, float]) -> bool:
         return any(x >= point[0] and y >= point[1] and (x, y) != point for x, y in points.values())

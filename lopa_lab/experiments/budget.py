@@ -1,4 +1,4 @@
-"""`lopa experiment budget`: fixed and adaptive numbers of branches, at what they spend."""
+"""`lopa experiment budget`: Does an adaptive number of branches beat a fixed one?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUDGETS: dict[str, tuple[float, ...]] = {
     AUTO: (4, 8, 16),
     EARLY_EXIT: (0.3, 0.5, 0.7, 0.9),
 }
-"""What decides the number of branches → its values: branches, the most branches, or the bound of `EarlyExit`."""
+"""Way to decide the number of branches → its values: branches, max branches, or the bound of `EarlyExit`."""
 
 Name: TypeAlias = tuple[str, float]
 
@@ -58,7 +58,7 @@ class Budget(Experiment):
         return bench.decode_problems(settings, early_exit)
 
     def finding(self, record: ExperimentRecord) -> Finding:
-        """Adaptive budgets against fixed ones that spend as much."""
+        """Adaptive budgets against fixed budgets that spend as much."""
         figures = record.figures(_points())
         tpf, spent, score = figures.tpf, figures.forwards, figures.score
         fixed = [(FIXED, value) for value in BUDGETS[FIXED]]
@@ -132,7 +132,7 @@ def _points() -> dict[Name, Point]:
 
 
 def _interpolated(at: Array, xs: Sequence[Array], ys: Sequence[Array]) -> Array:
-    """In each resample, the value at `at` of the line through the points: all [1 + resamples], float64."""
+    """The value at `at` of the line through the points in each resample: all [1 + resamples], float64."""
     columns = np.stack(xs), np.stack(ys)
     values = []
     for index, x in enumerate(at):

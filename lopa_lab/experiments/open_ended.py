@@ -1,4 +1,4 @@
-"""`lopa experiment open-ended`: decoders on texts whose answers cannot be checked."""
+"""`lopa experiment open-ended`: How do decoders write text without a checkable answer?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
 
 LENGTH = 48
 OPEN_QUESTION = "How much is that?"
-"""An open question behind a story, in words from the training data of the model in the package."""
+"""An open question after a story, in words from the training data of the model in the package."""
 MC_NUM = 16
 """Draws of masks per log-likelihood."""
 N_GRAM = 2
@@ -36,7 +36,7 @@ def open_prompt(question: str) -> str | None:
 
 
 def open_prompts(seed: int, count: int) -> list[str]:
-    """Those of the first held-out problems that have one."""
+    """Open prompts of the first held-out problems that have one."""
     prompts = (open_prompt(problem.question) for problem in held_out_stream(seed))
     return list(islice((prompt for prompt in prompts if prompt is not None), count))
 

@@ -1,4 +1,4 @@
-"""`lopa experiment overhead`: what lookahead costs on one device."""
+"""`lopa experiment overhead`: What does lookahead cost on one device?"""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Overhead(Experiment):
         return {name: of_name.columns for name, of_name in totals.items()}
 
     def finding(self, record: ExperimentRecord) -> Finding:
-        """Verification against preparation, and steps with lookahead against those without."""
+        """Verification against preparation, and steps with lookahead against steps without."""
         resamples = record.resamples
         with_k, alone = _totals(record, LOOKAHEAD), _totals(record, ANCHOR)
         usual = with_k[USUAL]

@@ -1,4 +1,4 @@
-"""`lopa experiment parallelism`: the same workers as one group that shares branches, and as a group each."""
+"""`lopa experiment parallelism`: Are workers better spent on one request, or on one each?"""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ def send(
 
 
 def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
-    """Where which arrangement is ahead in a figure. `ratios`: how far task-parallel is, for each number of requests;
-    [1 + resamples], float64."""
+    """A sentence on where each arrangement is ahead in a figure. `ratios`: how far task-parallel is, for each number of
+    requests; [1 + resamples], float64."""
     ahead = [bool(ratio[0] >= 1) for ratio in ratios.values()]
     clearly = {
         name: [str(c) for c, ratio in ratios.items() if estimate(sign * (ratio - 1)).low > 0]

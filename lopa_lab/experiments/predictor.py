@@ -1,4 +1,4 @@
-"""`lopa experiment predictor`: which branch confidence predicts best how many tokens a branch will have decided."""
+"""`lopa experiment predictor`: Which branch confidence predicts best, and decodes best?"""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ METRICS = {
     "neg_entropy": OF_ALL_SCORES,
     "probability": (*OF_ALL_SCORES, "product", "geometric", "length_corrected(0.5)"),
 }
-"""By ranking: a product of scores makes no sense of negative ones."""
+"""By ranking: a product makes no sense of negative scores."""
 
 Name: TypeAlias = tuple[str, str]
 """Ranking and metric."""
 
 
 def average_ranks(values: Sequence[float]) -> Array:
-    """Rank of each value from 1 on; equal ones share the mean of their ranks: [values], float64."""
+    """Rank of each value from 1 on; equal values share the mean of their ranks: [values], float64."""
     array = np.asarray(values, dtype=np.float64)
     ordered = np.sort(array)
     first, last = np.searchsorted(ordered, array, "left"), np.searchsorted(ordered, array, "right")
@@ -51,7 +51,7 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 class Observed:
-    """What the steps of one request show of each metric. Steps whose branches accept equally many are left out."""
+    """Each metric in the steps of one request. Steps whose branches accept equally many tokens are left out."""
 
     def __init__(self, metrics: Sequence[str]) -> None:
         self._metrics = {name: parse_metric(name) for name in metrics}
@@ -120,7 +120,7 @@ class Predictor(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        """For each ranking one observed decode, and then a decode by each metric."""
+        """One observed decode for each ranking, and then a decode by each metric."""
         return [
             {"ranking": ranking, "metric": metric}
             for ranking, metrics in METRICS.items()

@@ -1,4 +1,4 @@
-"""`lopa experiment speculation`: what it gives to draft in the pass that verifies, against the other decoders."""
+"""`lopa experiment speculation`: What does it give to draft in the pass that verifies?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lopa experiment sync`: the share of commits and control in a step, and what they cost in scaling."""
+"""`lopa experiment sync`: What do commits and control cost in a step on several workers?"""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class StepParts:
 
     @property
     def without_sync(self) -> Array:
-        """Without pre-write and commit-winner, milliseconds: [1 + resamples], float64."""
+        """Milliseconds without pre-write and commit-winner: [1 + resamples], float64."""
         return self._sum("forward", "control")
 
     def share(self, *names: str) -> Any:
@@ -237,7 +237,7 @@ def _steps(record: ExperimentRecord, span: int) -> dict[tuple[int, str], StepPar
     for workers, protocols in data["workers"].items():
         for protocol, columns in protocols.items():
             totals, count = StepTotals(columns), int(workers)
-            # Under single_phase all branches stage the same K/V, and the first one does it for all of a worker.
+            # Under single_phase all branches stage the same K/V, and the first branch does it for all of a worker.
             lanes = branches_per_worker(count) if protocol == TWO_PHASE else 1
             staged = totals.per(resamples, "steps", "staged") / span
             pre_write = data["pre-write ms"][str(lanes)] * staged

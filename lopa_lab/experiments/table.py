@@ -1,27 +1,22 @@
-"""The table of experiments. To add one, add a line here and a module of that name with an `EXPERIMENT`."""
+"""The experiments: all modules of this folder whose first line has a command and its question."""
 
 from __future__ import annotations
 
 import importlib
+import re
+from pathlib import Path
 
 from lopa_lab.experiments.run.experiment import Experiment
 from lopa_ray.errors import SettingsError
 
-EXPERIMENTS = {
-    "branches": "What do more branches per step give, and what do they cost?",
-    "tfo": "How much does the filling order matter, and is LoPA's good?",
-    "ablation": "What does each part of LoPA contribute?",
-    "predictor": "Which branch confidence predicts best, and decodes best?",
-    "budget": "Does an adaptive number of branches beat a fixed one?",
-    "sync": "What do commits and control cost in a step on several workers?",
-    "parallelism": "Are workers better spent on one request, or on one each?",
-    "overhead": "What does lookahead cost on one device?",
-    "open-ended": "How do decoders write text without a checkable answer?",
-    "beyond": "Does another lookahead beat the published one?",
-    "verified": "What do verified drafts give, and what do they cost?",
-    "speculation": "What does it give to draft in the pass that verifies?",
-}
-"""Name → the question that it answers. The order is that of help and findings."""
+_FIRST_LINE = re.compile(r'"""`lopa experiment (\S+)`: (.+\?)')
+
+# Read and not imported: help does without what experiments import.
+_FILES = sorted(Path(__file__).parent.glob("*.py"))
+_FOUND = (_FIRST_LINE.match(file.read_text(encoding="utf-8")) for file in _FILES)
+
+EXPERIMENTS = {found[1]: found[2] for found in _FOUND if found}
+"""Name → the question that it answers."""
 
 
 def load_experiment(name: str) -> Experiment:

@@ -1,7 +1,7 @@
-"""`lopa experiment tfo`: TPF over random token filling orders, and where LoPA's lies among them.
+"""`lopa experiment tfo`: How much does the filling order matter, and is LoPA's good?
 
 A random order goes through the same branches as LoPA, the anchor and its best-ranked forks, and draws the winner of
-each step evenly. So LoPA's own order is one of those that may be drawn.
+each step evenly. So LoPA's own order may be drawn too.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class FillingOrders(Experiment):
 
 
 def _outcomes(record: ExperimentRecord) -> tuple[Outcomes, Outcomes, list[Outcomes]]:
-    """LoPA's, the single branch's, and those of each random order."""
+    """The outcomes of LoPA, of the single branch, and of each random order."""
     chunks = [point.data["orders"] for point in record.points if point.point["order"] == "random"]
     return (
         record.outcomes(order="lopa"),
@@ -150,7 +150,7 @@ def _correct_of_best(orders: Sequence[Outcomes]) -> Array:
 
 
 def share_below(value: float, others: Sequence[float]) -> float:
-    """The share of `others` below a value; equal ones count half."""
+    """The share of `others` below a value; equal values count half."""
     array = np.asarray(others, dtype=np.float64)
     return float((array < value).mean() + (array == value).mean() / 2)
 

@@ -1,4 +1,4 @@
-"""`lopa experiment verified`: what drafts that are verified in the same forward give, and what they cost."""
+"""`lopa experiment verified`: What do verified drafts give, and what do they cost?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Changes of settings, by what decodes."""
 
 USUAL_SIZE, USUAL_THRESHOLD, USUAL_BRANCHES = 32, 0.9, 8
-"""Where the bars are held."""
+"""The place at which the bars are held."""
 
 RUNS: dict[str, tuple[Sequence[int], Sequence[float]]] = {
     ONE: ((1,), THRESHOLDS),
@@ -54,7 +54,7 @@ FORWARDS_BAR = 1.05
 RELAXED_BARS = {RELAXED: 1.2, RELAXED_SETTLED: 1.4}
 """Times the TPF of LoPA with 4 branches, at least."""
 FEWER_POINTS = -2.5
-"""The score of relaxed drafts less that of one branch, at least."""
+"""Minimum of the score of relaxed drafts minus the score of one branch."""
 SETTLED_BAR = 1.5
 """Times the TPF of one branch without the setting."""
 
@@ -208,7 +208,7 @@ def _usual(decoder: str, num_branches: int, size: int = USUAL_SIZE) -> Name:
 
 
 def _lines() -> dict[str, list[Name]]:
-    """What is drawn as a line: one decoder over thresholds, or over branches."""
+    """The lines of the figure: one decoder over thresholds, or over branches."""
     names = [name for name in _points() if name.block_size == USUAL_SIZE]
     lines: dict[str, list[Name]] = {}
     for name in names:

@@ -1,1 +1,1 @@
-"""The tables and figures of LoPA's paper (arXiv 2512.16229): what makes each cell, run beside what is published."""
+"""The tables and figures of LoPA's paper (arXiv 2512.16229): the runs of their cells, next to published numbers."""

@@ -21,11 +21,11 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.text_input import read_text
 
 FOLDERS = ("benchmarks", "gsm8k", "humaneval", "mbpp", "minerva_math")
-"""Those of the harness that have the tasks: an index of all takes ten seconds."""
+"""Folders of the harness that have the tasks: an index of all takes ten seconds."""
 
 
 class CellRun(BaseModel):
-    """What a cell gave."""
+    """The results of a cell's run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,14 +68,14 @@ class CellRun(BaseModel):
 
     @property
     def num_branches(self) -> int:
-        """Of a step, the anchor among them."""
+        """Branches of a step, the anchor among them."""
         return int(self.asked["settings"]["decode"].get("num_branches", 1))
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """By the names of `cells.METRICS`, and `tpf_to_eos`; None for what cannot be computed.
+        """Figures by the names of `cells.METRICS`, and `tpf_to_eos`; None for what cannot be computed.
 
-        As the authors count, tokens are all decided ones; of `tpf_to_eos` they are those up to and including EOS.
+        As the authors count, all decided tokens count; for `tpf_to_eos`, tokens up to and including EOS.
         """
         speeds = [each.published_tps for each in self.records if each.published_tps is not None]
         speeds.sort(reverse=True)

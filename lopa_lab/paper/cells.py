@@ -26,7 +26,7 @@ METRICS = {
     "top10_tps": "The same, mean over the ten fastest problems.",
     "latency_s": "Seconds per problem, mean.",
 }
-"""What the tables print, as the authors count: tokens behind the first EOS too."""
+"""Measures of the tables, as the authors count: tokens after the first EOS too."""
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """Section → setting → value, as `Config.load` takes them."""
@@ -34,17 +34,17 @@ Overrides = Mapping[str, Mapping[str, Any]]
 INSTRUCT: Overrides = {
     "model": {"path": "Dream-org/Dream-v0-Instruct-7B", "lora": "SJTU-Deng-Lab/D2F_Dream_Instruct_7B_Lora"}
 }
-"""What makes D2F-Dream-Instruct of the presets s1 to s18, which have D2F-Dream-Base."""
+"""Overrides that make D2F-Dream-Instruct of the presets s1 to s18, which have D2F-Dream-Base."""
 
 D2F: Overrides = {"decode": {"decoder": "d2f"}}
-"""What makes the row D2F of a preset for LoPA. Attention stays full, as in the single-branch mode of the authors' code
-for Dream; whether the row was made with that mode, or with D2F's own block-causal decoder, is not published."""
+"""Overrides that make the row D2F of a preset for LoPA. Attention stays full, as in the authors' single-branch mode for
+Dream; whether the row was made with that mode, or with D2F's block-causal decoder, is not published."""
 
 BLOCK_CAUSAL_D2F: Overrides = {"decode": {"decoder": "d2f", "window_attention": "block_causal"}}
 """The same for DiffuCoder, where the authors' code has block-causal attention for D2F, and full attention for LoPA."""
 
 BRANCHES = range(2, 15)
-"""Numbers of branches on Figure 4's axis, behind plain D2F."""
+"""Numbers of branches on Figure 4's axis, after plain D2F."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Cell:
     table: str
     """table1 … table7, fig4 or fig5."""
     row: str
-    """What the paper calls the row; in figures the model and the number of branches."""
+    """The paper's name of the row; in figures the model and the number of branches."""
     task: str
     """One of `BENCHMARKS`."""
     config: str | None
@@ -64,16 +64,16 @@ class Cell:
     published: Mapping[str, float | None] = field(default_factory=dict)
     """Measure of the cell → its published value; None where the paper prints no number."""
     note: str = ""
-    """What had to be chosen, or why the cell cannot be run."""
+    """Choices that the paper leaves open, or why the cell cannot be run."""
 
     @property
     def name(self) -> str:
-        """Of the cell within its table."""
+        """The cell's name within its table."""
         return f"{self.row}, {self.column}"
 
     @property
     def column(self) -> str:
-        """What the paper calls the task."""
+        """The paper's name of the task."""
         return BENCHMARKS[self.task].title
 
     def load(self) -> Config:
@@ -146,12 +146,12 @@ def _system(model: str, setting: str, note: str = "") -> _Origin:
 
 def _best_system(model: str, row: str) -> _Origin:
     setting = {"LoPA-Dist-NV": "S12", "LoPA-Dist-Ascend": "S18"}[row]
-    return _system(model, setting, f"The table names no setting. Its TPS are those of {setting} in Table 4.")
+    return _system(model, setting, f"The table names no setting. It has the TPS of {setting} in Table 4.")
 
 
 _SINGLE_DEVICE = (
     "The paper gives no settings for this row. Chosen is D2F alone, on one device, with the thresholds of S12, which "
-    "are those of Table 3."
+    "Table 3 has."
 )
 _NOT_HERE = "{} is not run by this project."
 _TABLE_7 = {
@@ -203,7 +203,7 @@ TABLES: dict[str, tuple[str, Callable[[], Iterator[Cell]]]] = {
     "table3": ("Table 3: systems", partial(_cells, "table3", _best_system)),
     "table4": ("Table 4: settings S1 to S18", partial(_cells, "table4", _system)),
     "table7": (
-        "Table 7: speed beside other systems",
+        "Table 7: speed next to other systems",
         partial(_cells, "table7", lambda model, _: _TABLE_7[model]),
     ),
     "fig4": ("Figure 4: TPF and score against branches", partial(_points, "fig4", FIGURE_4, BRANCHES)),

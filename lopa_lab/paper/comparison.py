@@ -1,4 +1,4 @@
-"""Comparison: the cells of a table or figure of the paper beside what the paper prints."""
+"""Comparison: the cells of a table or figure of the paper, next to what the paper prints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What limits the figures, and why cells were not run."""
+        """Notes on what limits the figures, and why cells were not run."""
         small = [small_sample_note(len(run.records)) for run in self.runs.values()]
         notes = [note for note in dict.fromkeys([*small, *(cell.note for cell in self.runs)]) if note]
         for reason in dict.fromkeys(self.reasons.values()):

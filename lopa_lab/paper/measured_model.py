@@ -31,15 +31,15 @@ class ProblemRecord(BaseModel):
     steps: int
     """Forward rounds."""
     seconds: float | None
-    """To the last step."""
+    """Seconds to the last step."""
     first_step_seconds: float | None
-    """To the end of the first step."""
+    """Seconds to the end of the first step."""
     fills: tuple[int, ...]
-    """Positions that each step decided, behind the first EOS too."""
+    """Number of positions that each step decided, after the first EOS too."""
 
     @property
     def published_tps(self) -> float | None:
-        """Tokens per second as the authors count: all decided ones ÷ seconds after the first step. None for a single
+        """Tokens per second as the authors count: all decided tokens ÷ seconds after the first step. None for a single
         step, and without times."""
         if self.seconds is None or self.first_step_seconds is None or self.steps < 2:
             return None
@@ -57,9 +57,9 @@ class MeasuredModel(LopaRayLM):
         self.decode: GenerationSettings = config.decode
         """May be replaced between evaluations."""
         self.records: list[ProblemRecord] = []
-        """Of the last evaluation, as problems ended."""
+        """Records of the last evaluation, as problems ended."""
         self._alone = config.model.max_num_seqs == 1
-        # The authors' launch script asks base models in plain text behind BOS, and the others in chats.
+        # The authors' launch script asks base models in plain text after BOS, and other models in chats.
         self._base = "-Base" in str(config.model.path)
 
     @property

@@ -27,7 +27,7 @@ from lopa_ray.errors import LopaError, SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which cells are run, and on what."""
+    """The cells to run, and what to run them on."""
 
     rows: Sequence[str] = ()
     """Names of rows, in any case, or parts of names where no row has that name; empty: all rows."""
@@ -36,15 +36,15 @@ class Selection:
     stand_in: str | None = None
     """A benchmark that is run in the place of each."""
     base: Config | None = None
-    """Model and group in place of the presets'; decode settings stay those of the cells."""
+    """Model and group in place of the presets'; cells keep their decode settings."""
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings of the command line, over those of presets."""
+    """Settings of the command line, which override presets."""
     limit: int | None = None
     concurrency: int = 1
     local: bool = False
 
     def cells_of(self, table: Sequence[Cell]) -> list[Cell]:
-        """Those that are chosen. Raises SettingsError for names of none, and for settings that these cells vary."""
+        """The chosen cells. Raises SettingsError for names of none, and for settings that these cells vary."""
         if self.stand_in not in (None, *BENCHMARKS):
             raise SettingsError(f"--stand-in: got {self.stand_in!r}; allowed: {', '.join(BENCHMARKS)}")
         varied = {name for cell in table for name in cell.overrides.get("decode", {})}
@@ -66,14 +66,14 @@ class Selection:
         return config.replace(model=config.model.replace(max_num_seqs=self.concurrency))
 
     def asked(self, cell: Cell, config: Config) -> dict[str, Any]:
-        """What a cell's run depends on, as JSON has it."""
+        """The options and settings that a cell's run depends on, as JSON."""
         options = {"task": self.stand_in or cell.task, "limit": self.limit, "concurrency": self.concurrency}
         asked: dict[str, Any] = json.loads(json.dumps({**options, "settings": config.as_dict()}))
         return asked
 
 
 def reproduce(table: str, selection: Selection, output: Path) -> bool:
-    """Run the chosen cells, each into a file of its own in `output`, print all that have one beside the paper's
+    """Run the chosen cells, each into a file of its own in `output`, print all cells with a file next to the paper's
     numbers, and write comparison.md there. Returns whether there are runs, and each cell that could be run has one.
 
     Cells of an earlier command are kept. A cell that cannot be run has its reason, and the others run. Raises
@@ -164,7 +164,7 @@ def _model_key(config: Config) -> str:
 
 
 def _chosen(what: str, wanted: Sequence[str], names: Sequence[str]) -> set[str]:
-    """Those of `names` that were asked for; all of them where nothing was."""
+    """The chosen `names`; all of them where none was asked for."""
     chosen = set() if wanted else set(names)
     for text in wanted:
         same = {name for name in names if name.casefold() == text.casefold()}

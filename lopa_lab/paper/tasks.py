@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CODE_VARIABLE = "HF_ALLOW_CODE_EVAL"
-"""With the value 1 the harness executes what models wrote."""
+"""The variable that, as 1, makes the harness execute what models wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class HarnessTask:
 
     @property
     def spec(self) -> str | dict[str, Any]:
-        """What `simple_evaluate` takes: it changes registered tasks as members of a group only."""
+        """The argument for `simple_evaluate`, which changes registered tasks as members of a group only."""
         return (
             {"group": "paper", "task": [{"task": self.name, **self.changes}]} if self.changes else self.name
         )
@@ -30,15 +30,15 @@ class Benchmark:
     """A benchmark of the paper."""
 
     title: str
-    """What the paper calls it."""
+    """The paper's name of it."""
     shots: int
     """Solved examples before each problem (Table 5)."""
     metric: str
     """The harness's name of the score, with its filter where the task has several."""
     text: HarnessTask
-    """With prompts in plain text."""
+    """The task with prompts in plain text."""
     chat: HarnessTask | None
-    """With chats; None: every checkpoint gets plain text."""
+    """The task with chats; None: every checkpoint gets plain text."""
     runs_code: bool = False
     """Whether grading executes what the model wrote."""
 
@@ -79,4 +79,4 @@ BENCHMARKS = {
     # Not the paper's: the problems that the model in the package solves.
     "word_problems": Benchmark("word problems", 0, "exact_match", _WORDS, _WORDS),
 }
-"""By the names of `published.json`, with a stand-in."""
+"""Benchmarks by the names of `published.json`, with a stand-in."""

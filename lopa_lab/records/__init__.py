@@ -1,1 +1,1 @@
-"""What evaluations, benchmarks and experiments share: records, resumable logs of points, machine, Markdown, figures."""
+"""Records of evaluations, benchmarks and experiments, resumable logs of points, machine, Markdown and figures."""

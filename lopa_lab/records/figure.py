@@ -59,7 +59,7 @@ def svg_image(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
 
 
 def png(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> bytes:
-    """Return a PNG image on white; arguments are those of `svg_image`."""
+    """Return a PNG image on white; arguments as for `svg_image`."""
     data = BytesIO()
     _save(draw, rows, data, format="png", dpi=150, facecolor="white")
     return data.getvalue()
@@ -84,7 +84,7 @@ def error_bars(
 
 
 def _widths(estimates: Sequence[Any]) -> list[list[float]]:
-    """How far intervals reach below and above their values."""
+    """Distances by which intervals reach below and above their values."""
     return [[each.value - each.low for each in estimates], [each.high - each.value for each in estimates]]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 PACKAGES = ("torch", "transformers", "ray", "numpy")
-"""Those whose version can change times or tokens."""
+"""Packages whose version can change times or tokens."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -31,7 +31,7 @@ class Machine(BaseModel):
     memory_bytes: int | None
     """Physical memory; None where the system does not tell it."""
     accelerators: tuple[str, ...]
-    """Names of those that the process sees, one per device; empty for runs on the CPU."""
+    """Names of accelerators that the process sees, one per device; empty for runs on the CPU."""
     os: str
     python: str
     packages: dict[str, str]
@@ -62,7 +62,7 @@ class Machine(BaseModel):
         return ", ".join(f"{name} {version}" for name, version in sorted(self.packages.items()))
 
     def describe(self, version: str) -> str:
-        """Hardware and versions in a line; `version` is that of lopa-ray."""
+        """Hardware and versions in a line; `version` is lopa-ray's."""
         return f"{self.hardware}; lopa-ray {version}, {self.package_list}, Python {self.python}"
 
 
@@ -114,6 +114,6 @@ def checkout_commit() -> str | None:
 
 
 def _git(git: str, root: Path, *arguments: str) -> str | None:
-    """What git prints, or None if it fails: there is no commit yet, or it refuses the folder's owner."""
+    """The output of git, or None if it fails: there is no commit yet, or it refuses the folder's owner."""
     done = subprocess.run([git, "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None

@@ -43,7 +43,7 @@ class Record(BaseModel):
     """The command in its group."""
     command: tuple[str, ...]
     started: AwareDatetime
-    """In UTC."""
+    """The start, in UTC."""
     machine: Machine
     version: str
     """The version of lopa-ray."""
@@ -57,7 +57,7 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """A record that `write` wrote. Raises SettingsError if it is none."""
+        """A record that `write` wrote. Raises SettingsError for another file."""
         try:
             return cls.model_validate_json(read_text(path))
         except OSError as error:
@@ -108,7 +108,7 @@ def check_writable(path: Path) -> None:
 
 
 def arguments_of_process() -> tuple[str, ...]:
-    """What follows `lopa` on the command line of this process, without the files of records."""
+    """The arguments after `lopa` on the command line of this process, without the files of records."""
     words = iter(sys.argv[1:])
     kept = []
     for word in words:

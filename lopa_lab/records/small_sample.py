@@ -1,17 +1,17 @@
-"""What is said of a score over few problems."""
+"""A note on a score over few problems."""
 
 from __future__ import annotations
 
 import math
 
 LARGEST_ERROR = 4.0
-"""In points; 157 problems have it if half of them are solved."""
+"""Points of score; 157 problems have this error if half of them are solved."""
 
 
 def small_sample_note(problems: int) -> str | None:
     """A sentence if a score over so few problems says little: that its standard error exceeds 4 points. Otherwise None.
 
-    The error is that of a score of 50: the root of n ÷ 4, in percent of n.
+    The error is for a score of 50: the root of n ÷ 4, in percent of n.
     """
     if not problems:
         return None

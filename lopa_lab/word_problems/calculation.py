@@ -38,7 +38,7 @@ def draw_number(rng: random.Random, kind: str) -> int:
 def solve(answer: str, numbers: Mapping[str, int]) -> tuple[str, int, int] | None:
     """The answer with its calculations written out, the last result and the largest one; None for one out of range.
 
-    Results in range are those from 1 to `LARGEST`.
+    Results from 1 to `LARGEST` are in range.
     """
     known = dict(numbers)
     result = largest = 0

@@ -37,7 +37,7 @@ LEVELS = (
     ((*(f"{tens} to {tens + 9}" for tens in range(0, 100, 10)), "100 or more"), tuple(range(10, 101, 10))),
     (("at most 9", "10 to 19", "20 to 29", "30 to 39", "40 to 49", "at least 50"), (10, 20, 30, 40, 50)),
 )
-"""What the levels of a question are called, and the least number of each but the first."""
+"""Labels of a question's levels, and the smallest number of each level but the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Quantities:
     more: str
     """A statement that `{}` is more than `{}`, as a question; the same for less has `fewer`."""
     most: str
-    """A question for the one with the most."""
+    """A question for the quantity with the most."""
     than: str
     """A question whether the number of `{}` is {} (`more than`) the number {}."""
 
@@ -209,7 +209,7 @@ def make_choice(rng: random.Random, told: Quantities, index: int) -> tuple[Decis
 
 
 def decision_stream(seed: int, held_out: bool) -> Iterator[Decision]:
-    """Decisions without end; the held-out ones are about inputs that no training decision is about."""
+    """Decisions without end; held-out decisions are about inputs that no training decision is about."""
     rng = random.Random(f"decisions {seed} {held_out}")
     while True:
         decision = make_decision(rng)
@@ -218,5 +218,5 @@ def decision_stream(seed: int, held_out: bool) -> Iterator[Decision]:
 
 
 def held_out_decisions(seed: int, count: int) -> list[Decision]:
-    """The first `count` held-out ones."""
+    """The first `count` held-out decisions."""
     return list(itertools.islice(decision_stream(seed, held_out=True), count))

@@ -1,4 +1,4 @@
-"""Problems from a seed: those to train on, those with other numbers, and those in other words.
+"""Problems from a seed: for training, with other numbers, and in other words.
 
 The hash of a question says on which side it lies, whatever the seed, so training and held-out problems never
 overlap. A question in held-out words has at least one sentence whose wording no training problem has.
@@ -110,7 +110,7 @@ def draw_words(rng: random.Random) -> dict[str, str]:
 
 
 def draw_name(rng: random.Random, names: Sequence[str]) -> str:
-    """One of these names, or one that no list has."""
+    """One of these names, or a name that no list has."""
     if rng.random() < UNKNOWN_SHARE:
         return "".join(rng.choices(WORDS["syllables"], k=2)).capitalize()
     return rng.choice(names)

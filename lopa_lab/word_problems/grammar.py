@@ -16,7 +16,7 @@ _FOLDER = Path(__file__).parent
 GRAMMAR: dict[str, Any] = tomllib.loads((_FOLDER / "grammar.toml").read_text(encoding="utf-8"))
 """Rules, verbs and stories."""
 MORE_WORDS: dict[str, Any] = tomllib.loads((_FOLDER / "grammar_words.toml").read_text(encoding="utf-8"))
-"""Lists of words by what they name, beside `stories.WORDS`."""
+"""Lists of words by what they name, in addition to `stories.WORDS`."""
 
 RULES: dict[str, list[str]] = GRAMMAR["rules"]
 VERBS: dict[str, tuple[str, str]] = GRAMMAR["verbs"]
@@ -63,7 +63,7 @@ class Person:
 
     @property
     def in_answer(self) -> str:
-        """What an answer calls them: `you` for `I` and `we`, `your aunt` for `my aunt`."""
+        """Their name in an answer: `you` for `I` and `we`, `your aunt` for `my aunt`."""
         return "you" if self.person != "3" else re.sub(r"^my ", "your ", self.subject)
 
 
@@ -72,7 +72,7 @@ WE = Person("we", "us", "we", "us", "our", "our", "p")
 
 
 def draw_person(rng: random.Random, taken: Sequence[Person] = (), first_person: bool = True) -> Person:
-    """A person with another name than those `taken`; without `first_person` neither `I` nor `we`."""
+    """A person with a name that is not `taken`; without `first_person` neither `I` nor `we`."""
     chance = rng.random()
     if first_person and chance < 0.16:
         return I if chance < 0.12 else WE

@@ -1,4 +1,4 @@
-"""Held-out wordings: those of `stories.toml` that no training problem may have, as patterns."""
+"""Held-out wordings of `stories.toml`, which no training problem may have, as patterns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from lopa_lab.word_problems.generator import KINDS
 
 WORD = r"[\w$'-]+(?: [\w$'-]+)?"
-"""What a placeholder stands for: one word or two."""
+"""The words that a placeholder stands for: one or two."""
 
 
 @functools.cache

@@ -13,7 +13,7 @@ def story_of(
 ) -> Kind | None:
     """A story of one quantity, which begins with the sentence `first`; None if nothing is calculated in it.
 
-    `answer` and `numbers` are those of the beginning.
+    `answer` and `numbers` belong to the beginning.
     """
     if first == "difference" and sentences[-1] == "how_many":
         sentences = (*sentences[:-1], "how_many_now")
@@ -42,7 +42,7 @@ def with_letter(sentence: Wordings, letter: str) -> Wordings:
 
 
 CHAINS = [(*events, asked) for asked, chains in ONE_QUANTITY["chains"].items() for events in chains]
-"""What happens to a quantity, and what is asked: names of sentences."""
+"""Names of the sentences on what happens to a quantity, and what is asked."""
 STORIES_OF_ONE = tuple(
     kind
     for (first, (answer, numbers)), chain in itertools.product(ONE_QUANTITY["beginnings"].items(), CHAINS)

@@ -37,17 +37,17 @@ class Kind:
     numbers: dict[str, str]
     """Letter, `a` to `g` → its range."""
     weight: float = 1.0
-    """How often it is drawn, next to others."""
+    """The weight with which it is drawn, next to others."""
     distracted: bool = True
     """Whether a sentence that does not matter may stand in its story; not where everything in it counts."""
 
 
 VERBS = (("sell", "sells", "sold"), ("find", "finds", "found"), ("buy", "buys", "bought"))
-"""For `DO`, `DOES` and `DID`: what is asked is what was told."""
+"""Verbs for `DO`, `DOES` and `DID`: what is asked is what was told."""
 
 
 def _with_verbs(texts: Sequence[str]) -> Iterator[str]:
-    """The texts, those with a placeholder for a verb with one after the other of `VERBS`."""
+    """The texts; a placeholder for a verb stands for one after the other of `VERBS`."""
     for text in texts:
         if "DO" not in text and "DID" not in text:
             yield text
@@ -86,6 +86,6 @@ STORIES = (
     ),
     *(_kind(**story) for story in _FILE["stories"]),
 )
-"""Stories that compare two quantities and ask for one or both, and those that the file has in one piece."""
+"""Stories that compare two quantities and ask for one or both, and stories that the file has in one piece."""
 ONE_QUANTITY: dict[str, Any] = _FILE["one_quantity"]
-"""What stories of one quantity are made of (`one_quantity.py`)."""
+"""The parts of stories of one quantity (`one_quantity.py`)."""

@@ -30,7 +30,7 @@ ASIDE_SHARE = 0.15
 STORIES = GRAMMAR["stories"]
 WEIGHTS = list(itertools.accumulate(story.get("weight", 1.0) for story in STORIES))
 JOINTS = {"and": 0.1, ", and then": 0.03, ";": 0.01, ", and": 0.04}
-"""What may join two sentences, and how often."""
+"""Words that may join two sentences, and how often."""
 GREETINGS = ("Hello! ", "Hi, ", "Question: ", "Please help: ", "Can you solve this? ", "Math problem: ")
 
 
@@ -65,7 +65,7 @@ def make_told_problem(rng: random.Random) -> Problem:
 
 
 def in_answer(friend: str) -> str:
-    """What an answer calls another person."""
+    """The name of another person in an answer."""
     return re.sub(r"^my ", "your ", friend)
 
 
@@ -75,7 +75,7 @@ def capitalise_sentences(text: str) -> str:
 
 
 def draw_told_number(rng: random.Random, kind: str) -> int:
-    """A number of this range, round ones more often."""
+    """A number of this range, more often a round number."""
     if kind == "few":
         return rng.choice((2, 2, 2, 3, 3, 4, 5, 6))
     number = draw_number(rng, kind)
@@ -172,7 +172,7 @@ def join(rng: random.Random, told: list[str]) -> str:
 
 
 def joint(rng: random.Random) -> str:
-    """What stands between two statements."""
+    """The words between two statements."""
     chance = rng.random()
     for words, share in JOINTS.items():
         if (chance := chance - share) < 0:

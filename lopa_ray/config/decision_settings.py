@@ -15,19 +15,19 @@ DecisionType = Literal["predicate", "choice", "score"]  # what a question asks f
 
 
 class DecisionSettings(StrictModel):
-    """How typed questions about an input are answered. What is null is the checkpoint's, in its decisions.json."""
+    """Settings of answers to typed questions. A null is the checkpoint's value, in its decisions.json."""
 
     prefix: Prefix | None = None
     """input: the input is computed once, alone, and all questions read its K/V. joint: each question is computed with
-    the input in front of it, which then sees the question as far as the model's attention allows. Where null is left,
-    input if both are the same (block-causal models), and else joint."""
+    the input before it, which then sees the question as far as the model's attention allows. Where null is left, input
+    if both are the same (block-causal models), and else joint."""
 
     rotations: int | None = Field(default=None, ge=1, le=255)
     """Orders of a question's choices, each rotated against the others, whose probabilities are averaged. Each takes
     forwards of its own. Where null is left, 1."""
 
     def prefix_for(self, attention: PromptAttention) -> Prefix:
-        """`prefix`, or where that is null the one that computes the model's own forward."""
+        """`prefix`, or where that is null the prefix that computes the model's own forward."""
         return self.prefix or ("input" if attention.is_exact else "joint")
 
     def with_defaults(self, defaults: DecisionSettings) -> Self:

@@ -52,7 +52,7 @@ class GenerationSettings(StrictModel):
     """`module:Class` of a decoder that a user's configuration names so; see `register_decoder`."""
 
     decoder: Annotated[str, HttpField(in_lopa=True)]
-    """Which decoder fills the canvas."""
+    """The decoder that fills the canvas."""
 
     max_new_tokens: Annotated[int, HttpField(fields="max_tokens or max_completion_tokens")] = Field(
         default=256, ge=0
@@ -71,7 +71,7 @@ class GenerationSettings(StrictModel):
     they fill the rest of the canvas too, and count those steps; false reproduces that."""
 
     stop_token_ids: Annotated[tuple[int, ...], HttpField(TokenIds)] = ()
-    """Ids that end the answer like EOS, beside those that the checkpoint names; with `ignore_eos` these alone do."""
+    """Ids that end the answer like EOS, in addition to the checkpoint's; with `ignore_eos` only these ids end it."""
 
     temperature: Annotated[float, HttpField(Annotated[float, Field(ge=0, le=2)])] = Field(default=0.0, ge=0.0)
     """0 chooses the most likely token; above 0 tokens are drawn."""
@@ -90,8 +90,8 @@ class GenerationSettings(StrictModel):
     others multiplied (arXiv 1909.05858)."""
 
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
-    """Subtracted from a token's logit as often as the answer has the token, as decided so far, before and behind
-    the position."""
+    """Subtracted from a token's logit as often as the answer has the token, as decided so far, before and after the
+    position."""
 
     presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     """Subtracted once from the logits of tokens that the answer has."""
@@ -126,7 +126,7 @@ class GenerationSettings(StrictModel):
     see `lopa_ray.constraints.structural_tag`."""
 
     bad_words: Annotated[tuple[str, ...], HttpField(Words)] = Field(default=(), max_length=256)
-    """No run of whole tokens in the answer spells one of these words, by itself or behind a space."""
+    """No run of whole tokens in the answer spells one of these words, by itself or after a space."""
 
     given_parts: Annotated[tuple[GivenPart, ...], HttpField(fields="given_parts")] = Field(
         default=(), max_length=MAX_GIVEN_PARTS
@@ -136,8 +136,8 @@ class GenerationSettings(StrictModel):
     hole alone."""
 
     suffix: Annotated[str | None, HttpField(fields="suffix")] = None
-    """Text behind the answer, which the model sees from the first step: the answer is what stands between prompt and
-    suffix, and `max_new_tokens` is the most tokens that it has. Empty: none."""
+    """Text after the answer, which the model sees from the first step: the answer stands between prompt and suffix, and
+    has at most `max_new_tokens` tokens. Empty: none."""
 
     def given(self, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
         """The decoder and the values that were set, from which `parse_decoder_settings` makes the same settings."""
@@ -229,7 +229,7 @@ class GenerationSettings(StrictModel):
             why = "whose answers end where the match does; leave ignore_eos out"
             yield "ignore_eos", f": got true with a pattern or schema ({given[0]}), {why}"
         if self.given_parts and self.suffix:
-            why = "which say what stands behind a hole as well; leave one of them out"
+            why = "which also say what stands after a hole; leave one of them out"
             yield "suffix", f": got one with given_parts, {why}"
         if self.min_tokens > self.max_new_tokens:
             yield (

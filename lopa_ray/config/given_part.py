@@ -21,10 +21,10 @@ class GivenPart(StrictModel):
     tokens that the hole may have. Without `at` and `hole` the part follows directly."""
 
     text: str | None = Field(default=None, min_length=1)
-    """Its text. In place of `token_ids`."""
+    """The part's text, in place of `token_ids`."""
 
     token_ids: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
-    """Its token ids. In place of `text`."""
+    """The part's token ids, in place of `text`."""
 
     @field_validator("token_ids", mode="before")
     @classmethod

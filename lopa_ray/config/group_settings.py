@@ -34,12 +34,12 @@ class GroupSettings(StrictModel):
     """Actors per worker. From 2 on each holds a shard of the model, and all of a worker's are on one node."""
 
     expert_parallel: ExpertParallel = "auto"
-    """true: each shard has whole experts of a mixture; false: a part of the width of each; auto: whole ones where a
+    """true: each shard has whole experts of a mixture; false: a part of the width of each; auto: whole experts where a
     part would have fewer than 64 columns, or the width has no equal parts. Shared experts, which take every row, are
     cut by width."""
 
     scaling: ScalingSettings | None = None
-    """How the number of workers follows the load, with num_workers at least; without it, it stays."""
+    """The way the number of workers follows the load, from num_workers on; null: the number stays."""
 
     num_cpus: float = Field(default=1.0, ge=0.0)
     """CPUs per worker, or per shard of one (Ray resource `CPU`; fractions allowed). For each whole one it has a torch
@@ -61,15 +61,15 @@ class GroupSettings(StrictModel):
     whole."""
 
     transfer: Literal["auto", TransferName] = "auto"
-    """How a winner's K/V travels. collective: from device to device; object_store: through the memory of the hosts, for
-    workers that share an accelerator; auto: the first of these that the workers can use."""
+    """The way a winner's K/V travels. collective: from device to device; object_store: through the memory of the hosts,
+    for workers that share an accelerator; auto: the first of these that the workers can use."""
 
     step_timeout_s: float = Field(default=60.0, gt=0.0)
     """A worker that has not answered a step for this long is lost. Set it to many times a step of the model: limits of
     processes that compute no steps follow it (`hung_after_s`)."""
 
     start_timeout_s: float = Field(default=600.0, gt=0.0)
-    """How long workers may take to be placed and to load the model. One that does not answer meanwhile is lost sooner
+    """Time for workers to be placed and to load the model. A worker that does not answer meanwhile is lost sooner
     (`loading_hung_after_s`). So long requests wait, too, for a group that takes the place of one that was lost."""
 
     max_requests_per_client: int | None = Field(default=None, ge=1)

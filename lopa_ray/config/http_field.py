@@ -18,7 +18,7 @@ MAX_LOGIT_BIAS = 1024
 
 @dataclass(frozen=True, slots=True)
 class HttpField:
-    """In the annotation of a setting. Without one, requests have a field of the setting's name, type and bounds."""
+    """Annotates a setting. Without it, requests have a field of the setting's name, type and bounds."""
 
     type: Any = None
     """The field's type, if clients write other values."""

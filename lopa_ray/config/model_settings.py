@@ -13,13 +13,12 @@ from lopa_ray.model.config import Implementation, Quantization
 
 DEMO_MODEL = Path(__file__).parents[1] / "presets" / "demo-model"
 
-
 INVARIANT_ATTENTION = {"cpu": ("auto", "sdpa", "reference"), "cuda": ("auto", "triton")}
 """Device → values of `attention` by which each lane is computed in an order that depends on that lane alone."""
 
 
 class ModelSettings(StrictModel):
-    """Which checkpoint, and how a worker holds it."""
+    """The checkpoint, and how a worker holds it."""
 
     path: str = "demo"
     """Folder with a Hugging Face checkpoint, its name on the Hub (`org/name`, or `org/name@revision` with a branch, a
@@ -36,12 +35,12 @@ class ModelSettings(StrictModel):
     """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
 
     generation_config: Literal["auto", "none"] = "auto"
-    """auto: sampling settings that `decode` leaves out (temperature, top_p, top_k, repetition_penalty) are those of
-    the checkpoint's generation_config.json; none: that file gives token ids only."""
+    """auto: sampling settings that `decode` leaves out (temperature, top_p, top_k, repetition_penalty) come from the
+    checkpoint's generation_config.json; none: that file gives token ids only."""
 
     implementation: Implementation = "auto"
-    """What runs the model: native is this project's own transformer, and transformers the package, for whatever model
-    it has a class for, without shards and quantization; auto is native where it can."""
+    """The code that runs the model: native is this project's own transformer; transformers is the package, for any
+    model that it has a class for, without shards and quantization; auto is native where possible."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache, by its name or as torch.bfloat16; auto: bfloat16 on cuda and npu, float32 on cpu.
@@ -52,7 +51,7 @@ class ModelSettings(StrictModel):
     fp8 activations where the device multiplies fp8; none: as stored."""
 
     device: Literal["cpu", "cuda", "npu"] = "cpu"
-    """Where each worker holds its replica."""
+    """The device on which each worker holds its replica."""
 
     attention: Literal["auto", "sdpa", "triton", "flash_attn", "npu", "reference"] = "auto"
     """Attention: torch's own kernel, this project's Triton kernel, the package flash-attn, torch-npu's, or the Triton
@@ -83,9 +82,9 @@ class ModelSettings(StrictModel):
     nor in its tokenizer."""
 
     prefix_cache: Literal["none", "exact", "approximate"] = "none"
-    """Whether each worker keeps K/V of prompts for later ones that begin alike, as many positions as all slots have.
-    exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention too;
-    tokens then depend on earlier prompts."""
+    """Whether each worker keeps K/V of prompts for later prompts that begin alike, in as many positions as all slots
+    have. exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention
+    too; tokens then depend on earlier prompts."""
 
     @field_validator("dtype", mode="before")
     @classmethod

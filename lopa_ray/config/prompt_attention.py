@@ -10,12 +10,12 @@ from lopa_ray.protocol.plan import Segment
 
 @dataclass(frozen=True, slots=True)
 class PromptAttention:
-    """What each position sees of a prompt and of a block of the answer behind it.
+    """The part that each position sees of a prompt and of a block of the answer after it.
 
     - `full`: everything.
     - `one_block`: a prompt's position sees the prompt, the answer's everything.
-    - `blocks`: blocks of `block_size` are counted from position 0, and see themselves and earlier ones.
-    - `causal`: a prompt's position sees nothing behind itself, the answer's everything.
+    - `blocks`: blocks of `block_size` are counted from position 0, and see themselves and earlier blocks.
+    - `causal`: a prompt's position sees nothing after itself, the answer's everything.
     """
 
     kind: Literal["full", "one_block", "blocks", "causal"] = "full"

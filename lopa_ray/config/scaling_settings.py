@@ -1,4 +1,4 @@
-"""How a group follows its load."""
+"""Settings of how a group follows its load."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PolicyName: TypeAlias = Literal["branches", "requests", "step_time"]
 
 
 class ScalingSettings(StrictModel):
-    """How a group follows its load, with `group.num_workers` at least. How long it waits before a change follows from
-    the time that a worker takes to start."""
+    """Settings of how a group follows its load, with `group.num_workers` at least. Its wait before a change follows
+    from the time that a worker takes to start."""
 
     max_workers: int = Field(ge=1)
     """Maximum number of workers."""

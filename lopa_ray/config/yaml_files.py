@@ -1,4 +1,4 @@
-"""Configurations as YAML files: a user's own, and those that ship with the package."""
+"""Configurations as YAML files: a user's own, and the presets of the package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INSTALLED = _PACKAGE / "presets" / "configs"
 
 # By its place: an import of the name `configs` would find a user's folder first.
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
-"""The folder `configs`: inside of an installed package, beside `lopa_ray` in a checkout."""
+"""The folder `configs`: inside an installed package, next to `lopa_ray` in a checkout."""
 
 SERVE = "serve"  # the file of this name in the folder of presets is for Ray Serve
 

@@ -68,7 +68,7 @@ def _items(facts: Facts, compiler: SchemaCompiler, length: int, size: Size) -> L
         return None
     if not fixed:
         return uniform_list(compiler.value(facts.item(length)), minimum, maximum)
-    # A tuple has all of its parts, and further ones if the schema has a schema for them.
+    # A tuple has all of its parts, and further items if the schema has a schema for them.
     left = None if maximum is None else maximum - len(fixed)
     missing = max(minimum - len(fixed), 0)
     says = missing or any(items.rest and items.rest.schema not in (True, {}) for items in facts.items)
@@ -80,7 +80,7 @@ def _items(facts: Facts, compiler: SchemaCompiler, length: int, size: Size) -> L
 
 
 def _containing(facts: Facts, compiler: SchemaCompiler, size: Size) -> Language:
-    """The first item is the one that the array has to contain."""
+    """The first item has to be in the array."""
     minimum, maximum = size
     if len(facts.contains) > 1 or facts.unique:
         raise schema_error(facts.path, "contains is supported once and without uniqueItems; leave one out")

@@ -63,7 +63,7 @@ def _product(
 
 
 def _trimmed(automaton: ByteAutomaton) -> ByteAutomaton:
-    """Without the states from which no match is possible."""
+    """The automaton without states from which no match is possible."""
     columns, _ = byte_classes(automaton.transitions)
     alive, known = automaton.accepting, None
     while known is None or (alive != known).any():
@@ -101,7 +101,7 @@ def byte_classes(transitions: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int
 
 
 def _merged(automaton: ByteAutomaton, labels: npt.NDArray[np.int64]) -> ByteAutomaton:
-    """One state for all with the same label, in the order of the first ones; states that reach no match are dead."""
+    """One state per label, in the order of each label's first state; states that reach no match are dead."""
     dead_label = labels[-1]
     _, firsts = np.unique(labels, return_index=True)
     kept = np.sort(firsts[labels[firsts] != dead_label])

@@ -1,7 +1,7 @@
 """The constraint for answers without certain words (`bad_words`), and its combination with another constraint.
 
 A word occurs where a run of whole tokens spells it, alone or after a space: banning "he" does not change the token
-"the". Any token of a word may be the one that is decided last.
+"the". Any token of a word may be decided last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
     order: list[Spelled] = [frozenset()]
     state_of = {order[0]: 0}
     rows: list[dict[bytes, int | None]] = []
-    """Per state: text of a token → next state, or None if a word is complete.
+    """Rows per state: text of a token → next state, or None if a word is complete.
 
     Texts that are not listed lead to the same state as from the start.
     """

@@ -1,10 +1,10 @@
 """Constraint: an automaton over tokens. ConstraintState: the tokens that it allows at each position of a canvas.
 
-Tokens are decided at any position, so there are two sets of states for every position: those that the tokens before it
-can lead to (forward), and those from which the tokens after it can lead to an accepting state (backward). In both, a
-masked position stands for any token. A token is allowed if it leads from the forward to the backward set: exactly then
-the other masks can be filled so that the answer matches. (arXiv 2505.23061 finds the most likely such filling of a
-block; here the decoder keeps its own order.)
+Tokens are decided at any position, so every position has two sets of states: states that the tokens before it can lead
+to (forward), and states from which the tokens after it can lead to an accepting state (backward). In both, a masked
+position stands for any token. A token is allowed if it leads from the forward to the backward set: exactly then the
+other masks can be filled so that the answer matches. (arXiv 2505.23061 finds the most likely such filling of a block;
+here the decoder keeps its own order.)
 
 An answer of T positions is accepted if it is a match, followed by EOS in all remaining positions.
 """
@@ -42,8 +42,8 @@ class Constraint:
         accepting: npt.NDArray[np.bool_],
         eos_token_id: int,
     ) -> None:
-        """State 0 is the start, and the last state is the one after EOS. `token_classes` uint16 [vocabulary]: the class
-        of each token. Every class has a token. `accepting` bool [states]: whether a match may end in the state."""
+        """State 0 is the start, and the last state follows EOS. `token_classes` uint16 [vocabulary]: the class of each
+        token. Every class has a token. `accepting` bool [states]: whether a match may end in the state."""
         self.token_classes, self.transitions, self.accepting = token_classes, transitions, accepting
         self.eos_token_id = eos_token_id
         self.num_states = transitions.num_states

@@ -14,7 +14,7 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 
 
 class ConstraintCompiler:
-    """It can be pickled, and computes only. Its calls may take unbounded time and memory: `CompilePool` bounds them."""
+    """Can be pickled, and computes only. Its calls may take unbounded time and memory: `CompilePool` bounds them."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from lopa_ray.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
-    """At most one of the first four is given. Equal specs have equal constraints."""
+    """A constraint by at most one of the first four. Equal specs have equal constraints."""
 
     regex: str | None = None
     choice: tuple[str, ...] | None = None
@@ -33,6 +33,6 @@ class ConstraintSpec:
                 return build_automaton(expression)
             except TooManyStatesError:
                 raise SettingsError(
-                    "guided_choice: its texts are too long together; use fewer or shorter ones"
+                    "guided_choice: its texts are too long together; use fewer or shorter texts"
                 ) from None
         return None if self.regex is None else ByteAutomaton.from_regex(self.regex)

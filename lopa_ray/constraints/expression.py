@@ -55,13 +55,13 @@ def literal(text: str) -> Literal:
 
 
 def sequence(*parts: Language) -> Language:
-    """None if one of the parts is."""
+    """The parts in a row; None if one of them is."""
     known = tuple(part for part in parts if part is not None)
     return Sequence(known) if len(known) == len(parts) else None
 
 
 def choice(parts: Iterable[Language]) -> Language:
-    """None if all parts are."""
+    """Any of the parts; None if all of them are."""
     known = tuple(dict.fromkeys(part for part in parts if part is not None))
     return known[0] if len(known) == 1 else Choice(known) if known else None
 

@@ -59,7 +59,7 @@ def schema_automaton(text: str, level: int = 0) -> ByteAutomaton:
 
 
 def fitting_automata(texts: Sequence[str], max_states: int) -> list[ByteAutomaton]:
-    """See `schema_automaton`. If the automata of several schemas have too many states together, the larger ones get
+    """See `schema_automaton`. If the automata of several schemas have too many states together, the larger automata get
     tighter limits."""
     level = 0 if len(texts) <= FEW_SCHEMAS else 1
     automata = [schema_automaton(text, level) for text in texts]

@@ -33,8 +33,8 @@ def _regex_automaton(regex: str) -> ByteAutomaton:
 
 
 def string_inside(facts: Facts, count: int) -> Language:
-    """The text between the quotes of a string. `count`: the maximum length that is counted; larger ones are cut to it.
-    Raises TooManyStatesError."""
+    """The text between the quotes of a string. `count`: the maximum length that is counted; larger lengths are cut to
+    it. Raises TooManyStatesError."""
     minimum, maximum = facts.length
     if maximum is not None:
         maximum = max(minimum, min(maximum, count))

@@ -39,7 +39,7 @@ class Part:
         return id(self.schema), self.open_refs
 
     def under(self, keyword: str) -> Part:
-        """The schema that a keyword has; without the keyword the one that allows everything."""
+        """The schema that a keyword has; without the keyword a schema that allows everything."""
         return Part(self.schema.get(keyword, True), f"{self.path}.{keyword}", self.open_refs)
 
     def listed(self, keyword: str) -> Parts:
@@ -63,9 +63,9 @@ class Members:
     properties: Mapping[str, Part] = field(default_factory=dict)
     patterns: tuple[tuple[str, Part], ...] = ()
     additional: Part | None = None
-    """For names that are neither in `properties` nor match `patterns`; None allows everything."""
+    """The schema of names that are neither in `properties` nor match `patterns`; None allows everything."""
     lists: bool = True
-    """Whether answers may have these members: a `not` about a member is no reason to write one."""
+    """Whether answers may have these members: a `not` about a member is not a reason to write one."""
 
     def of(self, name: str) -> Iterator[Part]:
         """The parts under which the value of a member with this name has to be valid."""
@@ -160,7 +160,7 @@ class Facts:
         return replace(self, types=types, values=values)
 
     def closed(self) -> Facts:
-        """The same without other members than those about which it says something (`unevaluatedProperties: false`)."""
+        """The same with only members about which it says something (`unevaluatedProperties: false`)."""
         own = [members for members in self.members if members.lists]
         if any(members.additional is not None for members in own):
             return self

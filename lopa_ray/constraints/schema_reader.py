@@ -44,7 +44,7 @@ LIMITS = (
     Limits(recursion=1, references=3, any_depth=0, count=16),
     Limits(recursion=1, references=2, any_depth=0, count=8),
 )
-"""From the widest on: the first whose automaton is small enough is used."""
+"""Limits from the widest on: the first whose automaton is small enough is used."""
 
 
 class SchemaReader:

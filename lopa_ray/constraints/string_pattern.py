@@ -46,7 +46,7 @@ class _Alternative:
 def matching_text(
     wanted: tuple[str, ...], unwanted: tuple[str, ...], excluded: tuple[str, ...]
 ) -> ByteAutomaton:
-    """The automaton of strings' insides without escapes that match all `wanted` patterns, no `unwanted` ones, and are
+    """The automaton of strings' insides without escapes that match all `wanted` and no `unwanted` patterns, and are
     none of the `excluded` texts. Raises SettingsError for a pattern that is not supported, and TooManyStatesError."""
     found = plain_text()
     for pattern in wanted:

@@ -98,7 +98,7 @@ class StructuralTag(BaseModel):
                 raise TooManyStatesError
         except TooManyStatesError:
             raise SettingsError(
-                f"the structures need more than {MAX_STATES} states; use fewer or simpler ones, and shorter triggers"
+                f"the structures need more than {MAX_STATES} states; use fewer or simpler structures and triggers"
             ) from None
         return built
 

@@ -17,7 +17,7 @@ class PredicateAnswer:
 
     name: str | None
     probability: float
-    """Of yes, from 0 to 1."""
+    """The probability of yes, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class ChoiceAnswer:
 
     name: str | None
     choice: Value
-    """The most probable value; of equal ones the first."""
+    """The most probable value; of equal values the first."""
     confidence: float
     """See `confidence_of`."""
     probabilities: dict[Value, float]
-    """Of each value, in the question's order; their sum is 1."""
+    """The probability of each value, in the question's order; their sum is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ScoreAnswer:
     confidence: float
     """See `confidence_of`."""
     probabilities: dict[str, float]
-    """Of each level by its label, in order; their sum is 1."""
+    """The probability of each level by its label, in order; their sum is 1."""
 
 
 Answer: TypeAlias = PredicateAnswer | ChoiceAnswer | ScoreAnswer
@@ -54,10 +54,10 @@ class DecisionResult:
     """All answers about one input."""
 
     answers: tuple[Answer, ...]
-    """In the order of the questions."""
+    """Answers in the order of the questions."""
     log_likelihoods: tuple[tuple[tuple[float, ...], ...], ...]
-    """For each question and each order of its values (see `DecisionSettings.rotations`) the log-likelihood of each
-    value in nats, in the question's order, before temperature and normalisation."""
+    """Log-likelihoods in nats, by question and by order of its values (see `DecisionSettings.rotations`), of each value
+    in the question's order, before temperature and normalisation."""
     input_tokens: int
     """Tokens of the input, and of all its questions."""
     cached_tokens: int

@@ -18,7 +18,7 @@ MAX_TEMPERATURE = 1000.0
 class DecisionDefaults(NamedTuple):
     settings: DecisionSettings
     temperatures: Mapping[DecisionType, float]
-    """By what log-likelihoods of each type of questions are divided; 1 where the type is not there."""
+    """Temperatures by which log-likelihoods of each type of questions are divided; 1 for types that are not there."""
 
 
 def temperature_key(decision_type: DecisionType) -> str:
@@ -26,7 +26,7 @@ def temperature_key(decision_type: DecisionType) -> str:
 
 
 def read_decision_defaults(folder: Path) -> DecisionDefaults:
-    """What the checkpoint in `folder` recommends. Raises CheckpointError, which names the file."""
+    """The defaults that the checkpoint in `folder` recommends. Raises CheckpointError, which names the file."""
     file = folder / DECISIONS
     values = read_json(file) if file.exists() else {}
     keys: dict[DecisionType, str] = {kind: temperature_key(kind) for kind in get_args(DecisionType)}

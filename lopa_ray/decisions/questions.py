@@ -29,25 +29,25 @@ class Option:
     """A choice or a level, and when it applies."""
 
     value: Value
-    """Of a level: its label, a text."""
+    """The value; of a level its label, a text."""
     description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PredicateQuestion:
-    """How likely it is that a statement about the input is true, or that the answer to a question is yes."""
+    """Asks how likely a statement about the input is to be true, or the answer to a question to be yes."""
 
     instructions: str | None
     name: str | None = None
     yes: str | None = None
-    """What counts as yes."""
+    """A description of what counts as yes."""
     no: str | None = None
-    """What counts as no."""
+    """A description of what counts as no."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceQuestion:
-    """Which one of some choices fits."""
+    """Asks which of some choices fits."""
 
     instructions: str | None
     choices: Sequence[Option | Value]
@@ -56,7 +56,7 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ScoreQuestion:
-    """Which one of some ordered levels fits; the answer is the mean of their numbers, from 0 on."""
+    """Asks which of some ordered levels fits; the answer is the mean of their numbers, from 0 on."""
 
     instructions: str | None
     levels: Sequence[Option | str]
@@ -82,7 +82,7 @@ def orders_of(question: Question, rotations: int) -> list[tuple[int, ...]]:
 
 
 def wording(question: Question, order: Sequence[int]) -> DecisionQuestion:
-    """What the model is asked, with the values in that order; label i belongs to value `order[i]`."""
+    """The question as the model is asked, with the values in that order; label i belongs to value `order[i]`."""
     if isinstance(question, PredicateQuestion):
         return predicate_question(question.instructions or PREDICATE, question.yes, question.no)
     texts = [described(value_text(option.value), option.description) for option in options_of(question)]

@@ -32,7 +32,7 @@ class BranchSettings(GenerationSettings):
 
     branch_budget: Literal["fixed", "load"] = "fixed"
     """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend on the
-    load, unless branches are drafts of which exactly the right ones count: then the number of steps does."""
+    load, unless branches are drafts with exact acceptance: then only the number of steps does."""
 
     @property
     def branch_limit(self) -> int:

@@ -22,7 +22,7 @@ def mean(scores: Sequence[float]) -> float:
 
 
 def bottom(scores: Sequence[float], ratio: float) -> float:
-    """Mean of the max(1, ⌊n · ratio⌋) lowest scores; ratio in [0, 1]. Raises ValueError for another one."""
+    """Mean of the max(1, ⌊n · ratio⌋) lowest scores; ratio in [0, 1]. Raises ValueError for another ratio."""
     _check_share("ratio", ratio)
     count = max(1, int(len(scores) * ratio))
     return math.fsum(sorted(scores)[:count]) / count
@@ -54,7 +54,7 @@ def geometric(scores: Sequence[float]) -> float:
 
 
 def length_corrected(scores: Sequence[float], alpha: float) -> float:
-    """(Σ ln c_i) ÷ n^α, α in [0, 1]. Raises ValueError for another one."""
+    """(Σ ln c_i) ÷ n^α, α in [0, 1]. Raises ValueError for another α."""
     _check_share("alpha", alpha)
     return math.fsum(math.log(max(c, LOG_FLOOR)) for c in scores) / float(len(scores) ** alpha)
 
@@ -76,7 +76,7 @@ METRICS: dict[str, Callable[..., float]] = {
 }
 
 PROBABILITIES_ONLY = ("product", "geometric", "length_corrected")
-"""Metrics that multiply scores, which makes no sense of negative ones."""
+"""Metrics that multiply scores, which makes no sense of negative scores."""
 
 
 def fits_ranking(text: str, ranking: str) -> bool:

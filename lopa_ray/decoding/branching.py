@@ -92,7 +92,7 @@ def filter_by_constraint(
     constraint_state: ConstraintState | None, decisions: Sequence[Decision], scores: Scores
 ) -> list[Decision]:
     """The decisions that a constraint allows together, in their order; all without a constraint. Each alone leaves a
-    way to a matching answer, but two may leave none: the best-ranked ones come first."""
+    way to a matching answer, but two may leave none: the best-ranked decisions come first."""
     if constraint_state is None:
         return list(decisions)
     kept_positions: set[int] = set()

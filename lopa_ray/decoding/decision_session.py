@@ -27,7 +27,7 @@ a step that is too large for its workers."""
 
 
 class DecisionSession(RequestSession):
-    """One input's questions, as lanes. `StepOutcome.candidate_logprobs` of all steps are those of `lanes`, in order."""
+    """One input's questions, as lanes. `StepOutcome.candidate_logprobs` of all steps belong to `lanes`, in order."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class DecisionSession(RequestSession):
     ) -> None:
         """`prompt` is the input. With `joint` each lane computes it anew, so that it sees the question too, as far as
         `attention` allows. Raises PromptError as `RequestSession` does, for no questions, and for an empty question or
-        one with an id that is none or the mask token's."""
+        one with an id outside the vocabulary or the mask token's."""
         if not questions:
             raise PromptError("got no questions; add one")
         for index, question in enumerate(questions):
@@ -68,7 +68,7 @@ class DecisionSession(RequestSession):
 
     @property
     def step_limit(self) -> int:
-        """A step stores the input, each other one evaluates a lane at least."""
+        """A step stores the input, each other step evaluates at least one lane."""
         return 1 + len(self.lanes)
 
     def _finish_reason(self) -> FinishReason | None:

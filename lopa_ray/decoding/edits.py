@@ -25,18 +25,18 @@ class EditSettings(LookaheadSettings):
     """The setting of decoders that edit until nothing changes."""
 
     max_post_steps: int = Field(default=16, ge=0)
-    """With edits: most forward passes that edit a block without masks."""
+    """The maximum number of forward passes that edit a block without masks."""
 
 
 def edits(scores: Scores, canvas: Canvas) -> Iterator[Decision]:
-    """The most likely token of each decided position that has another one."""
+    """The most likely token of each decided position that has another token."""
     for position, score in scores.items():
         if canvas.ids[position] not in (canvas.mask_id, score.report.tokens.item(score.row)):
             yield score.decision
 
 
 class BlockEdits(NamedTuple):
-    """What the steps on a block have left of it, where several blocks are edited at the same time."""
+    """The state of a block after its steps, where several blocks are edited at the same time."""
 
     steps: int = 0
     post_steps: int = 0  # steps that began without a mask in it

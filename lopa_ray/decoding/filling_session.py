@@ -27,14 +27,14 @@ from lopa_ray.protocol.step_report import BranchReport
 
 
 class FillingSession(DecodeSession, Generic[CanvasT]):
-    """One request: a canvas, and an unmasking rule. A step of the rule is `choose`, then `Canvas.set_tokens`."""
+    """One request: a canvas, and an unmasking rule. A denoising step is `choose`, then `Canvas.set_tokens`."""
 
     def _begin(self) -> None:
         self._lookahead = Lookahead(self.settings)
         self._settled = SettledChoices(self.settings)
         self._branches: list[PlannedBranch[CanvasT]] = []
         self._commit: Commit | None = None
-        self.rule_steps = 0  # steps of the rule so far. Draws and schedules follow them
+        self.rule_steps = 0  # denoising steps so far. Draws and schedules follow them
 
     # What a decoder provides
 
@@ -47,11 +47,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @abstractmethod
     def _unmasking_rule(self, scores: Scores) -> list[int]:
-        """The positions to fill by the scores of the masked ones, of which there is one at least."""
+        """The positions to fill, by the scores of the masked positions, of which there is at least one."""
 
     @abstractmethod
     def _end_step(self, branch: Branch) -> None:
-        """After the fills that followed from a branch: what is cached now, and where filling goes on."""
+        """Update what is cached, and where filling goes on, after the fills from a branch."""
 
     @abstractmethod
     def block_views(self) -> tuple[BlockView, ...]:
@@ -124,12 +124,12 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @property
     def draw_key(self) -> int:
-        """The key of the coming step's draws: the step of the rule, or 0 where tokens are not drawn."""
+        """The key of the coming step's draws: the denoising step, or 0 where tokens are not drawn."""
         return self.rule_steps + 1 if self.settings.temperature > 0 else 0
 
     def choose(self, scores: Scores, constraint_state: ConstraintState | None) -> list[Decision]:
-        """The decisions of a step of the rule: what it chooses of the masked positions, what the constraint leaves no
-        choice about, then what has settled, what an end in a hole implies, and edits."""
+        """The decisions of a denoising step: what the rule chooses of the masked positions, what the constraint leaves
+        no choice about, then what has settled, what an end in a hole implies, and edits."""
 
         def allowed(positions: Iterable[int]) -> list[Decision]:
             return filter_by_constraint(constraint_state, [scores[p].decision for p in positions], scores)
@@ -156,12 +156,12 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return [Decision(position, token, 1.0, logprob=0.0, top_logprobs=()) for position, token in ends]
 
     def with_ends(self, fills: Sequence[Fill]) -> tuple[Fill, ...]:
-        """`fills`, and EOS at all masked positions behind an end in a hole: these are no part of the answer."""
+        """`fills`, and EOS at all masked positions after an end in a hole: these are not part of the answer."""
         fills = tuple(fills)
         if not (self.given.holes and self.settings.stop_at_eos):
             return fills
         first, mask, eos = len(self.prompt), self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
-        # The planned branch may have grown, behind all that is given.
+        # The planned branch may have grown, after all that is given.
         answer = self.generated[: self.given.end]
         for position, token in fills:
             if position - first < len(answer):
@@ -215,11 +215,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         self.rule_steps += 1
         self._end_step(branch)
 
-    # Steps of the rule one by one, for drafts and their verification
+    # Denoising steps one by one, for drafts and their verification
 
     @property
     def exact_cache(self) -> bool:
-        """Whether K/V of decided blocks depend on no token behind the block, whenever they are computed."""
+        """Whether K/V of decided blocks depend on no token after the block, whenever they are computed."""
         return False
 
     def answer_in_window(self, fills: Sequence[Fill]) -> tuple[int, ...] | None:
@@ -251,11 +251,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         return [p for p in plan.branches[0].scored if plan.canvas[p - plan.start] == mask]
 
     def lane_segments(self, start: int) -> tuple[Segment, ...]:
-        """The segments of the planned branch, if its rows begin at `start`, which is not behind the plan's start."""
+        """The segments of the planned branch, if its rows begin at `start`, which is not after the plan's start."""
         return self.plan().branches[0].segments
 
     def peek(self, scores: Scores) -> list[Decision]:
-        """What `choose` would fill on the planned canvas of one branch. Nothing changes."""
+        """The decisions of `choose` on the planned canvas of one branch. Nothing changes."""
         peeking = self._copy()
         peeking._canvas = self._branches[0].canvas
         return peeking.choose(scores, self._constraint_state(peeking.generated))

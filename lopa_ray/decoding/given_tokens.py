@@ -1,7 +1,7 @@
 """GivenTokens: the tokens of an answer that are decided before the first step, and the holes between them.
 
 Offsets are counted from the beginning of the answer. An end token (of `DecodeSession.end_token_ids`) in a hole ends the
-hole: the positions from there to the next given token are no part of the answer. The positions after the last given
+hole: the positions from there to the next given token are not part of the answer. The positions after the last given
 token are the last hole, and end as an answer without given tokens. A given end token ends nothing: it stands at the end
 of an answer, or in a suffix.
 """
@@ -28,7 +28,7 @@ class GivenTokens:
 
     @classmethod
     def of(cls, settings: GenerationSettings, encode: Encode | None) -> GivenTokens:
-        """The given tokens of a request. A `suffix` stands behind the `max_new_tokens` of the settings. Raises
+        """The given tokens of a request. A `suffix` stands after the `max_new_tokens` of the settings. Raises
         SettingsError for parts that overlap, and for text if there is no `encode`, or if it raises PromptError."""
         setting = settings.giving_setting
         if setting is None or not settings.max_new_tokens:
@@ -56,23 +56,23 @@ class GivenTokens:
 
     @cached_property
     def end(self) -> int:
-        """Offset behind the last given token; 0 without any."""
+        """Offset after the last given token; 0 without any."""
         return max(self.tokens, default=-1) + 1
 
     @cached_property
     def beginning(self) -> list[int]:
-        """The given tokens in front of the first position that is none."""
+        """The given tokens before the first position that is not given."""
         stop = self.holes[0].start if self.holes else self.end
         return [self.tokens[at] for at in range(stop)]
 
     @cached_property
     def holes(self) -> tuple[range, ...]:
-        """Offsets of the holes in front of given tokens, ascending."""
+        """Offsets of the holes before given tokens, ascending."""
         edges = [-1, *sorted(self.tokens)]
         return tuple(range(a + 1, b) for a, b in pairwise(edges) if a + 1 < b)
 
     def holes_within(self, length: int) -> tuple[range, ...]:
-        """Offsets of all holes of an answer of `length` positions, the one behind the last given token included."""
+        """Offsets of all holes of an answer of `length` positions, the hole after the last given token included."""
         holes = (range(hole.start, min(hole.stop, length)) for hole in (*self.holes, range(self.end, length)))
         return tuple(hole for hole in holes if hole)
 
@@ -83,19 +83,19 @@ class GivenTokens:
     # Answers
 
     def ended_positions(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Iterator[int]:
-        """Offsets behind an end in one of `holes`, which are no part of the answer."""
+        """Offsets after an end in one of `holes`, which are not part of the answer."""
         for end, stop in self._ends(answer, end_token_ids):
             yield from range(end, min(stop, len(answer)))
 
     def _ends(self, answer: Sequence[int], end_token_ids: Collection[int]) -> Iterator[tuple[int, int]]:
-        """Of each hole that has an end: the offset behind the end, and the hole's stop."""
+        """The offset after the end, and the hole's stop, of each hole that has an end."""
         for hole in self.holes:
             length = length_through_end(answer[hole.start : hole.stop], end_token_ids)
             if length is not None:
                 yield hole.start + length, hole.stop
 
     def whole_text(self, answer: Sequence[int], end_token_ids: Collection[int]) -> list[int]:
-        """The tokens of an answer, given ones included, without ends of `holes` and what is behind these."""
+        """The tokens of an answer, given tokens included, without ends of `holes` and what follows them there."""
         if not self.tokens:
             return list(answer)
         return [answer[at] for at in self._text_offsets(answer, end_token_ids)]

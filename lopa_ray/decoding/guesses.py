@@ -1,7 +1,7 @@
-"""Which continuations of an answer one causal pass should verify at once.
+"""Guesses: continuations of an answer that one causal pass should verify at once.
 
 A guess is a prefix of the most likely drafts, in which one of the less likely tokens may stand. A tokens are accepted:
-the longest right prefix of any guess. New drafts exist behind the longest guess that is right as a whole, of F tokens.
+the longest right prefix of any guess. New drafts exist after the longest guess that is right as a whole, of F tokens.
 What is accepted beyond F is drafted by an older pass, which costs `STALE_SHARE` of a token each. So guesses are chosen
 for (1 - STALE_SHARE) · E[A] + STALE_SHARE · E[F], greedily: a gain that was computed before bounds what it is now.
 """
@@ -28,12 +28,12 @@ MIN_REPLACED = 0.02  # less probable guesses with a replaced draft are not looke
 CERTAIN = 0.999  # no draft counts as more probable
 
 REPEATED = 0.2
-"""A token's weight where the token in front of it is the same, and where the draft behind it is: masks do not know of
+"""Factor of a token's weight if the token before it is the same, and if the draft after it is: masks do not know of
 each other, so two of them often draft one token. This and the next two are fitted to the model of the package."""
 
 DRAFT_LOGIT = 0.5
-"""Added to the logit of each draft: what is drafted without knowing the drafts in front of it is more often right if
-those are."""
+"""Added to the logit of each draft: what is drafted without knowing the drafts before it is more often right if these
+are right."""
 
 STALE_LOGIT = 2.5  # subtracted from logits of stale drafts, most from the first: it follows a wrong token
 
@@ -63,14 +63,14 @@ def reweigh(drafts: Sequence[Alternatives], last: int, age: int) -> list[Alterna
 class _Path:
     """The most likely drafts, with another token at one of the positions."""
 
-    at: int  # drafts in front of that position; of the path without one the number of all drafts
+    at: int  # drafts before that position; of the path without one the number of all drafts
     token: int
     ratio: float  # the probability of a prefix with this token, divided by that with the draft in its place
     chosen: list[int] = field(default_factory=list)  # lengths of the guesses that are chosen, ascending
 
 
 def choose_guesses(drafts: Sequence[Alternatives], age: int, most: int, min_gain: float = 0.0) -> list[Guess]:
-    """At most `most` guesses, the first one in any case, others if they gain more than `min_gain` tokens. `age`: tokens
+    """At most `most` guesses, the first in any case, others if they gain more than `min_gain` tokens. `age`: tokens
     that were taken since the drafts were made, 1 at least."""
     main = _Path(len(drafts), -1, 1.0)
     probable = list(accumulate((min(d[0][1], CERTAIN) for d in drafts), lambda p, q: p * q, initial=1.0))

@@ -71,7 +71,7 @@ class LikelihoodSession(RequestSession):
     """One target's bound: each branch is a distinct mask of the target, and no position is ever filled.
     `StepOutcome.confidences` are what each branch adds to the bound, in nats: their sum over all steps is the bound. It
     depends on `mc_num`, `seed` and the tokens alone. It has no variance for a target of one token, which takes one
-    forward; longer ones take as many as there are distinct masks among the draws."""
+    forward; longer targets take as many as there are distinct masks among the draws."""
 
     def __init__(
         self,

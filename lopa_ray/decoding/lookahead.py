@@ -19,7 +19,7 @@ class Lookahead:
     """The forks of the last winner, and how they are compared with the anchor."""
 
     def __init__(self, settings: GenerationSettings) -> None:
-        """Under settings without lookahead the anchor is the only branch of every step."""
+        """Make a lookahead; under settings without one, the anchor is the only branch of every step."""
         if not isinstance(settings, LookaheadSettings):
             settings = LookaheadSettings(decoder=settings.decoder)
         self._settings = settings

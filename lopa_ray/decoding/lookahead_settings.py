@@ -19,15 +19,15 @@ class LookaheadSettings(BranchSettings):
     """LoPA's lookahead (arXiv 2512.16229), for a decoder's settings to build on."""
 
     lookahead: Literal["lopa", "verified"] = "lopa"
-    """What the branches beside the anchor are. lopa: forks that add a token each, one of which may win, and change the
-    answer. verified: drafts of the next steps, of which those count that one branch would have taken."""
+    """The kind of the branches other than the anchor. lopa: forks that add a token each, one of which may win, and
+    change the answer. verified: drafts of the next steps, which count if one branch would have taken them."""
 
     acceptance: Literal["exact"] | Annotated[float, Field(ge=0.0, le=1.0)] = "exact"
-    """lookahead verified: which drafts count. exact: those that are what one branch would fill, so that the answer is
-    that of one branch. A probability: also such with further tokens that the model chooses with a higher one."""
+    """lookahead verified: which drafts count. exact: drafts that one branch would fill, so the answer is the same as
+    with one branch. A probability: also drafts with further tokens of a higher probability."""
 
     branch_confidence: str = "mean"
-    """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
+    """The score of a branch by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
 
     creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of the creation confidence (1.0 for the anchor) in the branch's score."""
@@ -68,6 +68,6 @@ class LookaheadSettings(BranchSettings):
             remedy = "set lookahead to verified or leave acceptance out"
             yield "acceptance", f" {self.acceptance} without drafts; {remedy}"
         if not fits_ranking(self.branch_confidence, self.ranking):
-            why = "multiplies scores, but ranking neg_entropy has negative ones"
+            why = "multiplies scores, but ranking neg_entropy has negative scores"
             remedy = "use ranking probability or margin, or branch_confidence mean"
             yield "branch_confidence", f" {self.branch_confidence} {why}; {remedy}"

@@ -1,6 +1,6 @@
-"""QuestionTokens: a question, and the masked positions behind it that answer it, its slot.
+"""QuestionTokens: a question, and its slot, the masked positions after it that answer it.
 
-The slot is as long as the longest value; a token that ends answers closes shorter ones. A value's log-likelihood is Σ
+The slot is as long as the longest value; a token that ends answers closes shorter values. A value's log-likelihood is Σ
 over its tokens log p(token | the value's earlier tokens filled in, the rest of the slot masked). All prefixes are known
 beforehand, so one step evaluates them all. A diffusion model's own marginals need not agree with this factorisation.
 """

@@ -67,7 +67,7 @@ def _allowed(vocabulary: Vocabulary) -> str:
 def check_given(
     given: GivenTokens, settings: GenerationSettings, vocabulary: Vocabulary, end_token_ids: Collection[int]
 ) -> None:
-    """Raises SettingsError for given tokens that are none of the vocabulary, masks, or ends in the middle of an answer,
+    """Raises SettingsError for given tokens that are outside the vocabulary, masks, or ends in the middle of an answer,
     that exceed `max_new_tokens`, or that leave no hole. A suffix, which is not returned, may have ends."""
     name, most = given.setting, settings.max_new_tokens
     ends = frozenset(end_token_ids if given.setting == "given_parts" else ())
@@ -80,7 +80,7 @@ def check_given(
         elif token == vocabulary.mask_token_id:
             what = "the mask token, which stands for a position that is not decided; remove it"
         elif token in ends and at < last:
-            what = "which ends an answer; allowed: at the last of its positions, behind all others"
+            what = "which ends an answer; allowed: at the last of its positions, after all others"
         else:
             continue
         raise SettingsError(f"{name}: got token {token} at position {at} of the answer, {what}", setting=name)
@@ -99,12 +99,12 @@ def check_given(
 
 
 def check_holes_see(given: GivenTokens, view_stop: int, settings: GenerationSettings) -> None:
-    """Raises SettingsError if given tokens lie behind `view_stop`, the offset where the view of the first hole ends."""
+    """Raises SettingsError if given tokens lie after `view_stop`, the offset where the view of the first hole ends."""
     if given.end > view_stop:
         raise SettingsError(
-            f"{given.setting}: got tokens up to position {given.end} of the answer, behind a hole that begins at "
+            f"{given.setting}: got tokens up to position {given.end} of the answer, after a hole that begins at "
             f"position {given.holes[0].start}; under these settings of decoder {settings.decoder} it sees nothing from "
-            f"position {view_stop} on, so what is given behind a hole has to stand before that; use a larger "
+            f"position {view_stop} on, so what is given after a hole has to stand before that; use a larger "
             "block_size if the model allows one, a shorter hole, or a decoder and a model that attend to the whole "
             "answer",
             setting=given.setting,

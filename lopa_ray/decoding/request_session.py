@@ -30,16 +30,16 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 COUNTED = ("steps", "forwards", "finish_reason", "rule_steps")  # public attributes that steps change
 
 PLANNED = ("_pending_plan", "_branches")
-"""All that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
+"""Attributes that `plan` changes. They belong to the coming step alone, and are made anew when that is planned
+again."""
 
 
 class RequestSession(ABC):
-    """One request, step by step. Steps change attributes with an underscore and those of `COUNTED`, and no others."""
+    """One request, step by step. Steps change only attributes with an underscore and the attributes in `COUNTED`."""
 
     def __init__(self, prompt: Sequence[int], vocabulary: Vocabulary, max_new_tokens: int) -> None:
-        """Without `max_new_tokens` the request is finished before its first step. Raises PromptError for an empty
-        prompt, ids outside the vocabulary, or mask tokens in the prompt: the published decoders fill those or hang on
-        them."""
+        """A request without `max_new_tokens` is finished before its first step. Raises PromptError for an empty prompt,
+        ids outside the vocabulary, or mask tokens in the prompt: the published decoders fill these or hang on them."""
         check_prompt(prompt, vocabulary)
         self.prompt = list(prompt)
         self.vocabulary = vocabulary
@@ -47,7 +47,7 @@ class RequestSession(ABC):
         self.replay: tuple[ScheduledRequest, ...] = ()
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
         self.client = ""  # whose request it is; see `lopa_ray.scheduling.fair_queue`
-        self.priority = 0  # of the requests of one client, those with the lowest value get slots first
+        self.priority = 0  # requests with the lowest value get slots first, among one client's
         self.steps = 0
         self.forwards = 0
         self.finish_reason: FinishReason | None = None if max_new_tokens else "length"
@@ -73,7 +73,7 @@ class RequestSession(ABC):
         """More steps than any correct run takes."""
 
     def branches_in_step(self, in_flight: int | None = None) -> int:
-        """The most branches of the next step while so many requests are in flight. None: the request alone decides."""
+        """Maximum branches of the next step while so many requests are in flight. None: the request alone decides."""
         return 1
 
     # What all share
@@ -128,7 +128,7 @@ class RequestSession(ABC):
             )
 
     def export_state(self) -> bytes:
-        """All that steps have changed, for `with_state`; the same before and after the next step is planned."""
+        """The state that steps have changed, for `with_state`; the same before and after the next step is planned."""
         changed = (name for name in vars(self) if name.startswith("_") or name in COUNTED)
         return pickle.dumps({name: getattr(self, name) for name in changed if name not in PLANNED})
 

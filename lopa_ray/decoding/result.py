@@ -1,4 +1,4 @@
-"""From a canvas to an answer, and from plans and outcomes to a result with its trace."""
+"""Makes an answer from a canvas, and a result with its trace from plans and outcomes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class TraceStep:
     """Filled or edited beyond the fill set that the winner of a comparison was evaluated with: the fills of
     `rule_steps`."""
     rule_steps: tuple[TraceRuleStep, ...]
-    """What the rule filled, step by step."""
+    """The fills of the unmasking rule, step by step."""
     decided: tuple[Decision, ...]
-    """All that the step decided, with probabilities: the fill set of the winner of a comparison, then `fills`."""
+    """The decisions of the step, with probabilities: the fill set of the winner of a comparison, then `fills`."""
     input_start: int
     cached: int
     """Cached positions that the step read."""
@@ -60,12 +60,12 @@ class TraceStep:
 
     @property
     def accepted(self) -> tuple[int, ...]:
-        """Indices of the drafts whose reports the rule took after that of the step's first branch, in this order."""
+        """Indices of the drafts whose reports the rule took after the report of the first branch, in this order."""
         taken = (rule_step.branch for rule_step in self.rule_steps)
         return tuple(dict.fromkeys(branch for branch in taken if branch is not None))[1:]
 
     def branch_name(self, index: int) -> str:
-        """ "anchor", or "+3" for the third branch beside it: a fork, or with verified lookahead a draft."""
+        """ "anchor", or "+3" for the third branch next to it: a fork, or with verified lookahead a draft."""
         if not self.branches[index].fills:
             return "anchor"
         return f"+{sum(bool(branch.fills) for branch in self.branches[: index + 1])}"
@@ -81,8 +81,8 @@ class GenerationResult:
     stands before that."""
     finish_reason: FinishReason
     tokens: int
-    """Tokens up to and including the first one that ends the answer (all of them if none does). Given tokens do not
-    count, and of a hole those up to and including its end."""
+    """Tokens up to and including the first that ends the answer (all of them if none does). Given tokens do not
+    count, and of a hole the tokens up to and including its end."""
     steps: int
     """Forward rounds (the published decoders report one more)."""
     forwards: int
@@ -92,7 +92,7 @@ class GenerationResult:
     seconds: float
     """Wall-clock time from submission to the last step."""
     prompt_tokens: int
-    """Tokens of the prompt, and those that the request gives of its answer."""
+    """Tokens of the prompt, and tokens that the request gives of its answer."""
     trace: tuple[TraceStep, ...] = ()
 
     @property
@@ -102,7 +102,7 @@ class GenerationResult:
 
     @property
     def mean_depth(self) -> float:
-        """Steps of the rule per step: `rule_steps` ÷ `steps`."""
+        """Denoising steps per step: `rule_steps` ÷ `steps`."""
         return self.rule_steps / self.steps if self.steps else 0.0
 
     @property
@@ -142,7 +142,7 @@ class ResultBuilder:
         return self._given.returned_text(self.final_canvas, self._end_token_ids)
 
     def num_generated(self, text_tokens: int) -> int:
-        """Tokens that were generated up to the last one of the first `text_tokens` of `returned_canvas`."""
+        """Tokens that were generated up to the last of the first `text_tokens` of `returned_canvas`."""
         return self._given.num_generated(self.final_canvas, self._end_token_ids, text_tokens)
 
     @property

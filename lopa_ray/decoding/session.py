@@ -53,8 +53,8 @@ class DecodeSession(RequestSession):
         """Start decoding after `prompt`, under the `constraint` of the settings' pattern, if they have one. `given` is
         what they give of the answer; None: they give token ids, or nothing. Raises PromptError as `RequestSession`, and
         SettingsError for a decoder that is not for this kind of model, for a constraint that no answer of this length
-        can keep, for a stop token or a token of `logit_bias` that is none, or for given tokens that are none, do not
-        fit, or lie where a hole in front of them does not see them."""
+        can keep, for a stop token, a token of `logit_bias` or a given token outside the vocabulary, or for given tokens
+        that do not fit, or lie where a hole before them does not see them."""
         check_decoder(settings, vocabulary, self.denoises_canvases)
         super().__init__(prompt, vocabulary, settings.max_new_tokens)
         check_generated(settings.stop_token_ids, vocabulary, "stop_token_ids")
@@ -140,7 +140,7 @@ class DecodeSession(RequestSession):
 
     @cached_property
     def end_token_ids(self) -> tuple[int, ...]:
-        """Ids that end the answer: the checkpoint's, unless the settings ignore them, and those of the settings."""
+        """Ids that end the answer: the checkpoint's, unless the settings ignore them, and the settings' own."""
         vocabulary = self.vocabulary
         of_checkpoint = (vocabulary.eos_token_id, *vocabulary.stop_token_ids)
         return (*(() if self.settings.ignore_eos else of_checkpoint), *self.settings.stop_token_ids)

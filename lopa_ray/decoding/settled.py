@@ -19,13 +19,13 @@ class SettledSettings(GenerationSettings):
     """The setting of decoders that fill settled choices."""
 
     settled: float | None = Field(default=None, gt=0.0)
-    """After its own fills a step also fills masked positions whose choice is that of the step before, with a
+    """After its own fills a step also fills masked positions whose choice is the same as in the step before, with a
     probability above 0.5 whose logit has moved by less than this, although tokens were filled in between. None: it does
     not. 0.05 is a good value."""
 
 
 class SettledChoices:
-    """Compares the report of a step with that of the step before."""
+    """Compares the reports of a step and of the step before."""
 
     def __init__(self, settings: GenerationSettings) -> None:
         self._tolerance = settings.settled if isinstance(settings, SettledSettings) else None
@@ -52,7 +52,7 @@ class SettledChoices:
         return settled
 
     def record(self, scores: Scores, *, filled: bool) -> None:
-        """Remember a report. If nothing was filled, an unchanged next report is no evidence."""
+        """Remember a report. If nothing was filled, an unchanged next report is not evidence."""
         if self._tolerance is None:
             return
         self._choices = {

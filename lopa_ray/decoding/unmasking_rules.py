@@ -1,5 +1,5 @@
-"""Unmasking rules: which positions a call fills, by the scores of the masked ones. Papers and settings say remasking.
-Equal scores keep their order. The session decides the positions, as far as a constraint allows it."""
+"""Unmasking rules: which positions a call fills, by the scores of the masked positions. Papers and settings say
+remasking. Equal scores keep their order. The session decides the positions, as far as a constraint allows it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POSITION_SEED = 0x5EED  # keeps draws of positions apart from draws of tokens, w
 
 
 class RuleBlock(NamedTuple):
-    """Masked positions among which a rule fills those that pass its threshold."""
+    """Masked positions, of which a rule fills all that pass its threshold."""
 
     positions: list[int]  # ascending
     complete: bool  # whether it fills the best-ranked position where none passes
@@ -30,7 +30,7 @@ def rank_by_score(scores: Scores) -> list[int]:
 
 
 def select_above_threshold(scores: Scores, threshold: float, max_count: int | None = None) -> list[int]:
-    """Those of the `max_count` best ranked with at least probability `threshold`, or the best one (Fast-dLLM)."""
+    """Positions of the `max_count` best with at least probability `threshold`, or the best (Fast-dLLM)."""
     best = rank_by_score(scores)[:max_count]
     return [p for p in best if scores[p].probability >= threshold] or best[:1]
 
@@ -38,8 +38,8 @@ def select_above_threshold(scores: Scores, threshold: float, max_count: int | No
 def select_near_anchors(
     scores: Scores, threshold: float, relaxed_threshold: float, radius: int, max_count: int | None = None
 ) -> list[int]:
-    """The best one, and those of the `max_count` best ranked with at least probability `threshold`, or
-    `relaxed_threshold` within `radius` positions of one that has the former (LocalLeap, arXiv 2510.07081)."""
+    """The best position, and of the `max_count` best all with at least probability `threshold`, or
+    `relaxed_threshold` within `radius` positions of one with `threshold` (LocalLeap, arXiv 2510.07081)."""
     anchors = [p for p in scores if scores[p].probability >= threshold]
     near = {p for anchor in anchors for p in range(anchor - radius, anchor + radius + 1)}
     best = rank_by_score(scores)[:max_count]
@@ -61,7 +61,7 @@ def select_leading(scores: Scores, threshold: float) -> list[int]:
 
 
 def select_by_block(canvas: BlockCanvas, scores: Scores, threshold: float) -> list[int]:
-    """In every active block all with probability above `threshold`; where there is none, in a complete block the best
+    """All positions of active blocks with probability above `threshold`; in a complete block without one, the best
     ranked (LoPA, section 3; D2F, section 4.3)."""
     positions: list[int] = []
     for block in canvas.active:
@@ -83,8 +83,8 @@ def select_by_factor(scores: Scores, factor: float) -> list[int]:
 
 
 def select_within_entropy(scores: Scores, max_entropy: float) -> list[int]:
-    """The surest ones whose entropies sum up to less than `max_entropy`, or the surest (JetEngine). Scores must be of
-    ranking neg_entropy."""
+    """The surest positions whose entropies sum up to less than `max_entropy`, at least one (JetEngine). Scores must be
+    of ranking neg_entropy."""
     best = rank_by_score(scores)
     total = np.cumsum([-scores[p].score for p in best])
     return best[: max(1, int((total < max_entropy).sum()))]
@@ -108,7 +108,7 @@ def sample_independently(scores: Scores, probability: float, seed: int, step: in
 
 @lru_cache(16)
 def dream_fill_fractions(steps: int, eps: float) -> tuple[np.float32, ...]:
-    """Per call, the fraction of the positions still masked that Dream's schedule fills; the last call fills all. In
+    """The fraction of the masked positions that each call of Dream's schedule fills; the last call fills all. In
     float32, as published: the product with the number of masks is cut to an integer."""
     times = np.linspace(1, eps, steps + 1, dtype=np.float32)
     return (*(np.float32(1) - times[1:-1] / times[:-2]), np.float32(1))
@@ -116,7 +116,7 @@ def dream_fill_fractions(steps: int, eps: float) -> tuple[np.float32, ...]:
 
 @lru_cache(64)
 def dream_fill_counts(masks: int, steps: int, eps: float, first: int | None = None) -> tuple[int, ...]:
-    """Positions per call for `masks` masked ones. `first`: how many the first call fills, in place of its fraction."""
+    """Positions per call, for so many `masks`. `first`: how many the first call fills, in place of its fraction."""
     counts = []
     for call, fraction in enumerate(dream_fill_fractions(steps, eps)):
         count = first if call == 0 and first is not None else int(np.float32(masks) * fraction)

@@ -22,7 +22,7 @@ from lopa_ray.protocol.events import RequestEvent, RequestFailure
 
 
 class AsyncEngine(SessionFactory, ABC):
-    """As `Engine`, with many requests of different tasks in flight together."""
+    """An `Engine` with many requests of different tasks in flight together."""
 
     @abstractmethod
     def events(self, sessions: Sequence[RequestSession]) -> AsyncGenerator[RequestEvent, None]:

@@ -45,7 +45,7 @@ class CompilePool:
         return call
 
     def cancel(self, call: Call) -> None:
-        """Drop a call that waits, or end the process of one that runs. A call that has ended stays as it is."""
+        """Drop a call that waits, or end the process of a call that runs. A call that has ended stays as it is."""
         with self._lock:
             call.cancelled = True
             if call in self._waiting:
@@ -55,7 +55,7 @@ class CompilePool:
         call.future.cancel()
 
     def _start_waiting(self) -> None:
-        """With the lock held: run what may run, first the calls of those clients that have the fewest running."""
+        """Run what may run, with the lock held: first the calls of clients that have the fewest running."""
         while self._waiting and len(self._running) < MAX_PROCESSES:
             running = Counter(call.client for call in self._running)
             call = min(self._waiting, key=lambda call: running[call.client])

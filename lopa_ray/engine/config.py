@@ -36,7 +36,7 @@ class Config(ExecutionConfig):
         return {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields}
 
     def without_open_settings(self) -> dict[str, Any]:
-        """As `as_dict`, without the decode settings that a checkpoint may have defaults for, if they were not set."""
+        """The dict of `as_dict`, without decode settings that were not set and may have defaults in a checkpoint."""
         values = self.as_dict()
         if self.model.generation_config == "auto":
             for name in {*self.decode.recommended_by_checkpoints} - self.decode.model_fields_set:
@@ -50,21 +50,21 @@ class Config(ExecutionConfig):
         return {**values, "decode": self.decode.given("json")}
 
     def with_decode_defaults(self, defaults: Mapping[str, Any]) -> Self:
-        """The same, with those of a checkpoint's `defaults` that the decoder has a place for, for decode settings that
-        were not set. Raises SettingsError for a wrong value."""
+        """The same, with a checkpoint's `defaults` for decode settings that were not set, where the decoder takes them.
+        Raises SettingsError for a wrong value."""
         open_settings = {*self.decode.recommended_by_checkpoints} - self.decode.model_fields_set
         unset = {name: value for name, value in defaults.items() if name in open_settings}
         return self.replace(decode=self.decode.replace(**unset)) if unset else self
 
     def with_decision_defaults(self, defaults: DecisionSettings) -> Self:
-        """The same, with a checkpoint's settings of decisions for those that are null."""
+        """The same, with a checkpoint's settings of decisions in place of null."""
         return self.replace(decisions=self.decisions.with_defaults(defaults)) if defaults.given() else self
 
     @classmethod
     def load(cls, source: str | Path, overrides: dict[str, dict[str, Any]] | None = None) -> Self:
         """Read a YAML file, or the preset of that name, with `overrides` (section → values) on top. Raises
-        SettingsError if there is none, it is no YAML mapping, or a value is refused, and names a file whose own values
-        are refused."""
+        SettingsError if there is none, it is not a YAML mapping, or a value is refused, and names a file whose own
+        values are refused."""
         values = read_config(source)
         try:
             return cls.parse(values, overrides)
@@ -78,7 +78,7 @@ class Config(ExecutionConfig):
 
     @classmethod
     def parse(cls, values: dict[str, Any], overrides: dict[str, dict[str, Any]] | None = None) -> Self:
-        """From plain values, as a YAML file has them, with `overrides` on top. Raises SettingsError."""
+        """Parse plain values, as a YAML file has them, with `overrides` on top. Raises SettingsError."""
         for mapping in (values, *values.values()):
             for key in mapping if isinstance(mapping, dict) else ():
                 if not isinstance(key, str):

@@ -34,7 +34,7 @@ class _SharedCall:
 
 
 class ConstraintCache:
-    """It may be used from any thread. What is known already never waits for a compilation."""
+    """A cache of constraints, for use from any thread. What is known already never waits for a compilation."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, limit_s: float) -> None:
         """`limit_s`: processor time that a compilation may take, in seconds."""
@@ -68,7 +68,7 @@ class ConstraintCache:
             return cast(int, _result(future))
 
     async def prepare_schema_size(self, text: str, client: str = "") -> None:
-        """For `schema_size` what `prepare_constraint` is for `constraint`."""
+        """Prepare `schema_size`, as `prepare_constraint` prepares `constraint`."""
         await self._prepare("schema_size", text, client)
 
     async def _prepare(self, method: Method, argument: object, client: str) -> None:
@@ -152,7 +152,7 @@ class ConstraintCache:
 
 
 def _result(future: Future[Any]) -> Any:
-    """What a call returned. Raises a copy of its error: callers add to errors which setting they are about."""
+    """The result of a call. Raises a copy of its error: callers add to errors which setting they are about."""
     error = future.exception()
     if error is not None:
         raise copy.copy(error)

@@ -1,4 +1,4 @@
-"""From an input and its questions to a session, for every engine."""
+"""Makes a session from an input and its questions, for every engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lopa_ray.text.tokenizer import require_tokenizer
 AnyQuestion: TypeAlias = Question | str  # a question; a text is a predicate
 
 ChangedDecisions: TypeAlias = DecisionSettings | Mapping[str, Any]
-"""Settings of decisions: all of them, or by name those that differ from the configuration's."""
+"""Settings of decisions: all of them, or by name the settings that differ from the configuration's."""
 
 
 @dataclass(frozen=True, slots=True)

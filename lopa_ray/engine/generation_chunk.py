@@ -14,12 +14,12 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class GenerationChunk:
-    """An answer after one step: text that became final, and the canvas with all that is decided behind it."""
+    """An answer after one step: text that became final, and the canvas with all that is decided after it."""
 
     step: int
     """How many steps the request has had."""
     text: str | None
-    """Text behind that of all earlier chunks, which can no longer change; often empty. Joined, they are the result's
+    """Text after all earlier chunks' text, which can no longer change; often empty. All chunks joined are the result's
     text. None without a tokenizer."""
     canvas: tuple[int, ...]
     """Token ids after the prompt; undecided positions have `engine.vocabulary.mask_token_id`."""

@@ -14,7 +14,7 @@ from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.scoring import ScoreTargets
 
 MAX_ROWS = 2**15
-"""In a step of all requests in flight, which bounds its memory; each request evaluates one mask at least."""
+"""Rows in a step of all requests in flight, which bounds its memory; each request evaluates one mask at least."""
 
 MAX_MASKS_PER_STEP = 16  # maximum number of masks that one request evaluates in a step
 
@@ -32,8 +32,8 @@ class LikelihoodRequest:
 class LogLikelihood:
     value: float  # in nats: a Monte-Carlo estimate of a lower bound, exact for a target of one token
     is_greedy: bool | None  # whether greedy decoding gives the target; None if the request did not ask for it
-    steps: int  # steps, including those of the greedy check
-    forwards: int  # branch evaluations, including those of the greedy check
+    steps: int  # including the steps of the greedy check
+    forwards: int  # branch evaluations, including the greedy check's
 
 
 def log_likelihoods(

@@ -26,7 +26,7 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 class LocalEngine(Engine):
     """Runs sessions, scheduler and runner in this process, in the threads of its callers. A caller that waits for an
-    event runs steps of all requests in flight, those of other threads too."""
+    event runs steps of all requests in flight, also for other threads."""
 
     def __init__(self, config: Config, runner: BranchRunner, tokenizer: Tokenizer | None) -> None:
         """Use an existing runner. `from_config` and `from_pretrained` load one."""
@@ -98,7 +98,7 @@ class LocalEngine(Engine):
 
     def _step(self) -> None:
         """Launch the steps that may be in flight, and process the reports of the oldest. If a step fails, the next
-        calls run it again, each of its requests alone; one that fails alone ends."""
+        calls run it again, each of its requests alone; a request that fails alone ends."""
         scheduler = self._scheduler
         try:
             if not self._in_flight:

@@ -1,7 +1,7 @@
-"""From a configuration to its model, in the process of an engine.
+"""Opens the model of a configuration, in the process of an engine.
 
 Workers get a `ModelSpec`: the pinned configuration and the `ModelConfig`. So they read only the weights of a
-checkpoint, and later workers load the same ones. The first worker of a group measures what `model.attention` auto
+checkpoint, and later workers load the same weights. The first worker of a group measures what `model.attention` auto
 stands for (`resolve_auto`). Importing torch takes longer than the rest of a group's start, so engines and masters leave
 it to functions that workers call.
 """

@@ -30,10 +30,10 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages."""
 
 RequestSettings: TypeAlias = GenerationSettings | Mapping[str, Any]
-"""The decode settings of a request: all of them, or by name those that differ from the configuration's."""
+"""The decode settings of a request: all of them, or by name the settings that differ from the configuration's."""
 
 RenderedPrompt: TypeAlias = RenderedChat | RawText | Sequence[int]
-"""What is left to encode: a chat that went through its template, text that goes in as it is, or token ids."""
+"""A prompt that is left to encode: a chat that went through its template, text that goes in as it is, or token ids."""
 
 
 class SessionFactory:
@@ -65,7 +65,7 @@ class SessionFactory:
         has changes of the configuration's settings; None stands for these. Raises SettingsError."""
         if not isinstance(settings, GenerationSettings | Mapping | None):
             raise SettingsError(
-                f"got settings of type {type(settings).__name__}; give those of a decoder (LopaSettings, ...), or a "
+                f"got settings of type {type(settings).__name__}; give a decoder's settings (LopaSettings, ...), or a "
                 "mapping or keywords with decode settings"
             )
         if isinstance(settings, Mapping):

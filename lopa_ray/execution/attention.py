@@ -51,7 +51,7 @@ class LaneAttention:
 
     kernel: LaneKernel
     causal_kernel: CausalKernel | None = None
-    """Keys that it reads after those of its rows are zero, or of the same request. None: `kernel`, row by row."""
+    """Keys that it reads after its rows' keys are zero, or of the same request. None: `kernel`, row by row."""
     bucket: Callable[[int], int] = padded_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:

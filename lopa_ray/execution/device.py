@@ -57,8 +57,8 @@ def _prepare_cuda() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """By default glibc returns the memory of activations to the system after every step, which then has to map and
-    clear all pages again. Without glibc nothing changes."""
+    """Keep the memory of activations, which glibc by default returns to the system after every step, so that it has to
+    map and clear all pages again. Without glibc nothing changes."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         for parameter, value in MALLOPT.items():
@@ -77,12 +77,12 @@ class Device:
     """Ray shows a worker its own devices only, so its device is the first."""
     auto_dtype: str
     collective_backend: str
-    """Of torch.distributed."""
+    """The backend of torch.distributed."""
     ray_resource: str
     attention_backends: tuple[str, ...]
-    """In the order in which `auto` tries them."""
+    """Backends in the order in which `auto` tries them."""
     timed_attention: tuple[str, ...] = ()
-    """Attention backends of which `auto` selects the fastest. It selects no other one: the others compute branch by
+    """Attention backends of which `auto` selects the fastest. It selects no other: the others compute branch by
     branch, which takes many launches per layer. If there are none, it selects the first of all that works."""
     compiles_kernels: bool = False
     captures_graphs: bool = False

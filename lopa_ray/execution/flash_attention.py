@@ -31,7 +31,7 @@ class LaneTable:
 
     slots: Tensor  # [N]: the slot of each lane
     starts: Tensor  # [N]: number of cached positions before each lane
-    first_rows: Tensor  # [N + 1]: the first row of each lane, then the end of the last one
+    first_rows: Tensor  # [N + 1]: the first row of each lane, then the end of the last lane
     cached_positions: Tensor  # [N + 1]: cumulative sums of `starts`, from 0 on
     longest: int  # maximum number of rows of a lane
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 WARM_UPS = 2
-"""Runs before a capture. The first one compiles kernels and reserves the workspaces of libraries."""
+"""Runs before a capture. The first run compiles kernels and reserves the workspaces of libraries."""
 
 
 class CudaCapture:

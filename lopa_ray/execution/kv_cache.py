@@ -49,7 +49,7 @@ _SIGNS_OF_LACK = (
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """From which another worker can continue."""
+    """The state of a slot, from which another worker can continue."""
 
     slot: int
     request_id: int

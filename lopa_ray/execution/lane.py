@@ -24,7 +24,7 @@ class Lane:
     to_stage: Spans = ()
     """Positions whose K/V are staged. The K/V of positions before `start` are in the slot already."""
     request: ScheduledRequest | None = None
-    """None: no positions are scored."""
+    """The request; None: no positions are scored."""
     index: int = -1
     """The index of the branch. -1: the lane only stages K/V."""
     causal_stop: int = 0
@@ -63,7 +63,7 @@ class Lane:
         return weights
 
     def runs(self) -> list[tuple[int, int]]:
-        """For each segment or causal row, the number of rows, and the end (exclusive) of what they see."""
+        """The number of rows of each segment or causal row, and the end (exclusive) of what they see."""
         causal_end = self.start + self.causal_rows
         runs = [(1, seen) for seen in range(self.start + 1, causal_end + 1)]
         segments = [segment for segment in self.segments if segment[0] > causal_end]

@@ -1,4 +1,4 @@
-"""LaunchedStep: a step that the device computes, while its host is free to begin another one, and its times."""
+"""LaunchedStep: a step that the device computes, while its host is free to begin another step, and its times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def has_events(device: torch.device) -> bool:
 class StepTimes:
     """The times of one step, between boundaries: by the host's clock, or on an accelerator, whose work the host only
     enqueues, by events. An accelerator reaches the first boundary when it has finished the step before, which may still
-    be under way when the host begins this one. Events are read after the one wait of a step, and cost no wait of their
+    be under way when the host begins this step. Events are read after a step's only wait, and cost no wait of their
     own."""
 
     def __init__(self, device: torch.device) -> None:
@@ -74,7 +74,7 @@ class LaunchedStep:
     times: StepTimes
     tp_group: TensorParallelGroup
     rows_to_score: RowsToScore | None = None
-    """None: the worker has no branch in the step."""
+    """The rows; None: the worker has no branch in the step."""
     scores: Tensor | None = None
     """fp64, flat [values], on the host; on an accelerator they may still be on their way there."""
 

@@ -67,8 +67,8 @@ class LMHead:
         return self._logits(torch.cat((hidden, padding)))[: len(hidden)].float()
 
     def _logits(self, rows: Tensor) -> Tensor:
-        """Hidden rows [N, D] → logits [N, V] in the model's dtype. All shards get those of the whole vocabulary, and
-        score them alike: the host of none waits for another, which may be lost."""
+        """Hidden rows [N, D] → logits [N, V] in the model's dtype. All shards get the logits of the whole vocabulary,
+        and score them alike: no host waits for another shard, which may be lost."""
         logits: Tensor = self._lm_head(rows)
         if self._tp_group.size == 1:
             return logits

@@ -46,7 +46,7 @@ def logit_changes_of_lane(lane: Lane) -> LogitChanges | None:
 
 
 class LogitChangeTables:
-    """The logit changes of a step: by canvas, and by the fill sets of lanes. The latter override the former."""
+    """The logit changes of a step: by canvas, and by the fill sets of lanes, which override the canvas."""
 
     def __init__(self, lanes: Sequence[Lane], bucket: Callable[[int], int]) -> None:
         self._bucket = bucket

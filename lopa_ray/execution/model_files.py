@@ -23,8 +23,8 @@ ConfigT = TypeVar("ConfigT", bound=ExecutionConfig)
 
 
 def pin_model(config: ConfigT) -> ConfigT:
-    """Pin names on the Hub to their current commits, so that all workers load the same weights, also later ones. A path
-    that is not pinned is a local folder from then on. Raises CheckpointError if a name cannot be resolved."""
+    """Pin names on the Hub to their current commits, so that all workers load the same weights, later workers too. A
+    path that is not pinned is a local folder from then on. Raises CheckpointError if a name cannot be resolved."""
     model = config.model
     names = ("path", "lora", "draft_adapter")
     sources = {name: source for name in names if (source := getattr(model, name)) not in (None, DEMO)}

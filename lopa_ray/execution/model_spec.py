@@ -30,7 +30,7 @@ def resolve_dtype(settings: ModelSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """All that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
+    """The data that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
     config: ExecutionConfig  # with pinned names (see `pin_model`) and the dtype that auto stands for
     model: ModelConfig

@@ -170,7 +170,7 @@ class Packing:
     def _tiles(
         self, lane_of_row: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The tiles of the step, and the parts of those that are split (see `slot_attention`). `lane_of_row` and
+        """The tiles of the step, and the parts of tiles that are split (see `slot_attention`). `lane_of_row` and
         `stops` are of the rows without padding. This also sets `rows_bucket`."""
         group = self._options.heads_per_kv_head
         rows = self.rows_bucket = self._options.bucket(max(1, self.num_rows))

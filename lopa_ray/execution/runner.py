@@ -196,9 +196,9 @@ class BranchRunner:
     ) -> Tensor:
         """Full logits of the span [start, start + len(ids)): fp32 [len(ids), V], one row per input, not shifted. The
         rows see the cached positions of the slot before the span, and the positions that `segments` allow (default: all
-        positions up to the end of the span), or if `causal` is set those up to their own. With `draft_adapter` they go
-        through the model's draft adapter. The K/V of `to_stage` are committed afterwards. If `start` is 0, the slot is
-        emptied first."""
+        positions up to the end of the span), or if `causal` is set positions up to their own. With `draft_adapter` they
+        go through the model's draft adapter. The K/V of `to_stage` are committed afterwards. If `start` is 0, the slot
+        is emptied first."""
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)

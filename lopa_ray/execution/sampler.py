@@ -60,7 +60,7 @@ def filter_logits(
 
 
 def outside_nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
-    """Which tokens are outside the nucleus, the most likely tokens up to the one with which their total probability
+    """Tokens outside the nucleus. It has the most likely tokens up to the token with which their total probability
     exceeds `top_p` [N, 1]: logits [N, V] → bool [N, V]."""
     ordered, index = logits.sort(dim=-1, descending=True, stable=True)
     before = ordered.softmax(-1).cumsum(-1)

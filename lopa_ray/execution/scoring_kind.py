@@ -1,4 +1,4 @@
-"""How rows of logits are scored: what the rows of one call have in common, and the numbers of each row."""
+"""Scoring of rows of logits: what the rows of one call have in common, and the numbers of each row."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ScoringKind:
     def of(
         cls, params: SamplingParams, vocab_size: int, *, is_constrained: bool, has_logit_changes: bool
     ) -> ScoringKind:
-        """The kind of rows with these parameters: of greedy ones the same, which has no other property."""
+        """The kind of rows with these parameters: all greedy rows have the kind `GREEDY`."""
         is_sampled, shape = params.temperature > 0, params.confidence_temperature
         has_top_k = params.top_k is not None and params.top_k < vocab_size
         has_top_p = params.top_p is not None and params.top_p < 1.0

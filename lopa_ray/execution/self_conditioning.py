@@ -1,7 +1,7 @@
 """Self-conditioning: a step's canvas takes in what the step before found likely at each position (DiffusionGemma).
 
 The logits of a step become a signal, one row per position of its canvas, which the step stages with its K/V, and which
-is committed, copied and replayed as K/V are. `ConditionedInputs` names its step, so a slot with another one is
+is committed, copied and replayed as K/V are. `ConditionedInputs` names its step, so a slot with another step is
 noticed.
 
 Shape suffixes: R packed rows, N scored rows, D hidden size, V vocabulary, S slots, A positions of a canvas, Q lanes
@@ -28,7 +28,7 @@ from lopa_ray.model.transformers_implementation.canvas_model import CanvasModel
 from lopa_ray.protocol.plan_inputs import ConditionedInputs
 
 NO_SIGNAL, ENCODED = -1, -2
-"""Of a row whose canvas has no self-conditioning, and of one of the encoder."""
+"""Signals of a row whose canvas has no self-conditioning, and of a row of the encoder."""
 
 NOTHING = np.zeros(0, np.int64)
 
@@ -53,7 +53,7 @@ def signal_rows(
 def stage_signals(
     lanes: Sequence[Lane], rows_to_score: RowsToScore, canvas_length: int
 ) -> npt.NDArray[np.int64]:
-    """For each position of the canvas of each staging lane the scored row that its signal is made of, or N for none, as
+    """The scored row for the signal of each position of the canvas of each staging lane, or N for none, as
     after a step of the encoder: int64 [Q x A]; [0] if `canvas_length` is 0."""
     if not canvas_length:
         return NOTHING

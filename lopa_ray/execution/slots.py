@@ -44,7 +44,7 @@ class Slots:
         its last hidden row (see `KVCache.boundary`)."""
 
     def assign(self, plan: StepPlan) -> None:
-        """Before a step: drop the prefixes that it drops, and assign slots to its requests."""
+        """Drop the prefixes that a coming step drops, and assign slots to its requests."""
         for prefix_id in plan.evict:
             self.prefixes.pop(prefix_id, None)  # a step may be repeated
         for scheduled in plan.requests:
@@ -77,7 +77,7 @@ class Slots:
         return self._cache.gather_payload(commits)
 
     def commits(self, plan: StepPlan, payloads: Mapping[int, Tensor]) -> list[StagedCommit]:
-        """The commits to carry out: of K/V staged here, then of those in payloads (see `payloads`), which may still be
+        """The commits to carry out: of K/V staged here, then of K/V in payloads (see `payloads`), which may still be
         on their way. A source commits what it sends as the other workers do. Raises ProtocolError if K/V are not
         staged."""
         commits = [
@@ -97,7 +97,7 @@ class Slots:
         return commits
 
     def retain(self, plan: StepPlan) -> None:
-        """After the commits: drop what was staged, save prefixes of what is committed, and keep what the plans read.
+        """After the commits, drop what was staged, save prefixes of what is committed, and keep what the plans read.
         Raises ProtocolError if a slot lacks what a plan reads, or if a stored prefix is not here."""
         for scheduled in plan.requests:
             slot, commit = scheduled.slot, scheduled.plan.commit

@@ -44,7 +44,7 @@ class StagedCommit:
 
 
 def fresh_positions(spans: Spans, start: int) -> npt.NDArray[np.int64]:
-    """The positions of `spans` from `start` on, int64 [positions]: those that a lane computes."""
+    """The positions of `spans` from `start` on, which a lane computes: int64 [positions]."""
     parts = [np.arange(max(span.start, start), span.stop) for span in spans]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
@@ -57,7 +57,7 @@ class StagingBuffer:
         self._lanes: dict[int, dict[int, StagedLane]] = {}  # slot → branch → staged lane
 
     def add_step(self, lanes: Sequence[Lane], rows: Sequence[range], step: StagedStep) -> None:
-        """Keep the K/V that the lanes of a step stage, in place of earlier ones of the same slots. `rows` has the
+        """Keep the K/V that the lanes of a step stage, in place of earlier K/V of the same slots. `rows` has the
         staged rows of each staging lane, in order."""
         staging = [lane for lane in lanes if lane.to_stage]
         for at, (lane, of_lane) in enumerate(zip(staging, rows, strict=True)):

@@ -83,7 +83,7 @@ def copy_to_device(
     arrays = [getattr(columns, field) for field in StepColumns.__slots__]
     if device.type == "cpu":
         return StepColumns(*map(torch.from_numpy, arrays))
-    sizes: list[int] = []  # of each array, then of the padding that aligns the next one, in words
+    sizes: list[int] = []  # of each array, then of the padding that aligns the next array, in words
     for array in arrays:
         sizes += array.nbytes // WORD_BYTES, -array.nbytes % ALIGN_BYTES // WORD_BYTES
     host = host_buffer(sum(sizes), device)

@@ -103,8 +103,8 @@ class StepGraphs:
         return graph if fits else None
 
     def capture(self, capture: CudaCapture) -> None:
-        """Capture the steps of all buckets, the largest first: the smaller ones share its memory. One that takes more
-        than `MEMORY_SHARE` of it gets no graph. Raises what torch raises for a step that no graph can have."""
+        """Capture the steps of all buckets, the largest first: the smaller steps share its memory. A step that needs
+        more of the free memory than `MEMORY_SHARE` has none. Raises torch's error for a step that no graph can have."""
         began, budget = time.perf_counter(), int(MEMORY_SHARE * capture.free_bytes())
         for at, rows in enumerate(self._buckets):
             if at % 8 == 0:

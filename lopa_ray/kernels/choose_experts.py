@@ -49,6 +49,6 @@ def _within_best_groups(ranked: Tensor, count: int, kept: int) -> Tensor:
 
 
 def _largest(values: Tensor, count: int) -> Tensor:
-    """Indices [R, count] of the largest of each row, by falling value; of equal ones the first."""
+    """Indices [R, count] of the largest of each row, by falling value; of equal values the first."""
     order: Tensor = values.sort(dim=-1, descending=True, stable=True).indices
     return order[:, :count].contiguous()

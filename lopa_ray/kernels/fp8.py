@@ -57,7 +57,7 @@ def _of_rows(scale: Tensor) -> Tensor:
     launches=1,
 )
 def _quantize_groups(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """As `quantize_groups`, with scales [G, R]."""
+    """Quantise as `quantize_groups`, with scales [G, R]."""
     groups = x.float().unflatten(-1, (-1, width))
     # The lower bound avoids a division by zero for zeros alone.
     scale = (groups.abs().amax(dim=-1) / FP8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)

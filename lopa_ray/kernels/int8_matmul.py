@@ -33,7 +33,7 @@ def int8_matmul(a: Tensor, weight: Tensor) -> Tensor:
 @cache
 def has_int8_kernel(device: str, out_features: int, in_features: int) -> bool:
     """Whether torch's int8 product runs there for weights [O, I], and is exact. Tried once per shape, on the largest
-    numbers: some kernels want multiples of 8, and those for CPUs without 8-bit dot products may saturate."""
+    numbers: some kernels want multiples of 8, and kernels for CPUs without 8-bit dot products may saturate."""
     a = torch.full((MIN_KERNEL_ROWS, in_features), INT8_MAX, dtype=torch.int8, device=device)
     weight = torch.full((out_features, in_features), -INT8_MAX, dtype=torch.int8, device=device)
     largest = -INT8_MAX * INT8_MAX * in_features

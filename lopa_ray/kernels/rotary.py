@@ -19,10 +19,10 @@ def rotate_qkv(
     eps: float,
     kv: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], both rotated, and v [R, K, E]. `cos` and `sin` [R, 1, T] are
-    those of each row's position, in the half-split layout of Llama and Qwen2, for the first T dims of each head. The
-    other dims are not rotated. If the weights [E] are given, queries and keys are RMS-normed before the rotation. If
-    `kv` [2, R, K, E] is given, k and v are written to it. All tensors have one floating dtype."""
+    """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], both rotated, and v [R, K, E]. `cos` and `sin` [R, 1, T] belong
+    to each row's position, in the half-split layout of Llama and Qwen2, for the first T dims of each head. The other
+    dims are not rotated. If the weights [E] are given, queries and keys are RMS-normed before the rotation. If `kv` [2,
+    R, K, E] is given, k and v are written to it. All tensors have one floating dtype."""
     if kv is None:
         kv = qkv.new_empty(2, qkv.shape[0], (qkv.shape[1] - num_heads) // 2, qkv.shape[2])
     return _rotate_qkv(qkv, num_heads, cos, sin, q_weight, k_weight, eps, kv), kv[0], kv[1]

@@ -27,7 +27,7 @@ def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
     """Logits [N, V] of any float type → fp64 [N, 4] (see `SCORE_COLUMNS`). `numbers` fp64 [N, 3 or more]: the
     temperature of probabilities and scores, the ranking, and whether logits are rounded to fp16 for them. `ending_ids`
     int64 [N, W]: ids that the row must not choose (-1: none). `banned` bool [V]: ids that no row may choose. Of equally
-    likely tokens the lowest id is chosen. The log-probability is that of the softmax without temperature and rounding.
+    likely tokens the lowest id is chosen. The log-probability is from the softmax without temperature and rounding.
     On CUDA neg_entropy is computed without the published `EPSILON`, which changes the sum by at most V · `EPSILON`."""
     # A power of two, so that no part is smaller than the others: torch splits the sum of a single row over threads.
     rows = 1 << max(0, (CPU_LOGITS // logits.shape[1]).bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Attention of a few query rows over a run of keys, or over one that grows, by torch's scaled_dot_product_attention."""
+"""Attention of a few query rows over a run of keys, or over a growing run, by torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ the index of the tile's first pair among the pairs of the lane."""
 PART_KEYS = 1024  # positions of a part
 
 PART_COLUMNS = TILE_COLUMNS + 2
-"""Columns of a part: those of its tile, its index among the parts of the tile, and their number."""
+"""Columns of a part: its tile's columns, its index among the parts of the tile, and their number."""
 
 MAX_SPLIT_ROWS = 256
 """Lanes of more rows are not split: their tiles are already about as many programs as a GPU has multiprocessors."""
@@ -45,7 +45,7 @@ def slot_attention(
 ) -> Tensor:
     """Attention of q [R, H, E] over fresh k and v [R, K, E] and over slots [S, L, 2, K, C, E] → [R, H, E]. `tiles`
     int64 [T, 5] describes the tiles that are not split (see `TILE_COLUMNS`), and `parts` int64 [P, 7] the parts of the
-    others (see `PART_COLUMNS`), those of a tile one after another. Together they cover all rows. `stops` int64 [R] is
+    others (see `PART_COLUMNS`), a tile's parts one after another. Together they cover all rows. `stops` int64 [R] is
     the end (exclusive) of the positions that each row sees. The result of a row that sees no position is 0."""
     if parts.shape[0]:
         return _split_attention(q, k, v, slots, layer, tiles, stops, parts)

@@ -14,12 +14,12 @@ from lopa_ray.kernels.operators import operator
 
 
 class SortedRows(NamedTuple):
-    """Where rows go to, and where they come from."""
+    """The places where rows go to, and where they come from."""
 
     sources: Tensor
     """int64 [S]: the row of each sorted row."""
     experts: Tensor
-    """int64 [S]: the expert of each, counted from the first that the shard has; N or more for those it has not."""
+    """int64 [S]: the expert of each, counted from the first that the shard has; N or more for experts it lacks."""
     ends: Tensor
     """int32 [N]: the end of each expert's rows. Rows of other shards' experts come last."""
     places: Tensor

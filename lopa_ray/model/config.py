@@ -24,7 +24,7 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Scales:
-    """Which weights of an fp8 checkpoint share a scale: those of a tensor, of a row (channel), or of a `block` of rows
+    """The weights of an fp8 checkpoint that share a scale: all of a tensor, of a row (channel), or of a `block` of rows
     and columns. `all_layers`: layers that the checkpoint has floating are converted when they are loaded, on every
     device, as `model.quantization` demands. `shards`: into how many the model is cut of which this is one."""
 
@@ -45,8 +45,8 @@ class Fp8Scales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What runner, cache and vocabulary need to know of a model, whatever runs it. `shifted`: row p - 1 of the logits
-    decides position p, as in the autoregressive model that Dream was trained from; else row p does. Ids from
+    """Properties of a model that runner, cache and vocabulary need, whatever runs it. `shifted`: row p - 1 of the
+    logits decides position p, as in the autoregressive model that Dream was trained from; else row p does. Ids from
     `unpadded_vocab_size` on, if given, are padding and are never chosen. `canvas_length`: positions that a model
     without a mask token (`NO_MASK`) denoises together, from random tokens; 0: the model fills masks."""
 
@@ -108,12 +108,13 @@ class NativeConfig(ModelShape):
 
     def with_quantization(self, quantization: Quantization) -> Self:
         """The same model in that format; with none in the format that it has. fp8 has a scale per output channel, or
-        those of the checkpoint. Raises SettingsError for fp8 and a model in int8."""
+        the checkpoint's scales. Raises SettingsError for fp8 and a model in int8."""
         if quantization == "fp8":
             if self.quantization in QUANTIZATION_CONFIGS:
                 raise SettingsError(
-                    "model.quantization: got 'fp8' for a model whose weights are int8 already; allowed there: none, w8 "
-                    "or w8a8; choose one of them, or load the checkpoint that was quantised"
+                    "model.quantization: got 'fp8' for a model whose weights are int8 already; allowed there: none, "
+                    f"{' or '.join(QUANTIZATION_CONFIGS)}; choose one of them, or load the checkpoint that was "
+                    "quantised"
                 )
             scales = self.fp8 or Fp8Scales(kind="channel")
             return replace(self, quantization="fp8", fp8=replace(scales, all_layers=True))
@@ -123,8 +124,8 @@ class NativeConfig(ModelShape):
 
     @property
     def conversion(self) -> Quantization:
-        """What the weights of the checkpoint are converted to when they are loaded; none: nothing, or to floating ones
-        from fp8."""
+        """The format to which a checkpoint's weights are converted when they are loaded; none: no conversion, or from
+        fp8 to floating weights."""
         return "none" if self.fp8 is not None and not self.fp8.all_layers else self.quantization
 
     def unfolded(self) -> Self:

@@ -1,4 +1,4 @@
-"""DraftAdapter: a LoRA beside the output projection of attention, for the rows that draft and no others.
+"""DraftAdapter: a LoRA parallel to the output projection of attention, for the rows that draft and no others.
 
 It is never merged: a forward may have rows of both kinds (`Plan.draft_adapter`). Nemotron-Labs-Diffusion's checkpoints
 have one in their folder `linear_spec_lora`.

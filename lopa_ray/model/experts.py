@@ -54,8 +54,8 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Router, chosen experts, and an MLP of the shared ones, if there are any. Shards add up their parts in one sum for
-    the whole layer, or with int8 activations within experts and MLP, in sums that are exact."""
+    """Router, chosen experts, and an MLP of the shared experts, if there are any. Shards add up their parts in one sum
+    for the whole layer, or with int8 activations within experts and MLP, in sums that are exact."""
 
     def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
         super().__init__()

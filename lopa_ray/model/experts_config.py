@@ -10,18 +10,18 @@ RouterKind: TypeAlias = Literal["softmax", "sigmoid"]
 ExpertParallel: TypeAlias = bool | Literal["auto"]
 
 MIN_COLUMNS = 64
-"""Columns of an expert below which a shard gets whole ones instead of a part of each: a tile of the product has 64."""
+"""Columns of an expert below which a shard gets whole experts, not a part of each: a tile of the product has 64."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
-    """What the layers behind the first `dense_layers` have in place of an MLP.
+    """The experts that layers after the first `dense_layers` have in place of an MLP.
 
     `router`: how scores become weights. softmax (Qwen3-MoE, SDAR-MoE): probabilities over all experts. sigmoid
     (DeepSeek-V3, LLaDA2): each expert for itself, with a bias that takes part in choosing alone. The weights of the
-    chosen ones are divided by their sum and multiplied by `scale`. Only experts of the best `kept_groups` are chosen; a
-    group counts as much as its two best experts. `shared` experts take every row. `parallel`: whether shards have whole
-    experts. `shards`: of how many this is one.
+    chosen experts are divided by their sum and multiplied by `scale`. Only experts of the best `kept_groups` are
+    chosen; a group counts as much as its two best experts. `shared` experts take every row. `parallel`: whether shards
+    have whole experts. `shards`: of how many this is one.
     """
 
     router: RouterKind

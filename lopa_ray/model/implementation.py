@@ -30,7 +30,7 @@ def implementation_of(
     device: torch.device | str = "cpu",
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> ModelImplementation[Any]:
-    """What makes the model `config` in `dtype` on `device`, or a shard of it."""
+    """The implementation that makes the model `config` in `dtype` on `device`, or a shard of it."""
     implementation: ModelImplementation[Any] = _IMPLEMENTATIONS[type(config)](config, dtype, device, tp_group)
     return implementation
 

@@ -60,7 +60,7 @@ class ExpertLinear(HeldWeights):
 
 
 def prepare(model: nn.Module) -> None:
-    """To be called when all layers of `model` have their weights; see `WeightFormat.prepare`."""
+    """Prepare the layers of `model`, when all have their weights; see `WeightFormat.prepare`."""
     for layer in model.modules():
         if isinstance(layer, HeldWeights):
             layer.format.prepare(layer)

@@ -27,7 +27,7 @@ class MaskPredictor(Protocol):
 
     @property
     def embed(self) -> nn.Embedding:
-        """Device and dtype of its weight are those of the rows."""
+        """Rows have the device and dtype of its weight."""
 
     @property
     def lm_head(self) -> nn.Linear | Linear:

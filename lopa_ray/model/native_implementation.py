@@ -31,8 +31,8 @@ class NativeImplementation(ModelImplementation[NativeConfig]):
     """This project's own transformer. Experts that a shard has nothing of are not read."""
 
     def fitted(self) -> NativeConfig:
-        """With floating weights in place of the checkpoint's fp8 if the device does not multiply it, unless fp8 is
-        demanded."""
+        """The configuration with floating weights, not the checkpoint's fp8, if the device does not multiply fp8,
+        unless demanded."""
         device, fp8 = torch.device(self.device), self.config.fp8
         if fp8 is None or fp8.all_layers:
             return self.config
@@ -56,7 +56,7 @@ class NativeImplementation(ModelImplementation[NativeConfig]):
 
     def random_weights(self, seed: int) -> Weights:
         """Normal weights (std 0.02), zero biases and unit norms, drawn in fp32 on the device: the same seed gives the
-        same ones on the same kind of device."""
+        same weights on the same kind of device."""
         return self.shard_weights(self._whole_random_weights(seed))
 
     def _whole_random_weights(self, seed: int) -> Weights:

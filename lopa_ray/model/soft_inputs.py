@@ -1,4 +1,4 @@
-"""Soft inputs: embeddings between that of a token and that of the mask token (DMax, arXiv 2604.08302).
+"""Soft inputs: embeddings between a token's and the mask token's (DMax, arXiv 2604.08302).
 
 Shape suffixes: R rows, D hidden size.
 """

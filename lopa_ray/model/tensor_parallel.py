@@ -82,19 +82,19 @@ class OrderedSums:
 
 
 def shard_range(total: int, rank: int, size: int) -> range:
-    """The indices, of `total`, that a shard has; the first shards have one more where `total` is no multiple."""
+    """The indices, of `total`, that a shard has; the first shards have one more where `total` is not a multiple."""
     share, more = divmod(total, size)
     start = rank * share + min(rank, more)
     return range(start, start + share + (rank < more))
 
 
 def own_experts(experts: ExpertsConfig, rank: int, size: int) -> range:
-    """The experts of which a shard has weights: whole ones of its own, or a part of every one."""
+    """The experts of which a shard has weights: whole experts of its own, or a part of every expert."""
     return shard_range(experts.count, rank, size) if experts.are_whole(size) else range(experts.count)
 
 
 def is_of_experts(name: str) -> bool:
-    """Whether the parameter `name` stacks those of experts, [N, ...]."""
+    """Whether the parameter `name` stacks the parameters of experts, [N, ...]."""
     return ".experts." in name
 
 
@@ -102,7 +102,7 @@ def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: in
     """A shard's part of the parameter `name` of the model `config`, [outputs, inputs], or [outputs] for a bias, in its
     dtype: a copy, but for what all shards have whole. Rows of `qkv`, `gate_up` (each fused part by itself) and LM head
     are cut, and columns of `o` and `down`; of whole experts the shard gets its own. Scales are cut as weights are, and
-    those of groups of inputs repeated where a shard begins within a group."""
+    scales of groups of inputs are repeated where a shard begins within a group."""
     if size == 1:
         return parameter
     if config.experts is not None and config.experts.are_whole(size) and is_of_experts(name):

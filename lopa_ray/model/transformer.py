@@ -76,7 +76,7 @@ class Layer(nn.Module):
         draft_rows: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D]. Residual sums
-        are left to the norm that follows, which is one kernel with them. `rotation` is that of the rows' positions.
+        are left to the norm that follows, which is one kernel with them. `rotation` is for the rows' positions.
         `kv` [2, R, K, E], if given, receives keys and values. All have the model's dtype. `draft_rows`: see
         `MaskPredictor.__call__`."""
         x, normed = self.attn_norm(x, delta)

@@ -41,8 +41,8 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 
 def storage_dtype(name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Of a parameter [...]: `dtype`, except for weights that are stored in int8 or fp8, and for scales and routers,
-    which are fp32."""
+    """The dtype of a parameter [...]: `dtype`, except for weights that are stored in int8 or fp8, and for scales and
+    routers, which are fp32."""
     if value.itemsize == 1:
         return value.dtype
     return torch.float32 if name.endswith(FP32_PARAMETERS) else dtype

@@ -19,7 +19,7 @@ def pack_ids(ids: Iterable[int]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LogitChanges:
-    """How the logits of a plan's scored positions change before anything else is made of them.
+    """Changes of the logits of a plan's scored positions, before anything else is made of them.
 
     Of a token that is counted c times in a branch's answer, in this order (vLLM's):
 
@@ -40,7 +40,7 @@ class LogitChanges:
     prompt: bytes = b""  # int32: counted tokens of the prompt, each once; empty without a repetition penalty
     answer: bytes = b""  # int32: counted tokens of the canvas, with repeats; empty without penalties
     uncounted_ids: tuple[int, ...] = ()
-    """Tokens that no penalty counts: the mask token, and those that end an answer."""
+    """Tokens that no penalty counts: the mask token, and tokens that end an answer."""
 
     @property
     def has_penalties(self) -> bool:

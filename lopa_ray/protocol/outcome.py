@@ -64,7 +64,7 @@ class StepOutcome:
     """Ids after the prompt, masks included, as they now stand."""
     blocks: tuple[BlockView, ...] = ()
     candidate_logprobs: tuple[tuple[float, ...], ...] = ()
-    """Of a `DecisionSession`: for each branch the log-probabilities of its candidates, in nats; empty for others."""
+    """Log-probabilities of each branch's candidates in a `DecisionSession`, in nats; empty for others."""
     commit: Commit | None = None
     """The commit that the next step carries out."""
     editable: range = range(0)
@@ -73,7 +73,7 @@ class StepOutcome:
 
     @property
     def filled(self) -> tuple[Decision, ...]:
-        """All that the unmasking rule filled from this step's scores."""
+        """The decisions that the unmasking rule filled from this step's scores."""
         return tuple(decision for rule_step in self.rule_steps for decision in rule_step.filled)
 
     @property

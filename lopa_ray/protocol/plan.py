@@ -93,7 +93,7 @@ class Plan:
     token_bitmasks: tuple[bytes, ...] = ()
     """Sets of tokens under a constraint; see `lopa_ray.constraints.token_bitmasks.unpack_bitmask`."""
     scores_decided: bool = False
-    """Whether decided positions of `Branch.scored` are scored like masked ones, so that tokens can be replaced."""
+    """Whether decided positions of `Branch.scored` are scored like masked positions, so that tokens can be replaced."""
 
     @property
     def num_rows(self) -> int:

@@ -11,7 +11,7 @@ class SoftInputs:
     """Mixtures of the embeddings of a token and of the mask token (see `embed_softly`)."""
 
     weights: tuple[float, ...]
-    """For each position of `Plan.canvas` the weight, from 0 to 1, of its token's embedding; 1: the plain embedding."""
+    """The weight of the token's embedding, from 0 to 1, at each position of `Plan.canvas`; 1: the plain embedding."""
 
 
 @dataclass(frozen=True, slots=True)

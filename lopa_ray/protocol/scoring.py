@@ -12,8 +12,8 @@ class ChooseTokens:
 
     draw_key: int = 0  # tokens are drawn by the seed, this number and the position; 0 where none are drawn
     bitmask_ids: tuple[int, ...] = ()
-    """Under a constraint: for each position of `Branch.scored` the index in `Plan.token_bitmasks` of the tokens that it
-    may get (-1 if it is not scored). Without one: empty."""
+    """The index in `Plan.token_bitmasks` of the tokens that each position of `Branch.scored` may get (-1 if it is not
+    scored); empty without a constraint."""
 
 
 CHOOSE = ChooseTokens()  # without draws and without a constraint

@@ -30,11 +30,11 @@ class ScoredRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchReport(ScoredRows):
-    """Scores of one branch's scored positions, ascending: the masked ones, or all (see `Branch.scored`). `positions`
-    and `tokens` are int32 [n], `probabilities` (of the chosen token, after temperature, top-p and top-k) and `scores`
-    (by the plan's ranking) float64 [n], `logprobs` (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32
-    [n, m] and `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most likely first (m = 0
-    unless asked for).
+    """Scores of one branch's scored positions, ascending: the masked positions, or all (see `Branch.scored`).
+    `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after temperature, top-p and top-k)
+    and `scores` (by the plan's ranking) float64 [n], `logprobs` (of the chosen token, plain softmax) float32 [n].
+    `top_tokens` int32 [n, m] and `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
+    likely first (m = 0 unless asked for).
 
     Of `ScoreTargets`, the targets are `tokens`, and probabilities and scores are of the plain softmax too. Of
     `ScoreCandidates`, the candidates are `top_tokens`, in the branch's order, and `top_logprobs` are their
@@ -123,14 +123,14 @@ def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """Where the time of one step of a group went, in seconds; the workers' parts are the slowest one's."""
+    """The parts of one step's time of a group, in seconds; the workers' parts are the slowest worker's."""
 
     plan: float
     scatter: float
     commit: float
     forward: float
     gather: float
-    """From sending the plans to the last report, beyond the slowest worker's own time: messages, queues, and with
+    """Time from sending the plans to the last report, beyond the slowest worker's own time: messages, queues, and with
     overlap the other step in flight."""
     select: float
 

@@ -27,7 +27,7 @@ class Load:
 
 
 Policy: TypeAlias = Callable[[Load, float], float]
-"""From a load and `ScalingSettings.target` to a demand for workers, which may be fractional and out of bounds."""
+"""Maps a load and `ScalingSettings.target` to a demand for workers, which may be fractional and out of bounds."""
 
 
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(

@@ -21,9 +21,9 @@ class BranchAssignment:
         return max(self.load, default=0)
 
     def add(self, branch_rows: Mapping[int, int], room: float | None = None) -> dict[int, int] | None:
-        """Assign branches (branch → its rows), each to the worker with the fewest rows so far (of equal ones the lowest
-        rank). Returns branch → rank, or None if the step would be too large with all of them. With `room` it assigns as
-        many of them as a step of so many rows takes; None: not a single one."""
+        """Assign branches (branch → its rows), each to the worker with the fewest rows so far (of equal workers the
+        lowest rank). Returns branch → rank, or None if the step would be too large with all of them. With `room` it
+        assigns as many of them as a step of so many rows takes; None: not a single one."""
         load, lanes = [*self.load], [*self.lanes]
         ranks: dict[int, int] = {}
         for index, rows in branch_rows.items():

@@ -11,7 +11,7 @@ from lopa_ray.decoding.request_session import RequestSession
 
 
 class FairQueue:
-    """All unfinished requests by client, and those that wait for a slot."""
+    """All unfinished requests by client, and the requests that wait for a slot."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, RequestSession] = {}  # requests without a slot
@@ -35,7 +35,7 @@ class FairQueue:
         """The request that gets the next slot: of the client that has the fewest, and was served least, the first by
         `priority`, then by age."""
         clients = dict.fromkeys(session.client for session in self.waiting.values())
-        # Of equal clients the first one, whose oldest request has waited longest.
+        # Of equal clients the first, whose oldest request has waited longest.
         client = min(clients, key=lambda client: (self._slots[client], self._served[client]))
         own = [request_id for request_id, session in self.waiting.items() if session.client == client]
         request_id = min(own, key=lambda request_id: (self.waiting[request_id].priority, request_id))
@@ -75,8 +75,8 @@ class FairQueue:
     def select(self, rows: Mapping[int, int], free_rows: float, in_flight: Mapping[int, int]) -> list[int]:
         """The requests of the next step. `rows`: request with a slot → rows of its next step, first in turn first.
         `in_flight`: request → its rows in a step that is not done yet; they count as served, and as wanted again. In
-        each step a client may get as far as the one that was served least, and further by the rows of the client that
-        wants the fewest. Then `free_rows` are left, which cost little compared with the fixed time of a step."""
+        each step a client may get as far as the client that was served least, and further by the rows of the client
+        that wants the fewest. Then `free_rows` are left, which cost little compared with the fixed time of a step."""
         wanted: Counter[str] = Counter()
         for request_id, number in (*rows.items(), *in_flight.items()):
             wanted[self._clients[request_id]] += number

@@ -21,7 +21,7 @@ class PlannedStep:
     entries: tuple[RunningRequest, ...]  # in the order in which they got their slots
     assignment: BranchAssignment
     waiting_branch_rows: int  # of the long step whose turn it is; 0: no request has a long step
-    part_rows: int  # rows of that long step that are in this one, of all workers
+    part_rows: int  # rows of that long step that are in this step, of all workers
     evictions: tuple[int, ...]
 
     def step_plans(self, epoch: int) -> list[StepPlan]:

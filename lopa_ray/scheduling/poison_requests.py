@@ -11,24 +11,24 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 MAX_LOSSES = 2
-"""After so many losses of workers in the same step a request is run alone. The loss of its group counts for as many."""
+"""Losses of workers in the same step after which a request is run alone. The loss of its group counts for as many."""
 
 MAX_LONE_LOSSES = 2
-"""After this many further losses it is ended. A single one is chance too often: after the loss of a group each request
-runs alone, and Ray does not tell a process that was killed from one that crashed."""
+"""Further losses after which it is ended. A single loss is chance too often: after the loss of a group each request
+runs alone, and Ray does not tell a killed process from a crashed process."""
 
 
 class PoisonRequests:
-    """Which requests are run alone, and which one has caused a failure. After an error of a worker all requests of the
-    step are run alone. The loss of a worker may have nothing to do with them, so only those are run alone that have
-    lost workers `MAX_LOSSES` times in their present step."""
+    """Requests that are run alone, and poison requests, which cause failures. After an error of a worker all requests
+    of the step are run alone. The loss of a worker may have nothing to do with them, so only requests are run alone
+    that have lost workers `MAX_LOSSES` times in their present step."""
 
     def __init__(self) -> None:
         self._alone: set[int] = set()
         self.losses: Counter[int] = Counter()  # request → how often workers were lost during its present step
 
     def next_of(self, running: Collection[int]) -> int | None:
-        """The running request whose next step is run alone, the one with the lowest id; None: all run together."""
+        """The running request whose next step is run alone, of several the lowest id; None: all run together."""
         return min((request_id for request_id in running if request_id in self._alone), default=None)
 
     def add_losses(self, request_id: int, losses: int) -> None:

@@ -1,4 +1,4 @@
-"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use.
+"""PrefixIndex: records which prompts' K/V the workers store, and finds K/V that a new request can use.
 
 Plans tell all workers what to save, load and evict, so every worker stores the same K/V (see `Slots.prefixes`).
 
@@ -48,7 +48,7 @@ class PrefixIndex:
     """An index of stored prefixes with at most `positions` positions. It evicts the least recently used prefixes."""
 
     def __init__(self, positions: int, approximate: bool = False) -> None:
-        """With 0 `positions` the index finds and stores nothing."""
+        """An index with 0 `positions` finds and stores nothing."""
         self.positions = positions
         self.approximate = approximate
         self.hit_requests = 0
@@ -66,7 +66,7 @@ class PrefixIndex:
         return cls(positions, model.prefix_cache == "approximate")
 
     def hash_prefixes(self, plan: Plan) -> PrefixHashes:
-        """Empty unless the plan is a request's first one and stages K/V of the prompt."""
+        """Empty unless the plan is a request's first plan and stages K/V of the prompt."""
         branch = plan.branches[0]
         if not self.positions or plan.step > 1 or not branch.to_stage:
             return {}
@@ -77,10 +77,10 @@ class PrefixIndex:
         if self.approximate or is_causal:
             ends = [*range(GRANULARITY, stop, GRANULARITY), stop]
         else:
-            # A segment that sees positions behind its own end depends on them, and so do all segments after it.
+            # A segment that sees positions after its own end depends on them, and so do all segments after it.
             causal = all(end == kv_stop for end, kv_stop in branch.segments)
             ends = [end for end, _ in branch.segments if end <= stop] if causal else []
-        # K/V under a causal mask are others than those of the same tokens under no mask.
+        # The same tokens have other K/V under a causal mask than under no mask.
         hasher = blake2b(digest_size=16, person=b"causal" if is_causal else b"")
         hashes, at = PrefixHashes(), 0
         for end in ends:

@@ -1,6 +1,6 @@
 """Recovery: after a change of membership it makes the staged K/V available for the next step. A commit names the worker
-that has its K/V. After workers are lost or join, another one may have them. If none has them, they are staged again by
-the same forward on the same cache, so they are the same."""
+that has its K/V. After workers are lost or join, another worker may have them. If none has them, they are staged again
+by the same forward on the same cache, so they are the same."""
 
 from __future__ import annotations
 

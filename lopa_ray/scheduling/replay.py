@@ -30,13 +30,13 @@ class Replay:
         while self._steps and not _depends(plan, self._steps[-1][1]):
             self._commit = self._steps.pop()[0].commit
         if outcome.commit is not None or plan.cached:
-            # Its commit is that of the last step that staged K/V.
+            # Its commit is the commit of the last step that staged K/V.
             self._steps.append((replace(plan, commit=self._commit), outcome.commit))
         self._commit = outcome.commit or self._commit
 
     @property
     def requests(self) -> list[ScheduledRequest]:
-        """What workers carry out; see `RequestSession.replay`."""
+        """The requests that workers carry out; see `RequestSession.replay`."""
         own = [() if commit is None or commit.shared else (commit.branch,) for _, commit in self._steps]
         pairs = zip(self._steps, own, strict=True)
         return [ScheduledRequest(0, 0, _filling(plan), branches) for (plan, _), branches in pairs]
@@ -52,7 +52,7 @@ def _replayed_commit(scheduled: ScheduledRequest) -> Commit | None:
 
 
 def _filling(plan: Plan) -> Plan:
-    """The part of a plan that fills a cache: all of a step on a canvas, whose logits condition the next one."""
+    """The part of a plan that fills a cache: all of a step on a canvas, whose logits condition the next step."""
     if isinstance(plan.branches[0].scoring, DenoiseTokens):
         return plan
     return replace(
@@ -66,7 +66,7 @@ def _filling(plan: Plan) -> Plan:
 
 def _depends(plan: Plan, commit: Commit | None) -> bool:
     """Whether a step reads any of what a commit has brought into the cache, or is conditioned on the step that it is
-    of. A chain of steps that are each conditioned on the one before stays whole, since only its end is looked at."""
+    of. A chain of steps that are each conditioned on the step before stays whole, since only its end is looked at."""
     if commit is None:
         return False
     return plan.inputs == ConditionedInputs(commit.step) or any(

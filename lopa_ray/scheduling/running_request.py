@@ -24,7 +24,7 @@ class RunningRequest:
     assigned: dict[int, int] = field(default_factory=dict)  # branch → rank of its worker in that step
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch that an earlier part of the session's step has evaluated → rank of the worker that did."""
-    reports: list[BranchReport] = field(default_factory=list)  # those of `rank_of_branch`
+    reports: list[BranchReport] = field(default_factory=list)  # of the branches in `rank_of_branch`
     last_step: int = 0
     source_rank: int | None = None  # of the worker with the K/V of the next plan's commit; None: of all
     pending_commit: ScheduledRequest | None = None

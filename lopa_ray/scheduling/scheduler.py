@@ -6,7 +6,7 @@
         for event in scheduler.advance(reports): ...
 
 Requests join and leave between steps. With overlap two steps are in flight, of different requests: `plan_overlapped`
-plans the second one. Workers compute them in the order in which they were planned, and `advance` gets their reports in
+plans the second step. Workers compute them in the order in which they were planned, and `advance` gets their reports in
 that order.
 """
 
@@ -43,8 +43,8 @@ class Scheduler:
         *,
         overlap: AutoSwitch = False,
     ) -> None:
-        """Without `prefix_index` no prefixes are stored. `overlap`: two steps may be in flight, each of half of the
-        requests; auto: where steps are large enough."""
+        """Store no prefixes without `prefix_index`. `overlap`: two steps may be in flight, each of half of
+        the requests; auto: where steps are large enough."""
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0  # of the current membership of workers (see `enter_epoch`); older reports are rejected
         self.poison = PoisonRequests()
@@ -134,7 +134,7 @@ class Scheduler:
         return None if session is None else session.export_state()
 
     def pending_commits(self) -> list[ScheduledRequest]:
-        """For each commit of the next step, the scheduled request that staged its K/V, with its winning branch only."""
+        """The scheduled request that staged each commit's K/V of the next step, with its winning branch only."""
         return [entry.pending_commit for entry in self._running.values() if entry.pending_commit is not None]
 
     def enter_epoch(self, epoch: int, source_ranks: Mapping[int, int]) -> None:
@@ -156,8 +156,8 @@ class Scheduler:
         return self._plan_step(num_workers)
 
     def plan_overlapped(self, num_workers: int) -> list[StepPlan]:
-        """One plan per worker for a step that is computed after those in flight, of requests that are in none of them;
-        an empty list if there is no such step."""
+        """One plan per worker for a step that is computed after the steps in flight, of requests that are in none of
+        them; an empty list if there is no such step."""
         full = len(self._planned) == (STEPS_IN_FLIGHT if self._overlap else 1)
         if full or any(step.waiting_branch_rows for step in self._planned):
             return []
@@ -191,7 +191,7 @@ class Scheduler:
         return True
 
     def split_steps(self) -> bool:
-        """The oldest step in flight needed too much memory: later ones are smaller. False if it cannot be split."""
+        """The oldest step in flight needed too much memory: later steps are smaller. False if it cannot be split."""
         if not self._planned or max(self._planned[0].assignment.lanes, default=0) < 2:
             return False
         self.limit.record_lack(self._planned[0].assignment.rows)

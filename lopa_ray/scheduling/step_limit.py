@@ -10,13 +10,13 @@ from lopa_ray.errors import SettingsError
 
 TARGET_S = 1.0  # seconds that a step should take at most
 INITIAL_ROWS = 4096  # rows of a step as long as little is known of its time
-MEMORY_FACTOR = 7 / 8  # how large steps may be after one that needed too much memory, as a part of that one
+MEMORY_FACTOR = 7 / 8  # how large steps may be after too large a step for the memory, as a part of that step
 GROW_AFTER = 256  # after so many steps they may be larger again: the lack of memory may have passed
 TRY_AFTER = 8  # after so many refusals for lack of memory, longer branches are tried again
 
 
 class StepLimit:
-    """Grows while steps are fast, and shrinks after one that was slow or needed too much memory."""
+    """Grows while steps are fast, and shrinks after a step that was slow or needed too much memory."""
 
     def __init__(self, bound: int | None = None) -> None:
         """`bound`: `model.max_num_batched_tokens`, in rows; None: there is no bound."""
@@ -57,7 +57,7 @@ class StepLimit:
         self._free_rows = min(free_rows, 2 * self._largest)
         if seconds > TARGET_S:
             # A single slow step may have had another reason, so the limit falls by half at most. As long as it is
-            # unknown what rows cost, larger steps than this one are tried.
+            # unknown what rows cost, larger steps than this are tried.
             min_rows = self._by_time / 2 if free_rows else max(self._by_time / 2, 2 * rows)
             self._by_time = min(self._by_time, max(rows * TARGET_S / seconds, min_rows))
         elif seconds < TARGET_S / 2 and rows > self._by_time / 2:

@@ -1,12 +1,12 @@
 """StepSelection: which requests take part in a step, and which worker evaluates which of their branches.
 
-A step is for all requests in flight, for one that may be a poison request alone (see `PoisonRequests`), or for as many
-as `StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns, the one that was
-served longest ago first. With overlap it has at most half of those that could be in flight, so that halves stay even.
+A step is for all requests in flight, for one possible poison request alone (see `PoisonRequests`), or for as many as
+`StepLimit` and the shares of their clients allow (see `FairQueue`); then requests take turns, the longest unserved
+first. With overlap a step has at most half of the requests that could be in flight, so that halves stay even.
 
 A request whose step is too large for one forward makes it in parts, some branches in each. Next to others it gets as
 many rows as they have together, over many steps, so that it slows them down by half at most. Several such requests take
-turns. Such steps take so long that overlap would win nothing, so there is none then.
+turns. Such steps take so long that overlap would win nothing, so it is off then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lopa_ray.scheduling.step_cost import StepCost
 from lopa_ray.scheduling.step_limit import StepLimit
 
 HALVED_ROWS = 4
-"""With overlap auto all rows in flight are this many times the rows that cost as much as the fixed part of a step,
+"""Rows in flight with overlap auto are this many times the rows that cost as much as the fixed part of a step,
 which halves have twice: a fifth more at most, and the host's work is hidden."""
 
 OnError = Callable[[int, Exception], None]
@@ -103,7 +103,7 @@ class StepSelection:
         limit = self.limit.rows
         if self._credit >= branch_rows:
             left = limit - others
-            # Where not all fit, it has a step of its own, and others go on in the next one.
+            # Where not all fit, it has a step of its own, and others go on in the next step.
             return min(self._credit, left if left >= branch_rows else max(limit, branch_rows))
         free = min(self._cost.free_rows, limit - others)
         return free if free >= branch_rows else 0
@@ -131,7 +131,7 @@ class StepSelection:
         alone = self._poison.next_of(running)
         if alone is not None:
             return [alone]
-        # Where all were in the last step, one that was left out of earlier ones comes first.
+        # Where all were in the last step, a request that was left out of earlier steps comes first.
         return sorted(running, key=lambda key: (running[key].last_step, running[key].session.steps))
 
     def _is_long(self, entry: RunningRequest, plan: Plan) -> bool:

@@ -1,4 +1,4 @@
-"""The messages of a chat, from OpenAI's shape to the one of chat templates: for every place that takes chats."""
+"""The messages of a chat, from OpenAI's shape to the shape of chat templates: for every place that takes chats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lopa_ray.text.tolerant_object import TolerantObject
 
 
 def _as_arguments(value: Any) -> Any:
-    """Templates write arguments as JSON, so they get an object; text that is no JSON object they get as it is."""
+    """Templates write arguments as JSON, so they get an object; text that is not a JSON object they get as it is."""
     if not isinstance(value, str | dict) or (isinstance(value, dict) and is_too_deep(value)):
         got = short_repr(value)
         raise ValueError(f"got {got}; allowed: JSON text, or an object of at most {MAX_DEPTH} levels")
@@ -44,7 +44,7 @@ class RefusalPart(TolerantObject):
     """Names the kind of part."""
 
     refusal: str
-    """What the assistant said."""
+    """The assistant's words."""
 
     @property
     def text(self) -> str:
@@ -59,7 +59,7 @@ class EarlierFunction(TolerantObject):
     """A function and what it was called with."""
 
     name: str
-    """Its name."""
+    """The function's name."""
 
     arguments: Annotated[Any, BeforeValidator(_as_arguments, json_schema_input_type=str | dict[str, Any])]
     """JSON text, or the object itself."""
@@ -72,13 +72,13 @@ class EarlierCall(TolerantObject):
     """A call that an assistant's message made."""
 
     id: str | None = None
-    """By which a tool's message refers to it."""
+    """The id by which a tool's message refers to it."""
 
     type: Literal["function"] = "function"
     """Only functions are known."""
 
     function: EarlierFunction
-    """What was called."""
+    """The function that was called."""
 
     index: int | None = None
     """Accepted, and not used."""
@@ -104,7 +104,7 @@ def or_refusal(text: str, role: str, refusal: str | None) -> str:
 
 
 def check_content(role: str, parts: Sequence[Any] | None) -> None:
-    """Raises PydanticCustomError for a message that lacks content, and for a refusal that is no assistant's."""
+    """Raises PydanticCustomError for a message that lacks content, and for a refusal that is not the assistant's."""
     if parts is None and role not in TEXTLESS_ROLES:
         raise PydanticCustomError("missing", "missing", {"field": "content"})
     if role != "assistant" and any(isinstance(part, RefusalPart) for part in parts or ()):

@@ -45,8 +45,8 @@ class ClientObject(BaseModel):
     )
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that have no effect. A class has
-    those of its bases too, and none that it declares as a field."""
+    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that have no effect. A class
+    also has its bases' fields, but none that it declares as a field."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 YES, NO = "yes", "no"  # the labels of a predicate
 LETTERS = string.ascii_uppercase  # the labels of up to 26 choices
 PREDICATE, CHOICE, LEVEL = "Is this so?", "Which choice fits?", "Which level fits?"
-"""What is asked by a question without instructions."""
+"""The instructions of a question that gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ def predicate_question(instructions: str, yes: str | None = None, no: str | None
 
 
 def choice_question(instructions: str, choices: Sequence[str]) -> DecisionQuestion:
-    """Which one of the choices. Their labels are letters, or where there are too few of them numbers from 1. Raises
-    ValueError for none."""
+    """Ask which of the choices fits. Their labels are letters, or where there are too few of them numbers from
+    1. Raises ValueError for none."""
     labels = LETTERS[: len(choices)] if len(choices) <= len(LETTERS) else _numbers(1, len(choices) + 1)
     return _listing(instructions, labels, choices, "Answer with the label of one choice.")
 
 
 def level_question(instructions: str, levels: Sequence[str]) -> DecisionQuestion:
-    """Which one of the ordered levels, whose labels are numbers from 0. Raises ValueError for none."""
+    """Ask which of the ordered levels fits; their labels are numbers from 0. Raises ValueError for none."""
     return _listing(instructions, _numbers(0, len(levels)), levels, "Answer with the number of one level.")
 
 
 def value_text(value: str | bool) -> str:
-    """How a choice's value is written, so that no two values look alike: `true` is the boolean, `"true"` the text."""
+    """A choice's value as text, in which no two values look alike: `true` is the boolean, `"true"` the text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return (

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 Decode = Callable[[Sequence[int]], str]  # token ids → text; special tokens are left out
 
 REPLACEMENT_CHARACTER = "\ufffd"
-"""What bytes that are no text decode to; at the end of a text it may only mean that some are missing."""
+"""The result of bytes that are not text; at the end of a text it may only mean that some bytes are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetokenizedText:
-    """Text behind all that was returned before it, and how many of the answer's tokens it completes."""
+    """Text after all that was returned before it, and how many of the answer's tokens it completes."""
 
     text: str
     tokens: int
@@ -37,7 +37,7 @@ class IncrementalDetokenizer:
         """A stop string came; the text ends before it, and nothing more will be added."""
 
     def update(self, canvas: Sequence[int], *, final: bool = False) -> DetokenizedText:
-        """What is new in the canvas: nothing after a stop string. With `final` nothing is held back any more."""
+        """The new text in the canvas: none after a stop string. With `final` nothing is held back any more."""
         if self.stopped:
             return DetokenizedText("", 0)
         prefix = self._decided_prefix(canvas)
@@ -72,7 +72,7 @@ class IncrementalDetokenizer:
         return new
 
     def _stop_offset(self, text: str) -> int | None:
-        """Where the text ends: in front of the stop string that is complete first, however many tokens came at once."""
+        """The text's end: before the stop string that is complete first, however many tokens came at once."""
         complete = [(at + len(stop), at) for stop in self._stop_strings if (at := text.find(stop)) >= 0]
         return min(complete)[1] if complete else None
 

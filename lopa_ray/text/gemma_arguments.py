@@ -38,8 +38,8 @@ def write_arguments(value: Any) -> str:
 
 def read_arguments(text: str) -> dict[str, Any]:
     """The object that `text` is, with any white space between its parts. Keys and strings may also be quoted as in
-    JSON, and a value that is no word, number or quoted text is a string: models write both. Raises ValueError for any
-    other text, and RecursionError for one that is nested too deeply."""
+    JSON, and a value that is not a word, number or quoted text is a string: models write both. Raises ValueError for
+    any other text, and RecursionError for text that is nested too deeply."""
     value = json.loads("".join(_as_json(match) for match in _TOKEN.finditer(text)))
     if not isinstance(value, dict):
         raise ValueError(f"no object of arguments: {text!r}")

@@ -9,7 +9,7 @@ from lopa_ray.text.chat_template import ChatTemplate
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
-    """White space behind either tag has no meaning."""
+    """Tags around reasoning. White space after either tag has no meaning."""
 
     begin: str
     end: str

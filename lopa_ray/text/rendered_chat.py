@@ -17,7 +17,7 @@ class RenderedChat:
         return "".join(text + (special or "") for text, special in self.runs)
 
     def behind(self, beginning: RenderedChat) -> RenderedChat | None:
-        """What follows a beginning of this chat; None if the chat does not begin so."""
+        """The rest after a beginning of this chat; None if the chat does not begin so."""
         *whole, (text, _) = beginning.runs
         at = len(whole)
         if list(self.runs[:at]) != whole or at >= len(self.runs) or not self.runs[at][0].startswith(text):

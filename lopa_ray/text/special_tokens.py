@@ -33,10 +33,10 @@ class SpecialTokens:
         return any(text[:n] in self.suffixes for n in range(1, min(self._longest, len(text) + 1)))
 
     def split(self, text: str) -> Iterator[tuple[str, str | None]]:
-        """The runs of other text, each with the special token behind it, and None behind the last. The white space that
+        """The runs of other text, each with the special token after it, and None after the last. The white space that
         `lstrip` and `rstrip` of a token remove is part of neither."""
         end = 0
-        # White space is no part of the pattern, which would try all of it again at each of its characters.
+        # White space is not part of the pattern, which would try all of it again at each of its characters.
         while match := self.pattern.search(text, end):
             token, run = self._by_text[match[0]], text[end : match.start()]
             yield run.rstrip() if token.lstrip else run, token.content

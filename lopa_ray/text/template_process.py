@@ -49,7 +49,7 @@ class TemplateProcess:
         self._process: LimitedProcess | None = None
 
     def forget(self) -> None:
-        """In a fork: leave the process to the parent, which may hold the lock."""
+        """Leave the process, in a fork, to the parent, which may hold the lock."""
         self._lock, self._process = Lock(), None
 
     def start(self) -> None:
@@ -64,7 +64,7 @@ class TemplateProcess:
 
     def render(self, **arguments: Any) -> str:
         """See `_Renderer.render`. Raises also CheckpointError for a template beyond its limits, OverloadedError, and
-        TypeError or ValueError for arguments that are no JSON."""
+        TypeError or ValueError for arguments that are not JSON."""
         call = json.dumps(arguments)
         with self._lock:
             try:
@@ -73,6 +73,6 @@ class TemplateProcess:
                 raise CheckpointError(f"exceeds its limits ({error})") from None
 
 
-TEMPLATE_PROCESS = TemplateProcess()  # the one of this process
+TEMPLATE_PROCESS = TemplateProcess()  # of this process
 
 os.register_at_fork(after_in_child=TEMPLATE_PROCESS.forget)

@@ -131,7 +131,7 @@ class Tokenizer:
         return self._encode_text(text, backend, add_special_tokens=add_special_tokens)
 
     def encode_later_part(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """See `encode`, of text that continues another one, without the special tokens that begin or end every text."""
+        """See `encode`, of text that continues another text, without special tokens that begin or end every text."""
         return self._encode_text(text, self._backend if parse_special else self._later_backend)
 
     def encode_markup(self, text: str) -> list[int]:
@@ -160,7 +160,7 @@ class Tokenizer:
         return CheckpointError(f"{folder}: its tokenizer cannot {at} ({error}); download it again")
 
     def token_text(self, token: int) -> str:
-        """The text of one token behind another one, with the space that decoders may strip at the beginning of a text.
+        """The text of one token after another token, with the space that decoders may strip at the beginning of a text.
         A special token is shown by name, and an id without text as `[id]`."""
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
@@ -185,7 +185,7 @@ class Tokenizer:
         return self.token_text(token).encode() if byte is None else bytes.fromhex(byte[1])
 
     def regular_token_bytes(self, token: int) -> bytes:
-        """As `token_bytes` for the ordinary tokens of a byte-level vocabulary; empty for any other id."""
+        """The `token_bytes` of the ordinary tokens of a byte-level vocabulary; empty for any other id."""
         is_regular = self.byte_level and token not in self._added_ids
         written = self._backend.id_to_token(token) if is_regular else None
         return self.token_bytes(token) if written is not None and _BYTE_OF.keys() >= set(written) else b""

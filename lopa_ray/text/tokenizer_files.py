@@ -36,7 +36,7 @@ _QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None
 _VOCABULARIES = (*_QWEN2_FILES, "vocab.txt", "*.model", "*.tiktoken", "tekken.json")
 """File patterns of the vocabularies of published tokenizers that have no tokenizer.json."""
 _SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
-"""Of all files that transformers may read for a tokenizer."""
+"""Suffixes of all files that transformers may read for a tokenizer."""
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
@@ -200,8 +200,8 @@ def _check_ids(pretrained: PreTrainedTokenizerFast, listed: Mapping[int, str], w
 
 
 def _mark_tokens(pretrained: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> None:
-    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops those of tokens with a role. A
-    token with a role, such as the mask token, is marked as special even if its file does not mark it."""
+    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops the flags of tokens with a
+    role. A token with a role, such as the mask token, is marked as special even if its file does not mark it."""
     backend = pretrained.backend_tokenizer
     flagged = _tokens_with_flags(config) if _LISTED in config else {}
     tokens = {

@@ -22,14 +22,14 @@ TRIAL_TEXTS = (
     *("", "a", "Hello, world 12\n\t", "\u00e9 \u4e2d\U0001f642\u200d", "\U00012345", "\ue000\uffff"),
     *(unit * (length // len(unit)) + "\x00" for length in (32, 8192) for unit in TRIAL_UNITS),
 )
-"""Characters that are no tokens are among them, and repetitions whose end makes patterns backtrack."""
+"""Characters that are not tokens are among them, and repetitions whose end makes patterns backtrack."""
 
 LARGEST_VOCABULARY = 2**22
 """Ids of a tokenizer. Memory is allocated for all ids up to the largest."""
 
 LARGEST_TOKEN, LARGEST_ADDED, LARGEST_SEARCH = 2**12, 2**15, 2**26
-"""Characters of an added token, added tokens, and the cubes of the numbers of characters of all special ones together:
-a chat is searched for every piece of each."""
+"""Characters of an added token, added tokens, and the cubes of the numbers of characters of all special tokens
+together: a chat is searched for every piece of each."""
 
 _tried: set[bytes] = set()  # digests of tokenizers that passed in this process
 
@@ -74,8 +74,8 @@ def try_tokenizer(file: Path, whole: str) -> None:
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Raise RuntimeError where the tokenizers library panics. What it raises then is no Exception, so it would end the
-    whole process."""
+    """Raise RuntimeError where the tokenizers library panics. What it raises then is not an Exception, so it would end
+    the whole process."""
     try:
         yield
     except BaseException as error:
@@ -95,7 +95,7 @@ def check_vocabulary(file: Path, vocabulary: Any) -> None:
 
 
 def check_added_tokens(file: Path, contents: Collection[str], special: Iterable[str] = ()) -> None:
-    """Raises CheckpointError for added tokens that are too many, or too long, one or the `special` ones together."""
+    """Raises CheckpointError for added tokens that are too many or too long, each or the `special` tokens together."""
     for got, most, of in (
         (len(contents), LARGEST_ADDED, "added tokens"),
         (max(map(len, contents), default=0), LARGEST_TOKEN, "characters of a token"),

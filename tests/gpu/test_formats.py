@@ -11,6 +11,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.int8_matmul import int8_matmul
 from lopa_ray.model.config import Quantization
+from lopa_ray.model.linear import FORMATS
 from lopa_ray.model.native_implementation import load_model
 from support.paths import MODELS
 from support.tiny_model import DENSE_MODELS, PROMPTS, SETTINGS, TINY_MODEL
@@ -45,10 +46,10 @@ def test_int8_products_are_exact(rows: int, outputs: int, inputs: int) -> None:
     assert torch.equal(int8_matmul(a.cuda(), b.cuda()).cpu().long(), expected)
 
 
-@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
+@pytest.mark.parametrize("quantization", sorted(FORMATS.keys() - {"fp8"}))
 @pytest.mark.parametrize("name", DENSE_MODELS)
 def test_logits_are_those_of_the_cpu(name: str, quantization: Quantization) -> None:
     expected, logits = (runner(name, device, quantization).logits(IDS).cpu() for device in ("cpu", "cuda"))
     # An activation that lies between two int8 numbers may go either way.
-    allowed = 2e-2 if quantization == "w8a8" else 1e-4
+    allowed = 2e-2 if FORMATS[quantization].sums_exactly else 1e-4
     assert (logits - expected).norm() / expected.norm() < allowed

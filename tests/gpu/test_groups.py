@@ -11,6 +11,7 @@ pytest.importorskip("pydantic")
 pytest.importorskip("ray")
 
 from actors.engine import RayEngine
+from actors.transfer.kv_transfer import TRANSFERS
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
@@ -23,7 +24,10 @@ ON_GPU = {"device": "cuda", "dtype": "float32"}
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 GROUPS: list[Any] = [
     pytest.param({"num_workers": 2, "num_accelerators": 0.5}, id="a GPU shared, through the host"),
-    pytest.param({"num_workers": 2, "transfer": "collective"}, id="a GPU each, NCCL", marks=TWO_GPUS),
+    *(
+        pytest.param({"num_workers": 2, "transfer": name}, id=f"a GPU each, {name}", marks=TWO_GPUS)
+        for name in TRANSFERS
+    ),
     pytest.param(
         {"num_workers": 1, "tensor_parallel_size": 2}, id="a model over two GPUs, NCCL", marks=TWO_GPUS
     ),

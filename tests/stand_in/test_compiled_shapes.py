@@ -18,7 +18,7 @@ from lopa_lab.bench.step_plans import step_of
 from lopa_ray.kernels import fp8
 from lopa_ray.kernels.operators import CALLS, LAUNCHES
 from lopa_ray.model.checkpoint.config_files import load_config
-from lopa_ray.model.config import NativeConfig
+from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig
 from lopa_ray.model.linear import prepare
 from support.deviceless_triton import DevicelessDriver, compiled_kernels, deviceless_triton
 from support.empty_models import empty_model
@@ -50,7 +50,7 @@ def run_steps(config: NativeConfig, dtype: torch.dtype = torch.bfloat16) -> None
 
 def run_int8_steps(config: NativeConfig) -> None:
     """The same with int8 weights, and activations, in two layers: kernels of layers do not depend on their number."""
-    for quantization in ("w8", "w8a8"):
+    for quantization in QUANTIZATION_CONFIGS:
         run_steps(replace(config.with_quantization(quantization), num_layers=2))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # tests/gpu/pytest.ini names the folder of this package by ".."
 TESTS = ROOT / "tests"
 GOLDEN = TESTS / "golden"
 MODELS = GOLDEN / "models"

@@ -74,7 +74,7 @@ class ChatRequest(ToolRequest, MultiChoiceRequest):
     a function to call; or some of the functions, for auto or required."""
 
     reasoning_effort: str | None = Field(default=None, max_length=32)
-    """For templates that use it; none: also `enable_thinking` is false."""
+    """The effort, for templates that use it; none: also `enable_thinking` is false."""
 
     include_reasoning: bool | None = None
     """False: leave the reasoning out of the response."""

@@ -25,7 +25,7 @@ Stop: TypeAlias = Annotated[
 
 
 class StreamOptions(RequestModel):
-    """How a stream looks."""
+    """Options of a stream."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {"include_obfuscation": (False,)}
 
@@ -33,7 +33,7 @@ class StreamOptions(RequestModel):
     """Send a last chunk without choices that has the usage of the whole request."""
 
     continuous_usage_stats: bool | None = None
-    """With `include_usage`: every chunk has the usage up to there."""
+    """Whether every chunk has the usage up to there. Needs `include_usage`."""
 
 
 class MultiChoiceRequest(GenerationRequest):

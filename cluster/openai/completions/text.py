@@ -82,7 +82,7 @@ class CompletionRequest(MultiChoiceRequest):
             return given
         if given:
             raise invalid_value(
-                "suffix", "excludes given_parts: they say what stands behind a hole too; give one"
+                "suffix", "excludes given_parts: they also say what stands after a hole; give one"
             )
         return {"suffix": self.suffix}
 
@@ -134,7 +134,7 @@ class CompletionBuilder(MultiChoiceBuilder):
 
 
 class _TextOffsets:
-    """Where the tokens of a choice begin in its text, counted in characters."""
+    """Offsets at which the tokens of a choice begin in its text, in characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -149,7 +149,7 @@ class _TextOffsets:
 
 def _named_logprobs(token: TokenLogprob) -> dict[int, tuple[str, float]]:
     """Id → name and log-probability of each token of a place; names differ. A name is the text, or as in OpenAI's API
-    the bytes of what is no text. Where several tokens have the same, it is the likeliest one's, and the others are
+    the bytes of what is not text. Where several tokens have the same, it is the likeliest one's, and the others are
     called by their ids, as in vLLM."""
     named: dict[int, tuple[str, float]] = {}
     for id, text, raw, logprob in (*token.top, (token.id, token.token, token.bytes, token.logprob)):

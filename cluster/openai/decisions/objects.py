@@ -14,7 +14,7 @@ class PredicateObject(ResponseModel):
     type: Literal["predicate"]
     name: str | None
     probability: float
-    """That the statement is true."""
+    """The probability that the statement is true."""
 
 
 class ChoiceProbability(ResponseModel):
@@ -30,13 +30,13 @@ class ChoiceObject(ResponseModel):
     confidence: float
     """0 when all values are alike, 1 when one is certain."""
     probabilities: list[ChoiceProbability]
-    """In the order of the choices; their sum is 1."""
+    """Probabilities in the order of the choices; their sum is 1."""
 
 
 class ScoreProbability(ResponseModel):
     label: str
     value: int
-    """Its number, from 0 on."""
+    """The level's number, from 0 on."""
     probability: float
 
 
@@ -48,7 +48,7 @@ class ScoreObject(ResponseModel):
     confidence: float
     """0 when all levels are alike, 1 when one is certain."""
     probabilities: list[ScoreProbability]
-    """In the order of the levels; their sum is 1."""
+    """Probabilities in the order of the levels; their sum is 1."""
 
 
 class DecisionStats(ResponseModel):

@@ -58,7 +58,7 @@ class QuestionBase(RequestModel):
 
 
 class PredicateParam(QuestionBase):
-    """How likely it is that a statement about the input is true."""
+    """Asks how likely a statement about the input is to be true."""
 
     type: Literal["predicate"]
 
@@ -67,7 +67,7 @@ class PredicateParam(QuestionBase):
 
 
 class ChoiceParam(QuestionBase):
-    """Which one of some choices fits."""
+    """Asks which of some choices fits."""
 
     type: Literal["choice"]
 
@@ -79,7 +79,7 @@ class ChoiceParam(QuestionBase):
 
 
 class ScoreParam(QuestionBase):
-    """Which one of some ordered levels fits."""
+    """Asks which of some ordered levels fits."""
 
     type: Literal["score"]
 
@@ -149,7 +149,7 @@ class DecisionsRequest(ModelRequest, DecisionRequest):
     """The questions, whose answers come in the same order."""
 
     priority: int | None = Field(default=None, ge=-MAX_INT, le=MAX_INT)
-    """Of the requests of one client, those with a lower value are decoded earlier; 0 is the default."""
+    """Requests with a lower value are decoded earlier than others of the same client; 0 is the default."""
 
     prompt_cache_key: str | None = UNUSED
     prompt_cache_options: dict[str, Any] | None = UNUSED

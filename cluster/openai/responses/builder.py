@@ -47,7 +47,7 @@ class ResponsesBuilder(AnswerBuilder):
         self._num_events = 0
 
     def add(self, output: ChoicesOutput) -> None:
-        """Without a stream all items come from the end of the choice."""
+        """Add a choice's events. Without a stream all items come from its end."""
         super().add(output)
         if isinstance(output, ChoiceFinished) and not self.request.stream:
             for delta in _whole_answer(output):

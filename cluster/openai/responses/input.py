@@ -90,7 +90,7 @@ Items: TypeAlias = Annotated[
 
 
 def template_messages(items: Sequence[ResponsesItem], instructions: str | None) -> tuple[dict[str, Any], ...]:
-    """For the chat template. Reasoning, text and calls that follow each other are one message of the assistant."""
+    """Messages for the chat template. Reasoning, text and calls in a row are one message of the assistant."""
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
@@ -105,7 +105,7 @@ def template_messages(items: Sequence[ResponsesItem], instructions: str | None) 
 
 
 def _add_to_answer(messages: list[dict[str, Any]], item: ResponsesItem) -> None:
-    """A new message where the last one is complete already."""
+    """A new message where the last message is complete already."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     begins = isinstance(item, ReasoningItem) or (
         isinstance(item, MessageItem) and last is not None and (last["content"] or "tool_calls" in last)

@@ -33,7 +33,7 @@ class OutputFunctionCall(ResponseModel):
     type: Literal["function_call"]
     id: str
     call_id: str
-    """By which its output refers to it."""
+    """The id by which the call's output refers to it."""
     name: str
     arguments: str
     """JSON text."""

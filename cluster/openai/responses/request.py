@@ -55,7 +55,7 @@ class Reasoning(RequestModel):
     }
 
     effort: str | None = Field(default=None, max_length=32)
-    """For templates that use `reasoning_effort`; none: also `enable_thinking` is false."""
+    """The `reasoning_effort` of templates that use it; none: also `enable_thinking` is false."""
 
 
 class ResponseStreamOptions(RequestModel):

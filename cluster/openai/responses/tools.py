@@ -65,7 +65,7 @@ OtherToolType: TypeAlias = Literal[
 
 
 class OtherTool(RequestModel):
-    """A tool that is no function. It is left out, and a header of the response names its type."""
+    """A tool other than a function. It is left out, and a header of the response names its type."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -86,7 +86,7 @@ class NamedTool(RequestModel):
     """Only functions can be called."""
 
     name: str
-    """Its name in `tools`."""
+    """The tool's name in `tools`."""
 
     def chosen(self) -> Chosen:
         return (self.name,), None
@@ -97,10 +97,10 @@ class AllowedToolsChoice(RequestModel):
 
     type: Literal["allowed_tools"]
     mode: AllowedMode
-    """As `tool_choice` would be if `tools` had these alone."""
+    """The value that `tool_choice` would have if `tools` had these alone."""
 
     tools: list[Annotated[NamedTool | OtherTool, ByType("function")]] = Field(max_length=MAX_TOOLS)
-    """Which ones. Those of other types are left out, as in `tools` of the request."""
+    """The allowed tools. Tools of other types are left out, as in `tools` of the request."""
 
     def chosen(self) -> Chosen:
         return tuple(tool.name for tool in self.tools if isinstance(tool, NamedTool)), self.mode

@@ -36,7 +36,7 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
         openapi_extra=request_body(ScaleRequest),
     )
     async def resize(model: str, request: Request) -> ModelWorkers:
-        """Workers change how fast a step is, never an answer. New ones join when they have a place and have
+        """Workers change how fast a step is, never an answer. New workers join when they have a place and have
         loaded the model; the answer says how many are on their way."""
         check_model(model, backend().models)
         scale_request = ScaleRequest.parse(await read_json_object(request, settings.max_body_bytes))

@@ -12,8 +12,8 @@ API_KEYS_VARIABLE = "LOPA_API_KEYS"
 
 
 def load_api_keys(path: str | None, environ: Mapping[str, str]) -> list[str]:
-    """From a file (one per line, # begins a comment) and LOPA_API_KEYS (with commas between). Raises SettingsError if
-    one of the two is given but has no key: served without keys, everybody could come in."""
+    """Keys from a file (one per line, # begins a comment) and LOPA_API_KEYS (with commas between). Raises SettingsError
+    if one of the two is given but has no key: served without keys, everybody could come in."""
     keys: list[str] = []
     if path is not None:
         try:

@@ -52,7 +52,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         responses={} if settings.api_keys else error_responses([403]),
     )
 
-    # The last one added is the outermost.
+    # The middleware that is added last is the outermost.
     if not settings.api_keys:
         app.add_middleware(
             CrossSiteGuard, allowed_hosts=settings.allowed_hosts, allowed_origins=settings.allowed_origins
@@ -111,7 +111,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
 
 
 def _allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
-    """The methods that a path has. The router names those of the first route with this path only."""
+    """The methods that a path has. The router names the methods of the path's first route only."""
     methods = [
         method
         for method in METHODS

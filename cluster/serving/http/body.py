@@ -32,7 +32,7 @@ async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
 
 def check_content_type(headers: Mapping[str, str]) -> None:
     """Raises ApiError (415) for a body that is declared to be anything but JSON. curl declares a form by default; a
-    browser may send forms to other sites, so one with a browser's headers is refused."""
+    browser may send forms to other sites, so a form with a browser's headers is refused."""
     content_type = headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     is_from_browser = "origin" in headers or "sec-fetch-site" in headers

@@ -35,8 +35,6 @@ def decompressed(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
     except (OSError, EOFError, ValueError, zlib.error, zstd.ZstdError) as error:
         raise ApiError(400, f"the body cannot be read as {encoding} ({error})", "invalid_value") from None
     if len(plain) > limit:
-        message = (
-            f"got a body of more than {limit} bytes behind its Content-Encoding; allowed: {limit}; send less"
-        )
+        message = f"got a body that decodes to more than {limit} bytes; allowed: {limit}; send less"
         raise ApiError(413, message, "body_too_large")
     return plain

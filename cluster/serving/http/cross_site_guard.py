@@ -70,7 +70,7 @@ class CrossSiteGuard(HttpMiddleware):
 def _split(url: str) -> SplitResult:
     try:
         return urlsplit(url)
-    except ValueError:  # brackets around what is no address
+    except ValueError:  # brackets around something other than an address
         return urlsplit("")
 
 

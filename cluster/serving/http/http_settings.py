@@ -18,7 +18,7 @@ class HttpSettings(StrictModel):
     key is needed, and /admin is closed."""
 
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Without API keys: names that `Host` may have besides localhost and IP addresses; "*": all names. Where the list
+    """Names that `Host` may have without API keys, besides localhost and IP addresses; "*": all names. Where the list
     is empty, only connections to a loopback address are checked."""
 
     allowed_origins: list[str] = Field(default_factory=list)

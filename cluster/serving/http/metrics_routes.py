@@ -25,7 +25,7 @@ def metrics_routes(backend: Callable[[], Backend]) -> APIRouter:
     )
     async def metrics(request: Request) -> Response:
         """Metrics of every decode group, whichever replica of the server is asked. `replica` says which group it is,
-        and `lopa_replica_up` which ones have answered."""
+        and `lopa_replica_up` which groups have answered."""
         served = ServerMetrics(await backend().metrics())
         try:
             return _page(served, request.headers.get("accept", ""))

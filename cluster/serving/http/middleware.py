@@ -61,7 +61,7 @@ class RequestLogMiddleware(HttpMiddleware):
 
 
 class ErrorMiddleware(HttpMiddleware):
-    """Turns every error into a response in OpenAI's shape, and logs those that have no status of their own."""
+    """Turns every error into a response in OpenAI's shape, and logs errors that have no status of their own."""
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = log_record_of(scope)

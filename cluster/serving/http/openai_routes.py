@@ -1,4 +1,4 @@
-"""The routes under /v1: OpenAI's, and the one that cancels."""
+"""The routes under /v1: OpenAI's, and the route that cancels."""
 
 from __future__ import annotations
 

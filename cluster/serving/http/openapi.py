@@ -54,7 +54,7 @@ def completion_response(chunk: type[BaseModel], completion: type[BaseModel]) -> 
 def responses_response() -> dict[str, Any]:
     description = (
         "The whole answer; with `stream: true` server-sent events of ResponseEvent, each `event: TYPE`, `data: {JSON}` "
-        "and an empty line. An error in a stream is an event `error`, and `response.failed` behind it."
+        "and an empty line. An error in a stream is an event `error`, followed by `response.failed`."
     )
     data = {**_JSON_TEXT, "contentSchema": _ref(ResponseEvent)}
     return {

@@ -16,7 +16,7 @@ _POLICY = (
 )
 
 _HEADERS = {
-    # A page of this version never runs with files of another one.
+    # A page of this version never runs with files of another version.
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
     # A browser enforces that the page loads only files of this server, and that no other page embeds it.

@@ -24,8 +24,8 @@ _SERVE_HEADERS = {
     b"x-request-timeout-seconds",
     b"x-session-id",
 }
-"""With these, also with underscores in them, a client would tell Serve's proxy how to treat its request, and bytes that
-are no UTF-8 would be a 500."""
+"""Headers, also with underscores, by which a client would tell Serve's proxy how to treat its request, and bytes that
+are not UTF-8 would be a 500."""
 
 
 def set_up() -> list[Middleware]:

@@ -25,7 +25,7 @@ class ScaleRequest(RequestModel):
     """How many branch workers each group of a model should have."""
 
     num_workers: int = Field(ge=1, le=MAX_WORKERS)
-    """In each of the model's groups (replicas) that run now. Those that start later begin with
+    """Workers in each of the model's groups (replicas) that run now. Groups that start later begin with
     `group.num_workers` of the model's configuration."""
 
 

@@ -28,7 +28,7 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         "/tokenize", summary="Turn a text or a chat into tokens", openapi_extra=request_body(TokenizeRequest)
     )
     async def tokenize(http_request: Request) -> TokenizeResponse:
-        """A chat's tokens are those that /v1/chat/completions decodes, a text's those of /v1/completions."""
+        """A chat has the tokens that /v1/chat/completions decodes, a text the tokens of /v1/completions."""
         request = TokenizeRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
         model = log_record_of(http_request.scope).model = choose_model(request.model, backend().models)
         try:

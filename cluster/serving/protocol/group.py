@@ -25,7 +25,7 @@ class Group(Protocol):
         """The tokens that `generate` decodes. Raises PromptError for what cannot be encoded."""
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, special ones too. Raises PromptError for ids outside of the vocabulary."""
+        """The text of tokens, special tokens included. Raises PromptError for ids outside of the vocabulary."""
 
     async def defaults(self) -> ModelDefaults:
         """The settings of requests that set nothing."""

@@ -1,4 +1,4 @@
-"""The messages about groups; those about requests are in `cluster.choices.messages`."""
+"""The messages about groups; messages about requests are in `cluster.choices.messages`."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class WorkersOfGroup(GroupMessage):
 
 
 class ModelDefaults(GroupMessage):
-    """What requests to a model get where they set nothing."""
+    """Settings that requests to a model get where they set nothing."""
 
     object: Literal["model.defaults"]
     model: str
     decoder: str
     settings: dict[str, dict[str, JsonValue]]
-    """For each decoder the values of its decode settings, for requests that name it and nothing else, or what
+    """The values of each decoder's decode settings, for requests that name it and nothing else, or what
     `accepted_with` has for it."""
     refused: dict[str, str]
     """Decoders that contradict other settings of the model's configuration, each with the error of such a request."""

@@ -35,7 +35,7 @@ class ExportedMetrics:
         self._registry = prometheus_client.CollectorRegistry()
 
     def counter(self, name: str, documentation: str, *labels: str) -> ExportedMetric:
-        """In Prometheus its name ends with `_total`."""
+        """Add a counter, whose name in Prometheus ends with `_total`."""
         return self._define("Counter", name, documentation, labels)
 
     def gauge(self, name: str, documentation: str, *labels: str) -> ExportedMetric:
@@ -61,7 +61,7 @@ class ExportedMetrics:
         return prometheus_client.generate_latest(self).decode()
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client: every family, without the samples that say since when a series exists."""
+        """Every family, for prometheus_client, without the samples that say since when a series exists."""
         for family in self._registry.collect():
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family

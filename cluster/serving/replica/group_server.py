@@ -266,7 +266,7 @@ class GroupServer(Group):
     # Lifecycle, as Serve controls it
 
     async def check_health(self) -> None:
-        """Raises what ended the group if no other one could take its place; Serve then replaces the replica."""
+        """Raises what ended the group if no other group could take its place; Serve then replaces the replica."""
         engine = self._started_engine
         if engine.lost is not None:
             raise engine.lost

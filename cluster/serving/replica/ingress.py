@@ -119,7 +119,7 @@ class Ingress:
             raise _unwrap(error) from None
 
     async def status(self) -> list[GroupHealth]:
-        """How Serve's controller sees the groups. Raises ClusterError if a model has no running replica."""
+        """The groups as Serve's controller sees them. Raises ClusterError if a model has no running replica."""
         application = serve.get_replica_context().app_name
         deployments = (await asyncio.to_thread(serve.status)).applications[application].deployments
         statuses = []
@@ -147,7 +147,7 @@ class Ingress:
         return results
 
     async def drain(self) -> None:
-        """Refuse new requests, and return when all running ones of this replica have ended."""
+        """Refuse new requests, and return when all running requests of this replica have ended."""
         self._draining = True
         while self._cancel_events:
             await asyncio.sleep(0.05)

@@ -86,12 +86,12 @@ class GroupMetrics:
         self._questions.inc(questions)
 
     def on_request_finished(self, outcome: str, seconds: float) -> None:
-        """After every request: finished, refused, deadline, cancelled or error."""
+        """Count a request's outcome: finished, refused, deadline, cancelled or error."""
         self._requests.inc(outcome=outcome)
         self._latency.observe(seconds, outcome=outcome)
 
     def on_status(self, status: MasterStatus, lost_groups: int) -> None:
-        """After every health check. `lost_groups`: see `AsyncRayEngine.lost_groups`."""
+        """Record a health check. `lost_groups`: see `AsyncRayEngine.lost_groups`."""
         if lost_groups > self._num_lost_groups:
             self._lost_groups.inc(lost_groups - self._num_lost_groups)
             self._num_lost_groups = lost_groups
@@ -109,7 +109,7 @@ class GroupMetrics:
         self._group_counts = counts
 
     def _count_clients(self, waiting: Mapping[str, int]) -> None:
-        """By API key, whose name is its place among the keys."""
+        """Count clients by API key, whose name is its place among the keys."""
         by_label = dict.fromkeys(self._clients, 0)
         for client, number in waiting.items():
             label = client if client.startswith("key ") else NO_KEY

@@ -1,4 +1,4 @@
-"""The data of the task `word_problems`, which lm-evaluation-harness imports from beside its YAML file."""
+"""The data of the task `word_problems`, which lm-evaluation-harness imports from the folder of its YAML file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What all experiments share: how their points are measured and kept, and how records become findings."""
+"""Common parts of all experiments: how their points are measured and kept, and how records become findings."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lopa_lab.experiments.run.workbench import Workbench
 
 Data: TypeAlias = Mapping[str, Any]
-"""What was measured at a point, as JSON."""
+"""The measurement of a point, as JSON."""
 
 
 class ExperimentRecord(Record):
@@ -86,7 +86,7 @@ class Finding:
     headline: str = ""
     """The answer in one sentence, for a list of all; without one the question is not listed."""
     against_paper: str = ""
-    """How that agrees with `Experiment.paper`."""
+    """A sentence on how that agrees with `Experiment.paper`."""
 
     @property
     def header(self) -> list[str]:
@@ -115,13 +115,13 @@ class Experiment(ABC):
     """Whether times are measured. A run of such an experiment can be continued only on the machine that began it."""
 
     resampled: ClassVar[str] = "problems"
-    """What intervals are a bootstrap over."""
+    """The items that intervals are a bootstrap over."""
 
     plot_rows: ClassVar[Sequence[int]] = (1,)
     """Heights of the axes, which lie below each other."""
 
     method: ClassVar[str]
-    """What was measured, and how, in a few sentences."""
+    """A few sentences on what was measured, and how."""
 
     paper: ClassVar[str]
     """The paper's claim about the question, or that it makes none."""

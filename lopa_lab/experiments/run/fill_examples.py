@@ -1,4 +1,4 @@
-"""What a `FillModel` is fitted to: states of decodes as they were before a forward, and what it then showed.
+"""Examples for a `FillModel`: states of decodes as they were before a forward, and what it then showed.
 
 Shape suffix: F features.
 """
@@ -34,7 +34,7 @@ class BlockExample:
     fallback: int
     """Index of the position that a complete block filled because none passed; -1: none."""
     keeps: npt.NDArray[np.bool_]
-    """[positions] bool: the chosen token is that of the report from before."""
+    """[positions] bool: the chosen token is the same as in the report from before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TreeOfModel(DraftTree):
     """Drafts of another model than the package's."""
 
     def __init__(self, settings: GenerationSettings, model: FillModel | None) -> None:
-        """Without a model drafts repeat what the last report says."""
+        """Make a tree. Without a model drafts repeat what the last report says."""
         super().__init__(settings)
         self._model = model
 
@@ -74,7 +74,7 @@ class ObservedVerifiedSession(VerifiedSession):
     """Verified lookahead that collects examples."""
 
     def __init__(self, session: DecodeSession, model: FillModel | None, examples: list[BlockExample]) -> None:
-        """In the place of a verified session that has not begun. `examples` grows with each step."""
+        """Take the place of a verified session that has not begun. `examples` grows with each step."""
         assert isinstance(session, VerifiedSession) and isinstance(session.settings, LookaheadSettings)
         self._model, self._examples = model, examples
         self._threshold: float = getattr(session.settings, "confidence_threshold", 0.0)
@@ -104,7 +104,7 @@ class ObservedVerifiedSession(VerifiedSession):
         return PendingExample(blocks, features(blocks, report, rows, beyond), tokens)
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        """Only states that the rule was in become examples: others are unlike those that it will be in."""
+        """Only states that the rule was in become examples: other states are unlike those that it will be in."""
         pending, self._pending = self._pending, []
         outcome = super()._advance(plan, reports)
         for branch in dict.fromkeys(rule_step.branch for rule_step in outcome.rule_steps):

@@ -39,7 +39,7 @@ right for their models.
 def write_page(
     questions: Mapping[str, str], load: Callable[[str], Experiment], records: Path, page: Path
 ) -> None:
-    """Write `page` from the records in the folder `records`, in the order of `questions`, with plots beside it.
+    """Write `page` from the records in the folder `records`, in the order of `questions`, with plots next to it.
 
     Questions without a record are named as such. Raises SettingsError if there are no records, one cannot be read or
     is of no experiment, or matplotlib is missing.

@@ -25,7 +25,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.protocol.sampling_params import Ranking
 
 BRANCHES = 8
-"""Of the decodes that give the examples."""
+"""Branches of the decodes that give the examples."""
 HIDDEN_UNITS = 16
 EPOCHS = 80
 BLOCKS_PER_BATCH = 256
@@ -40,7 +40,7 @@ class FittedFillModel:
     """A fit."""
 
     parameters: Mapping[str, Any]
-    """Those of a `FillModel`."""
+    """Parameters of a `FillModel`."""
     blocks: int
     """Examples."""
     before: float
@@ -52,7 +52,7 @@ class FillNetwork(nn.Module):
     """The network of `FillModel`, on standardised features."""
 
     def __init__(self, inputs: Tensor) -> None:
-        """`inputs` [N, F] float32 are those of all examples: their mean and deviation are folded into the weights."""
+        """`inputs` [N, F] float32 are of all examples: their mean and deviation are folded into the weights."""
         super().__init__()
         self.mean, self.deviation = inputs.mean(0), inputs.std(0) + 1e-6
         self.hidden = nn.Linear(len(FEATURES), HIDDEN_UNITS)
@@ -151,7 +151,7 @@ def fit_in_rounds(
 ) -> Iterator[FittedFillModel]:
     """Decode the problems and fit a model to what was seen, and again with the drafts of that model.
 
-    `settings` are those of an exact verified lookahead. The drafts of the first round need no model. Raises the first
+    `settings` ask for an exact verified lookahead. The drafts of the first round need no model. Raises the first
     error that ends a request.
     """
     model = None

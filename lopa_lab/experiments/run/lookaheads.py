@@ -23,7 +23,7 @@ MakeSession: TypeAlias = Callable[[DecodeSession, int], DecodeSession]
 """A session and the index of its problem → the session that is decoded in its place."""
 
 POOL = 3
-"""Distant forks are picked from this many times as many positions, the best-ranked ones."""
+"""Distant forks are picked from this many times as many best-ranked positions."""
 
 SECOND_SHARE = 3
 """One fork in this many has a second-best token."""
@@ -46,7 +46,7 @@ class RandomBranch(Variation):
 
 
 class RandomPositions(Variation):
-    """Forks lie at positions that are drawn evenly from the masked ones; the winner is found as in LoPA."""
+    """Forks lie at masked positions that are drawn evenly; the winner is found as in LoPA."""
 
     def update_forks(
         self,
@@ -111,7 +111,7 @@ class VariedLopaSession(LopaSession):
     settings: LopaSettings
 
     def __init__(self, session: DecodeSession, make_lookahead: MakeLookahead, random: Random) -> None:
-        """In the place of a session that has not begun, with its prompt and settings."""
+        """Take the place of a session that has not begun, with its prompt and settings."""
         self._make_lookahead, self._random = make_lookahead, random
         super().__init__(session.prompt, session.settings, session.vocabulary, session.constraint)
 
@@ -145,7 +145,7 @@ def fork_of(*scores: PositionScore) -> Fork:
 
 
 class ForksOfForks(WiderLookahead):
-    """Half of the forks add one token, the others add a second one to the best of these."""
+    """Half of the forks add one token, the others add a second token to the best of these."""
 
     def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
         """Two-token forks first, so that ties go to them."""
@@ -155,10 +155,10 @@ class ForksOfForks(WiderLookahead):
 
 
 class DistantForks(WiderLookahead):
-    """Forks at positions that are far apart from each other, among the better-ranked ones."""
+    """Forks at better-ranked positions that are far apart from each other."""
 
     def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
-        """The best-ranked position, then each time the one that lies farthest from all chosen ones; ties by rank."""
+        """The best-ranked position, then each time the position farthest from all chosen positions; ties by rank."""
         pool, chosen = list(ranked[: POOL * count]), list[PositionScore]()
 
         def distance(candidate: PositionScore) -> int:

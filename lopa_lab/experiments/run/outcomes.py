@@ -1,4 +1,4 @@
-"""What decoding some problems came to, problem by problem: Outcomes, and StepTotals of what is summed over steps."""
+"""Outcomes of decoding some problems, problem by problem, and StepTotals of what is summed over steps."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StepTotals:
     columns: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, problem: Mapping[str, float]) -> None:
-        """Append the numbers of one problem or round, which has the same columns as those before it."""
+        """Append the numbers of one problem or round, which has the same columns as the others."""
         for name, value in problem.items():
             self.columns.setdefault(name, []).append(round(value, DIGITS))
 

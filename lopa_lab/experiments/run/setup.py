@@ -11,7 +11,7 @@ FIT_SEED = 101
 
 
 class Setup(BaseModel):
-    """What all points of a run have in common. A run can be continued only with the same setup."""
+    """Settings that all points of a run have in common. A run can be continued only with the same setup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,6 +24,6 @@ class Setup(BaseModel):
     weights: str | None
     """`weights_fingerprint` of the files of a folder; None for a model on the Hub, which its commit pins."""
     settings: dict[str, dict[str, Any]]
-    """By section, as the configuration and the command line give them."""
+    """Settings by section, as the configuration and the command line give them."""
     timed_on: str | None = None
     """Hardware, for experiments that measure times."""

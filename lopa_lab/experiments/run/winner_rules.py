@@ -85,9 +85,9 @@ def by_value(value: BranchValue) -> MakeLookahead:
 
 @dataclass(frozen=True, slots=True)
 class LinearPredictor:
-    """Tokens that this step decides, and those of the next, up to a constant.
+    """Tokens that this and the next step decide, up to a constant.
 
-    A branch's scores say which ones this step decides. The next step's are a linear function of `branch_features`.
+    A branch's scores say what this step decides. The next step's is a linear function of `branch_features`.
     """
 
     weights: Array
@@ -95,7 +95,7 @@ class LinearPredictor:
 
     @classmethod
     def fit(cls, winners: Array, means: Array, decided: Array) -> LinearPredictor:
-        """By ridge regression.
+        """Fit by ridge regression.
 
         Features of winners [n, 9], means of the features over the branches of each step [n, 9], and tokens that the
         next step decided [n], all float64. The means are inputs of their own, so that the weights tell branches of
@@ -148,7 +148,7 @@ class WinnerRecorder(VariedLopaSession):
 
 
 def fit_predictor(sessions: Sequence[WinnerRecorder]) -> LinearPredictor:
-    """From decoded requests: each step but a request's last, with the tokens that the next one decided."""
+    """Fit to decoded requests: to each step but a request's last, with the tokens that the next step decided."""
     winners = [features for session in sessions for features in session.winners[:-1]]
     means = [features for session in sessions for features in session.means[:-1]]
     decided = [count for session in sessions for count in session.decided[1:]]

@@ -65,7 +65,7 @@ class Workbench(ExitStack):
         return self._groups[key]
 
     def _connect(self, num_cpus: int) -> None:
-        """Without this the first group would start a Ray that is only large enough for itself."""
+        """Connect before the first group, which would start a Ray that is only large enough for itself."""
         if not ray.is_initialized():
             connect_to_ray(ray_address(), num_cpus=num_cpus)
             self.callback(ray.shutdown)
@@ -145,7 +145,7 @@ class Workbench(ExitStack):
 
 
 def graded(problems: Sequence[Problem], results: Sequence[GenerationResult]) -> dict[str, Any]:
-    """What `Outcomes` are made of, from the results of problems."""
+    """The data of `Outcomes`, from the results of problems."""
     return {
         "tokens": [result.tokens for result in results],
         "steps": [result.steps for result in results],

@@ -33,7 +33,7 @@ from lopa_ray.protocol.sampling_params import SamplingParams
 
 class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
     """Block diffusion (SDAR, arXiv 2510.06303; with sub-blocks Fast-dLLM v2, arXiv 2509.26328): blocks one after
-    the other, earlier ones cached exactly."""
+    the other, earlier blocks cached exactly."""
 
     decoder: Literal["block_diffusion"] = "block_diffusion"
 
@@ -51,7 +51,7 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
     remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"] = (
         "low_confidence_dynamic"
     )
-    """Which positions a pass fills. static: its share, best ranked first. dynamic: all above the threshold
+    """The positions that a pass fills. static: its share, best ranked first. dynamic: all above the threshold
     if they are more than that. sequential: its share from the left. entropy_bounded: the surest, as long as
     their entropies sum up to less than `eb_threshold`."""
 
@@ -62,12 +62,12 @@ class BlockDiffusionSettings(BlockCausalSettings, SettledSettings):
     """Bound on the summed entropy of what a pass fills, in nats (entropy_bounded)."""
 
     sdar_confidence: float = Field(default=1.0, gt=0.0)
-    """Temperature that shapes confidences where tokens are not drawn: probabilities are those of
-    softmax(logits ÷ this), tokens the most likely ones all the same."""
+    """Temperature that shapes confidences where tokens are not drawn: probabilities come from softmax(logits ÷ this),
+    and the most likely tokens are chosen all the same."""
 
     fuse_store: bool = False
-    """The pass that caches a finished block is also the next block's first one: the same tokens from one
-    pass fewer per block. The published decoder has a pass of its own for it."""
+    """The pass that caches a finished block is also the next block's first pass: the same tokens with one pass fewer
+    per block. The published decoder has a pass of its own for it."""
 
     sub_block_size: int | None = Field(default=None, ge=1)
     """Fast-dLLM v2: a block is filled in parts of this size, one after the other. None: as a whole."""

@@ -1,4 +1,4 @@
-"""Block-parallel decoders, which append blocks before earlier ones are done: what they share. They differ in when the
+"""The base of block-parallel decoders, which append blocks before earlier blocks are done. They differ in when the
 canvas grows (`_may_grow`), in what a position sees and in where blocks begin."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BlockParallelSettings(GenerationSettings):
     what the model was trained with."""
 
     block_add_threshold: float = Field(default=0.1, ge=0.0, le=1.0)
-    """A block is appended when the last one is decided to at least this share."""
+    """A block is appended when the last block is decided to at least this share."""
 
     decoded_token_threshold: float = Field(default=0.95, ge=0.0, le=1.0)
     """A block becomes complete (it fills at least one position per step) when the block
@@ -93,7 +93,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         return len(canvas) < self.max_len and not self.has_ended(canvas.generated)
 
     def _may_grow(self, canvas: BlockCanvas) -> bool:
-        """Whether the coming step appends a block, if there is one: the last one is decided far enough."""
+        """Whether the coming step appends a block, if there is one: the last block is decided far enough."""
         return canvas.blocks[-1].decided_fraction >= self.settings.block_add_threshold
 
     @property
@@ -132,7 +132,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         ]
 
     def _segments(self, canvas: BlockCanvas, start: int) -> tuple[Segment, ...]:
-        """What the rows from `start` on see: their own block and those before it."""
+        """The segments that the rows from `start` on see: their own block and the blocks before it."""
         blocks = (block for block in canvas.blocks if block.stop > start)
         if not self._tiled:
             return tuple((block.stop, block.stop) for block in blocks)
@@ -147,7 +147,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
 
     @property
     def _fills_last_mask(self) -> bool:
-        """Where blocks tile, as in other decoders of these models."""
+        """True where blocks tile, as in other decoders of these models."""
         return self._tiled and super()._fills_last_mask
 
     def _end_step(self, branch: Branch) -> None:
@@ -177,7 +177,7 @@ class BlockParallelSession(FillingSession[BlockCanvas]):
         ]
 
     def lane_segments(self, start: int) -> tuple[Segment, ...]:
-        """Decided blocks before the plan's start see nothing behind them."""
+        """Decided blocks before the plan's start see nothing after them."""
         return self._segments(self._branches[0].canvas, start)
 
     def block_views(self) -> tuple[BlockView, ...]:

@@ -24,12 +24,12 @@ class BlockwiseSession(FillingSession[Canvas]):
         self._begin_block_at(len(self.prompt))
 
     def _begin_block_at(self, position: int) -> None:
-        """Go on to the block of a position, or to the first later one that has masks, if there is one."""
+        """Go on to the block of a position, or to the first later block that has masks, if there is one."""
         self._block = self._block_at(position)
         masked_positions = self._canvas.masked_positions
         while not masked_positions(self._block) and self._block.stop < self.max_len:
             self._block = self._block_at(self._block.stop)
-        self._open_positions = masked_positions(self._block)  # those masked when the block began
+        self._open_positions = masked_positions(self._block)  # masked when the block began
         self._calls = 0  # calls that have filled the current block
 
     # What a decoder provides
@@ -61,7 +61,7 @@ class BlockwiseSession(FillingSession[Canvas]):
         return not self._canvas.masked_positions(self._block)
 
     def _end_step(self, branch: Branch) -> None:
-        """When this block is final, go on to the next one that has masks, if there is one."""
+        """Go on to the next block that has masks, if there is one, when this block is final."""
         self._calls += bool(branch.scored)
         if self._block_is_final and self._block.stop < self.max_len:
             self._begin_block_at(self._block.stop)

@@ -1,5 +1,5 @@
-"""LLaDA2.1's decoder (arXiv 2602.08676): block diffusion that replaces tokens of its block by ones that are probable
-enough, until a call without masks changes nothing or there were `max_post_steps` of them."""
+"""LLaDA2.1's decoder (arXiv 2602.08676): block diffusion that replaces tokens of its block by sufficiently probable
+tokens, until a call without masks changes nothing or there were `max_post_steps` such calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fast-dLLM (arXiv 2505.22618): caches for a bidirectional model, and parallel decoding by confidence.
 
 A block begins with one forward over everything, which caches K/V before the block (prefix cache) or around it (dual
-cache). Under Dream's sampler that call decides the block's first position alone, since later ones do not feed the row
+cache). Under Dream's sampler that call decides the block's first position alone, since later calls do not feed the row
 that would decide it. LocalLeap (arXiv 2510.07081) has a lower threshold near sure positions.
 """
 
@@ -47,7 +47,7 @@ class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
 
     relaxed_threshold: float | None = Field(default=None, ge=0.0, le=1.0)
     """LocalLeap (arXiv 2510.07081): the threshold near positions that have `confidence_threshold` (fill: threshold).
-    The paper's runs have 0.75 beside 0.9. None: the same everywhere."""
+    The paper's runs have 0.75 with a `confidence_threshold` of 0.9. None: the same everywhere."""
 
     anchor_radius: int = Field(default=4, ge=0)
     """How many positions on either side are near (`relaxed_threshold`)."""
@@ -119,7 +119,7 @@ class FastDllmSession(MaskedAnswerSession):
         return self.settings.fill == "threshold" and is_even and not first_only
 
     def _max_fill_count(self, masks: int) -> int:
-        """The most that this call may fill: what an even pace would have decided by now, less what is decided."""
+        """The maximum that this call may fill: what an even pace would have decided by now, less what is decided."""
         if self.settings.steps is None:
             return masks
         positions = len(self._open_positions)

@@ -2,8 +2,8 @@
 
 A branch is a guess of what the verification will accept: the last token and the guess as causal rows, then `block_size`
 - 1 masks that see all of the branch. The causal rows verify the guess; the masks draft what follows it. The longest
-accepted prefix of any guess is taken, and the token that the causal pass decides behind it, so the tokens are those of
-autoregressive decoding. The next drafts are those of the longest guess that was accepted whole; if none was, the rest
+accepted prefix of any guess is taken, and the token that the causal pass decides after it, so autoregressive decoding
+gives the same tokens. The next drafts come from the longest guess that was accepted whole; if none was, from the rest
 of the drafts before. Published: TiDAR (arXiv 2511.08923, a model trained for such a pass), PaSS (arXiv 2311.13581) and
 lookahead decoding (arXiv 2402.02057).
 """
@@ -36,13 +36,13 @@ class JointSpeculationSession(DecodeSession):
     def _begin(self) -> None:
         self._ids = list(self.prompt)
         self._drafts: list[Alternatives] = []  # drafts of the positions from `_base` + 1 on
-        self._base = len(self.prompt)  # what the causal pass decided behind the guess of the drafts
+        self._base = len(self.prompt)  # what the causal pass decided after the guess of the drafts
         self._commit: Commit | None = None
         self._branches: list[Guess] = []
 
     @property
     def generated(self) -> list[int]:
-        """Ids after the prompt that were taken. Drafts are no part of the canvas."""
+        """Ids after the prompt that were taken. Drafts are not part of the canvas."""
         return self._ids[len(self.prompt) :]
 
     @property
@@ -79,7 +79,7 @@ class JointSpeculationSession(DecodeSession):
         )
 
     def _guesses(self, most: int) -> list[Guess]:
-        """What may follow. The last position is left to the causal pass."""
+        """Guesses of what may follow. The last position is left to the causal pass."""
         if not self.steps:
             return [()]
         end = len(self._ids)
@@ -93,7 +93,7 @@ class JointSpeculationSession(DecodeSession):
         end = len(self._ids)
         base = end + len(guess)
         masks = max(1, self.settings.block_size - 1)
-        # The limit of a step's rows is checked with the first branch alone, so no later one may have more.
+        # The limit of a step's rows is checked with the first branch alone, so no later branch may have more.
         if not self.steps:
             masks = max(masks, 2 * masks - end)
         stop = min(base + masks, self.max_len)
@@ -145,7 +145,7 @@ class JointSpeculationSession(DecodeSession):
         return replace(score.decision, top_logprobs=tops)
 
     def _drafted(self, report: BranchReport, first: int) -> list[Alternatives]:
-        """The drafts of a report's rows from `first` on, as far as the first one that ends the answer."""
+        """The drafts of a report's rows from `first` on, as far as the first draft that ends the answer."""
         drafts: list[Alternatives] = []
         for row in range(first, len(report.tokens)):
             token = report.tokens.item(row)

@@ -47,8 +47,8 @@ class MultiBlockSettings(BlockParallelSettings, EditSettings):
     (LLaDA2.1). None: decided tokens stay (LLaDA2.0, SDAR)."""
 
     stability_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
-    """With edits: a block is appended when also at least this share of the last one's tokens is what the last pass
-    found most likely."""
+    """The share of the last block's tokens that the last pass found most likely, needed with edits to append a
+    block."""
 
     @property
     def refused(self) -> Mapping[str, str]:
@@ -76,9 +76,9 @@ class MultiBlockSession(BlockParallelSession):
             self._canvas.grow(self.settings.block_size, self.max_len)
         self._edited: dict[int, BlockEdits] = {}  # of the active blocks, by their starts; empty without edits
         self._last_start = -1
-        """Start of the block that was the last one when the answer had an end: no block is appended behind it as long
-        as it is in flight, even if an edit has replaced the end."""
-        self._marks_last = True  # not once a block was marked with no place behind it
+        """Start of the block that was the last one when the answer had an end: no block is appended after it as long as
+        it is in flight, even if an edit has replaced the end."""
+        self._marks_last = True  # not once a block was marked with no place after it
 
     @property
     def _scores_decided(self) -> bool:
@@ -101,12 +101,12 @@ class MultiBlockSession(BlockParallelSession):
         return settings.max_new_tokens + blocks * (settings.max_post_steps + 2 if self._scores_decided else 1)
 
     def _has_room(self, canvas: BlockCanvas) -> bool:
-        """As published, blocks are appended behind an end that marks no last block, as long as one is in flight."""
+        """Whether a block fits: as published, also after an end that marks no last block, while one is in flight."""
         unmarked = len(canvas) < self.max_len and not self._marks_last and bool(_in_flight(canvas))
         return unmarked or super()._has_room(canvas)
 
     def _may_grow(self, canvas: BlockCanvas) -> bool:
-        """Always without a block in flight; else where there are fewer than allowed, and the last one is stable."""
+        """Whether no block is in flight, or fewer than allowed are and the last block is stable."""
         in_flight = _in_flight(canvas)
         if not in_flight:
             return True

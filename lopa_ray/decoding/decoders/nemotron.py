@@ -32,14 +32,14 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 
 
 class NemotronSettings(BlockCausalSettings):
-    """Nemotron-Labs-Diffusion (arXiv 2607.05722): blocks one after the other behind a causal context, each from the
+    """Nemotron-Labs-Diffusion (arXiv 2607.05722): blocks one after the other, with a causal context, each from the
     token that its context predicts. With block_size 1 it decodes autoregressively."""
 
     decoder: Literal["nemotron"] = "nemotron"
 
     confidence_threshold: float | None = Field(default=0.9, ge=0.0, le=1.0)
-    """Masked positions with at least this probability are filled, and the best-ranked one in any case. None: that one
-    alone, as many passes as there are masks."""
+    """Masked positions with at least this probability are filled, and the best-ranked position in any case. None: that
+    position alone, as many passes as there are masks."""
 
     causal_context: bool = True
     """Prompt and finished blocks are stored by a causal pass, which also decides the next block's first token. false:
@@ -88,7 +88,7 @@ class NemotronSession(BlockCausalSession):
         constraint: Constraint | None = None,
         given: GivenTokens | None = None,
     ) -> None:
-        """Raises as `DecodeSession`, and SettingsError for an `end_think_token_id` that is no token or an end."""
+        """Raises as `DecodeSession`, and SettingsError for an `end_think_token_id` that is not a token, or an end."""
         if settings.end_think_token_id is not None:
             check_generated([settings.end_think_token_id], vocabulary, "end_think_token_id")
         super().__init__(prompt, settings, vocabulary, constraint, given)
@@ -101,13 +101,13 @@ class NemotronSession(BlockCausalSession):
 
     @property
     def draw_key(self) -> int:
-        """Blocks of one position draw by position alone, so that their tokens are those of self-speculation."""
+        """Blocks of one position draw by position alone, so that self-speculation gives the same tokens."""
         key = super().draw_key
         return min(key, 1) if self.settings.block_size == 1 else key
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
-        """Confidences are those of the plain softmax, at whichever temperature tokens are drawn."""
+        """Confidences come from the plain softmax, at whichever temperature tokens are drawn."""
         params = super().sampling_params
         return replace(params, confidence_temperature=1.0) if self.settings.temperature > 0 else params
 
@@ -124,13 +124,13 @@ class NemotronSession(BlockCausalSession):
         return range(start, min(start + size, self.max_len))
 
     def _view_stop(self, position: int) -> int:
-        """A seed sees nothing behind it."""
+        """A seed sees nothing after it."""
         block = self._block_at(position)
         return position + 1 if self.settings.causal_context and position == block.start else block.stop
 
     @property
     def _stores(self) -> bool:
-        """Whether the coming call stores what is in front of the current block."""
+        """Whether the coming call stores what is before the current block."""
         return self._cached_end < self._block.start
 
     def _window(self) -> Window:
@@ -138,7 +138,7 @@ class NemotronSession(BlockCausalSession):
         if not self._stores:
             return super()._window()
         has_seed = causal and self._end_of_thinking != block.start and self._canvas.is_masked(block.start)
-        # The seed's own row is fed for its score alone: the row in front of it decides.
+        # The seed's own row is fed for its score alone: the row before it decides.
         span = range(start, block.start + has_seed)
         return Window(
             span,
@@ -152,7 +152,7 @@ class NemotronSession(BlockCausalSession):
 
     @property
     def _end_of_thinking(self) -> int | None:
-        """Where the current block gets the token that ends thinking; None: nowhere."""
+        """The position at which the current block gets the token that ends thinking; None: nowhere."""
         first, block, most = len(self.prompt), self._block, self.settings.max_thinking_tokens
         if most is None or block.stop - first <= most:
             return None

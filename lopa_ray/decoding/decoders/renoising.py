@@ -2,7 +2,7 @@
 
 It is the loop of `generate` in transformers' `DiffusionGemmaForBlockDiffusion` with its entropy-bound sampler. A call
 draws a token for each position of the canvas. Positions are accepted in ascending order of entropy, as long as the
-entropies of those before add up to no more than a bound; all others get new random tokens, also those that were
+entropies of all before add up to no more than a bound; all others get new random tokens, also positions that were
 accepted before. The answer is what the last call finds most likely. As a call replaces any token of its canvas, there
 is nothing that a fork of LoPA could fill ahead, or that a constraint could be kept at.
 """
@@ -68,7 +68,7 @@ class RenoisingSettings(GenerationSettings):
     """A call accepts its most certain positions as long as the entropies before (in nats) add up to no more."""
 
     t_min: float = Field(default=0.4, ge=0.0)
-    """The temperature falls evenly from `t_max` in a canvas's first call and would reach this one after the last."""
+    """The temperature falls evenly from `t_max` in a canvas's first call, and would be this after the last."""
 
     t_max: float = Field(default=0.8, gt=0.0)
     """Temperature of a canvas's first call."""
@@ -86,7 +86,7 @@ class RenoisingSettings(GenerationSettings):
 
 class RenoisingSession(DecodeSession):
     """One request under DiffusionGemma's decoder. A step is a call of the encoder, on what it has not read of prompt
-    and finished canvases, or one of the decoder, on the canvas. Each of the latter is conditioned on the one before it
+    and finished canvases, or one of the decoder, on the canvas. Each decoder call is conditioned on the call before it
     on the same canvas."""
 
     settings: RenoisingSettings
@@ -129,7 +129,7 @@ class RenoisingSession(DecodeSession):
 
     @cached_property
     def sampling_params(self) -> SamplingParams:
-        """How tokens are drawn, but for the temperature. The most likely token is the first of the top tokens."""
+        """Parameters of draws, but for the temperature. The most likely token is the first of the top tokens."""
         return SamplingParams(ranking="neg_entropy", top_logprobs=max(1, self.settings.top_logprobs))
 
     # Plans
@@ -249,7 +249,7 @@ class RenoisingSession(DecodeSession):
 
 
 def accepted(entropies: Any, bound: float) -> list[int]:
-    """The positions that a call accepts, most certain first; the first one always. `entropies` fp64 [positions]."""
+    """The positions that a call accepts, most certain first; always the first. `entropies` fp64 [positions]."""
     order = np.argsort(entropies, kind="stable")
     before = np.cumsum(entropies[order]) - entropies[order]
     positions: list[int] = order[(before <= bound) | (np.arange(len(order)) == 0)].tolist()

@@ -1,9 +1,9 @@
 """Self-speculation of Nemotron-Labs-Diffusion (arXiv 2607.05722, `linear_spec_generate`): a model verifies its drafts.
 
-Calls without a mask draft a block behind the last token, through the model's draft adapter if it has one. Then one
+Calls without a mask draft a block after the last token, through the model's draft adapter if it has one. Then one
 causal call, without the adapter, decides each position by all before it. Tokens are taken up to and including the first
-that differs from its draft, so they are those of autoregressive decoding: drafts change the number of calls alone. The
-verifying call stores K/V of the whole block, of which later calls read those of the tokens that were taken.
+that differs from its draft, so autoregressive decoding gives the same tokens: drafts only change the number of calls.
+The verifying call stores K/V of the whole block; later calls read the K/V of the tokens that were taken.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from lopa_ray.protocol.plan import Branch, Plan
 
 class SelfSpeculationSettings(BranchSettings):
     """Self-speculation (Nemotron-Labs-Diffusion, arXiv 2607.05722): drafts of a block without a mask, verified by one
-    causal pass. The tokens are those of autoregressive decoding."""
+    causal pass. Autoregressive decoding gives the same tokens."""
 
     recommended_by_checkpoints: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "top_k")
 
     decoder: Literal["self_speculation"] = "self_speculation"
 
     block_size: int = Field(default=16, ge=1)
-    """The last token and the masks behind it. A verifying pass takes so many tokens at most, or one less with drafting
+    """The last token and the masks after it. A verifying pass takes at most so many tokens, or one less with drafting
     joint, where the first mask is at the position that the causal pass decides."""
 
     confidence_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -48,8 +48,8 @@ class SelfSpeculationSettings(BranchSettings):
     0: all in one pass."""
 
     drafting: Literal["joint", "separate"] = "joint"
-    """joint: one call verifies `num_branches` guesses of what follows, and drafts behind each of them. separate: a call
-    drafts a block, and another one verifies it, as published. The tokens are the same."""
+    """joint: one call verifies `num_branches` guesses of what follows, and drafts after each of them. separate: a call
+    drafts a block, and another call verifies it, as published. The tokens are the same."""
 
     @property
     def prompt_attention(self) -> PromptAttention:
@@ -57,11 +57,11 @@ class SelfSpeculationSettings(BranchSettings):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """A token is verified behind drafts that may be wrong, with rules that depend on tokens alone."""
+        """A token is verified after drafts that may be wrong, with rules that depend on tokens alone."""
         return {
             **dict.fromkeys(
                 GIVING,
-                "one causal pass decides each token by what is in front of it, and sees nothing that is given behind "
+                "one causal pass decides each token by what is before it, and sees nothing that is given after "
                 "it; leave {} out, or use decoder nemotron",
             ),
             **dict.fromkeys(
@@ -94,9 +94,9 @@ class SelfSpeculationSession(BlockwiseSession):
 
     def _begin(self) -> None:
         super()._begin()
-        self._cached_end = 0  # of the K/V that later calls read: all in front of the last token
+        self._cached_end = 0  # of the K/V that later calls read: all before the last token
         self._drafts: dict[int, int] = {}  # position → drafted token, of the current block
-        # The first call verifies nothing: it stores the prompt, and decides the token behind it.
+        # The first call verifies nothing: it stores the prompt, and decides the token after it.
         self._block = self._block[:1]
 
     def _block_at(self, position: int) -> range:
@@ -104,11 +104,11 @@ class SelfSpeculationSession(BlockwiseSession):
 
     @property
     def draw_key(self) -> int:
-        """The same for all calls, so that drawn tokens depend on what is in front of them alone."""
+        """The same for all calls, so that drawn tokens depend only on what is before them."""
         return 1 if self.settings.temperature > 0 else 0
 
     def _answer(self, canvas: Canvas) -> list[int]:
-        """The tokens that were taken. Masks and drafts are no part of the answer."""
+        """The tokens that were taken. Masks and drafts are not part of the answer."""
         return canvas.ids[canvas.prompt_len : self._block.start]
 
     @property
@@ -132,7 +132,7 @@ class SelfSpeculationSession(BlockwiseSession):
             span = range(start, last)
             return Window(span, ((last, last),), range(block.start, last), cached, draft_adapter=True)
         span, stored = range(start, block.stop), range(start, last)
-        # The last row is fed for its score alone: the row in front of it decides.
+        # The last row is fed for its score alone: the row before it decides.
         segments = ((last, last), (block.stop, block.stop))
         return Window(span, segments, block, cached, (stored,), True, block.stop)
 

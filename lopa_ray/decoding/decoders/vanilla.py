@@ -109,9 +109,8 @@ class VanillaSettings(MaskedAnswerSettings):
     decoder: Literal["vanilla"] = "vanilla"
 
     remasking: Literal["low_confidence", "random", "origin"] = "low_confidence"
-    """Which positions a call fills: the best ranked; any, as many; or each with the schedule's chance.
-    Dream's maskgit_plus, topk_margin and entropy are low_confidence with ranking probability, margin and
-    neg_entropy."""
+    """The positions that a call fills: the best ranked; any, as many; or each with the schedule's chance. Dream's
+    maskgit_plus, topk_margin and entropy are low_confidence with ranking probability, margin and neg_entropy."""
 
     alg_temp: float = Field(default=0.0, ge=0.0)
     """Above 0 the best ranked are drawn, from the softmax of score ÷ alg_temp."""

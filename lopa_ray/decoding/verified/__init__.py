@@ -1,1 +1,1 @@
-"""Verified lookahead: branches that guess the next steps of the rule, verified in the same forward."""
+"""Verified lookahead: branches that guess the next denoising steps, verified in the same forward."""

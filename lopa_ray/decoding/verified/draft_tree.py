@@ -21,20 +21,20 @@ EXPANDED_SHARE = 1.0  # children are looked at if the state's probability exceed
 MIN_DRAFT_PER_ROW = 5e-5
 """A state whose probability is below this × the rows of its branch is no draft: it would cost more than it saves."""
 
-MAX_DEPTH = 8  # steps of the rule that a draft may be ahead
+MAX_DEPTH = 8  # denoising steps that a draft may be ahead
 STALE_PROBABILITY = 0.3  # of the fill set that another rule would choose by a report from before the state
 
 
 @dataclass(slots=True)
 class Draft:
-    """A state of the rule, with its planned step of one branch."""
+    """A state of the unmasking rule, with its planned step of one branch."""
 
     fills: frozenset[Fill]  # tokens that it has beyond the current state
     probability: float
     plan: Plan  # of one branch in this state, or one that differs in tokens and its number alone
     key: StateKey
     base: FillingSession[Any]  # a session whose planned step has the same window
-    beyond: tuple[Fill, ...]  # tokens that the state has beyond that of `base`
+    beyond: tuple[Fill, ...]  # tokens that the state has beyond the state of `base`
     make_session: Callable[[], FillingSession[Any]]
     planned: FillingSession[Any] | None = None  # the session in this state, once `make_session` has made it
 
@@ -129,7 +129,7 @@ class DraftTree:
 
     @staticmethod
     def _stale_fill_sets(session: FillingSession[Any], source: EvaluatedState) -> list[FillSet]:
-        """What a rule that counts or draws fills by a report from before the state."""
+        """The fill sets of a rule that counts or draws, by a report from before the state."""
         masked = session.scored_masks()
         if not masked or not all(position in source.scores for position in masked):
             return []

@@ -34,11 +34,11 @@ class StateKey(NamedTuple):
 
 @dataclass(eq=False)
 class EvaluatedState:
-    """What is known of a state: its report, and how it differs from the current state."""
+    """A state that was evaluated: its report, and how it differs from the current state."""
 
     key: StateKey | None  # None: K/V were committed since then, so the report is no longer certain
     report: BranchReport
-    ahead: frozenset[Fill]  # tokens that it has and the current state has not
+    ahead: frozenset[Fill]  # tokens that it has and the current state lacks
     behind: frozenset[int] = frozenset()  # positions decided in the current state and masked in it
     branch: int | None = None  # its branch in the current step; None: an earlier step has scored it
     cached_features: Any = field(default=None, repr=False)  # see `FillModel`
@@ -55,7 +55,7 @@ class EvaluatedStates:
     """The evaluated states of a request that still say something about states to come."""
 
     def __init__(self, most: int) -> None:
-        """At most `most` states are kept from step to step, the latest ones."""
+        """At most `most` states are kept from step to step, the latest."""
         self._most = most
         self._states: list[EvaluatedState] = []
         self._by_key: dict[StateKey, EvaluatedState] = {}
@@ -72,7 +72,7 @@ class EvaluatedStates:
         return self._by_key.get(key)
 
     def nearest(self, fills: frozenset[Fill]) -> EvaluatedState | None:
-        """Of the states that the current state with `fills` contains, the one that lacks the fewest of its tokens."""
+        """The state within the current state and `fills` that lacks the fewest of its tokens."""
         nearest, least = None, 0
         for state in self._states:
             if state.ahead <= fills:
@@ -90,9 +90,9 @@ class EvaluatedStates:
                 state.behind = state.behind.union(position for position, _ in new)
 
     def forget(self, positions: set[int], last: EvaluatedState, *, committed: bool) -> None:
-        """At the end of a step: drop states that have another token at one of the `positions` that the step has filled,
-        and those that the last one contains. After a commit on which reports depend no report stands; the last one is
-        kept as a guess."""
+        """Drop, at the end of a step, states that have another token at one of the `positions` that the step has
+        filled, and states that the last one contains. After a commit on which reports depend no report stands; the last
+        one is kept as a guess."""
         kept = []
         for state in self._states:
             state.branch = None

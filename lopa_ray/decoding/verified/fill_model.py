@@ -51,7 +51,7 @@ IndexSet = tuple[float, tuple[int, ...]]  # probability, and indices of position
 
 
 class ReportFeatures(NamedTuple):
-    """What the features of every state have from its report."""
+    """The part of a state's features that comes from its report."""
 
     row_of: dict[int, int]  # position → row of the report
     positions: npt.NDArray[np.int32]

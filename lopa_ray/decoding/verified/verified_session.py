@@ -2,11 +2,11 @@
 
 Branch 0 of a step is the anchor, the state that the rule is in. The others are drafts: states that it will probably be
 in. The rule takes the anchor's report, and as long as the state that it is then in is one of the branches, that
-branch's report: one forward does several steps of the rule. Published as Spiffy (arXiv 2509.18085) and FreeDave (arXiv
+branch's report: one forward does several denoising steps. Published as Spiffy (arXiv 2509.18085) and FreeDave (arXiv
 2510.00294), and with a relaxed acceptance as PSD (arXiv 2605.15609).
 
-With exact acceptance the tokens are those of one branch: the session compares all that a report of the plan of one
-branch depends on. On CPU in fp32 reports agree in every bit, elsewhere up to rounding that depends on the forward's
+With exact acceptance the tokens are the same as with one branch: the session compares all that a report of the plan of
+one branch depends on. On CPU in fp32 reports agree in every bit, elsewhere up to rounding that depends on the forward's
 rows.
 """
 
@@ -88,7 +88,7 @@ class VerifiedSession(DecodeSession):
 
     @staticmethod
     def _branch(draft: Draft, start: int, bitmasks: dict[bytes, int]) -> Branch:
-        """A draft as a branch of a plan whose rows begin at `start`: what the draft's plan reads from the cache behind
+        """A draft as a branch of a plan whose rows begin at `start`: what the draft's plan reads from the cache after
         that, the branch computes and stages."""
         plan = draft.plan
         branch = plan.branches[0]
@@ -152,7 +152,7 @@ class VerifiedSession(DecodeSession):
         )
 
     def _decide(self, state: EvaluatedState) -> list[Decision]:
-        """What the rule fills by a report, and under relaxed acceptance what a branch has besides."""
+        """The rule's fills by a report, and under relaxed acceptance the further tokens of a branch."""
         filled = self._rule.choose_planned(state.scores)
         if self.settings.acceptance != "exact":
             filled += self._relaxed(filled, state.scores, self.settings.acceptance)
@@ -227,5 +227,5 @@ def _is_sure(score: PositionScore | None, token: int, acceptance: float) -> bool
 
 
 def _mean_score(report: BranchReport) -> float:
-    """At masked positions: for traces, and the criterion of relaxed acceptance."""
+    """The mean score at masked positions, for traces, and the criterion of relaxed acceptance."""
     return float(report.scores.mean()) if len(report.scores) else NO_MASKS_CONFIDENCE

@@ -44,7 +44,7 @@ def _choose_experts(
         score = tl.exp(logit - tl.max(tl.max(logit, 1), 0))
         score = score / tl.sum(tl.sum(score, 1), 0)
         ranked = score
-    # A row of NaN has experts, too: the first ones.
+    # A row of NaN has experts, too: the first experts.
     ranked = tl.where(there & (ranked == ranked), ranked, float("-inf"))
     if GROUPS > 1:
         first = tl.max(ranked, 1)

@@ -12,7 +12,7 @@ ROW_BLOCK = 64
 INPUT_BLOCK = 64
 
 MANY_OUTPUTS = 16_384
-"""From this many outputs on, wide tiles are enough programs for a GPU even with one tile of rows."""
+"""Outputs from which on wide tiles are enough programs for a GPU, even with one tile of rows."""
 
 
 @triton.jit(do_not_specialize=["rows"])

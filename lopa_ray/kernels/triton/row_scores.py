@@ -18,7 +18,7 @@ PART = tl.constexpr(8 * 2048)  # logits per program
 
 PARTIALS = tl.constexpr(8)
 """Values of a part: largest logit and sum of weights, without and with temperature; sum of the weighted differences to
-the largest; best logit, its id, and the second best of those that may be chosen."""
+the largest; best logit, its id, and the second best of ids that may be chosen."""
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 
@@ -27,7 +27,7 @@ MARGIN, NEG_ENTROPY = (tl.constexpr(RANKINGS.index(name)) for name in ("margin",
 COLUMNS = tl.constexpr(SCORE_COLUMNS)
 
 OPTIONS = {"num_warps": 8}
-"""Those of the kernel that reads logits. One warp combines the parts of a row."""
+"""Options of the kernel that reads logits. One warp combines the parts of a row."""
 
 
 # The number of ending ids depends on the requests. Without specialization it does not cause new compilations.
@@ -93,7 +93,7 @@ def _row_scores(logits, numbers, ending_ids, banned, partials, vocab_size, numbe
     winner = tl.max(best, 0)
     token = tl.min(tl.where(best == winner, best_id, vocab_size), 0)
     tl.store(at + 5, winner)
-    # fp32 has all ids exactly. A part in which no token may be chosen has an id after the last one.
+    # fp32 has all ids exactly. A part in which no token may be chosen has an id after the last id.
     tl.store(at + 6, tl.minimum(token, vocab_size).to(tl.float32))
     tl.store(at + 7, tl.max(tl.where(best_id == token, second, best), 0))
 

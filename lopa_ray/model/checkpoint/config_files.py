@@ -19,7 +19,7 @@ from lopa_ray.model.transformers_models.config import parse_transformers_config
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 DRAFT_FOLDER = "linear_spec_lora"
-"""Where repositories of Nemotron-Labs-Diffusion have their draft adapter."""
+"""The folder in which repositories of Nemotron-Labs-Diffusion have their draft adapter."""
 
 
 def draft_rank(folder: Path) -> int:

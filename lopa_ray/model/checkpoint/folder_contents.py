@@ -1,4 +1,4 @@
-"""What is in the place of a checkpoint that cannot be read, and what to do: often its weights in another format."""
+"""Describes what is in place of a readable checkpoint, often weights in another format, and what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_m
 _OTHER_FORMATS = (".bin", ".ckpt", ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".pt", ".pth")
 _WEIGHTS = (".safetensors", ".gguf", *_OTHER_FORMATS)
 _OF_TRAINING = ("optimizer", "scheduler", "rng_state", "training_args.bin")
-"""How files in other formats begin that hold no weights."""
+"""Beginnings of names of files in other formats that hold no weights."""
 SETTINGS_FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 _MAX_NAMES = 6
 _HUB = "a name on the Hugging Face Hub (org/name or org/name@revision)"

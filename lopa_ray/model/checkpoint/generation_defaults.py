@@ -18,9 +18,9 @@ _OF_CANVASES = ("max_denoising_steps", "t_min", "t_max", "stability_threshold", 
 
 
 def read_generation_defaults(folder: Path) -> dict[str, Any]:
-    """The decode settings that the checkpoint in `folder` recommends; a decoder takes those that it has a place for. As
-    transformers reads them: without `do_sample` decoding is greedy, whatever the temperature. Settings that the file
-    does not name are left out. Values are not checked. Raises CheckpointError for a file that cannot be read."""
+    """The decode settings that the checkpoint in `folder` recommends; a decoder takes the settings that it has a place
+    for. As transformers reads them: without `do_sample` decoding is greedy, whatever the temperature. Settings that the
+    file does not name are left out. Values are not checked. Raises CheckpointError for a file that cannot be read."""
     file = folder / GENERATION
     raw = read_json(file) if file.exists() else {}
     names = (*_OF_CANVASES, *(_SAMPLING if raw.get("do_sample") else ("repetition_penalty",)))

@@ -22,7 +22,7 @@ from lopa_ray.model.config_json.json_file import read_json
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 MATCH_S = 10.0
-"""Time for all patterns of a setting. Usual ones take milliseconds."""
+"""Time for all patterns of a setting. Usual patterns take milliseconds."""
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 # Settings with no bearing on the merged weights, or that this file reads below.
@@ -53,7 +53,7 @@ class LoraAdapter:
     def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> LoraAdapter:
         """Read adapter_config.json and the header of adapter_model.safetensors in the folder `path`. Raises
         `CheckpointError` for a missing or broken file, for any setting that would change the result and is not
-        supported (by its name), for a tensor that is not one half of a LoRA pair, and for one that does not fit the
+        supported (by its name), for a tensor that is not one half of a LoRA pair, and for a pair that does not fit the
         published `shapes` (tensor name -> shape)."""
         folder = Path(path)
         require_folder(path, f"a PEFT adapter: a folder with {ADAPTER_CONFIG}")

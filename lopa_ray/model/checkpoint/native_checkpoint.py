@@ -55,7 +55,7 @@ def read_weights(
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors. After that linear layers are
     converted to the format of `config`, unless the checkpoint has them in it. fp8 of the checkpoint stays so where no
-    adapter changes it, and is unfolded for a `config` without. `experts`: those to read; None: all. Raises
+    adapter changes it, and is unfolded for a `config` without. `experts`: the experts to read; None: all. Raises
     `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
     folder, target = Path(path), config

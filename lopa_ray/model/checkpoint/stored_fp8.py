@@ -33,7 +33,7 @@ _ACTIVATION_SCALE_NAMES = ("input_scale", "activation_scale")
 
 @dataclass(frozen=True, slots=True)
 class StoredFp8:
-    """Which weights are stored in fp8, and what their scales are."""
+    """The weights that are stored in fp8, and their scales."""
 
     scales: Fp8Scales
     tensor_files: TensorFiles
@@ -43,7 +43,7 @@ class StoredFp8:
     def find(
         scales: Fp8Scales | None, tensor_files: TensorFiles, shapes: Mapping[str, tuple[int, ...]]
     ) -> StoredFp8:
-        """Of the weights `shapes` (published name → shape) the ones that `tensor_files` has in fp8; none without
+        """The weights of `shapes` (published name → shape) that `tensor_files` has in fp8; none without
         `scales`. Raises `CheckpointError` for scales that are missing or have another shape than `scales` says."""
         names: dict[str, str] = {}
         if scales is None:

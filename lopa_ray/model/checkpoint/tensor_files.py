@@ -27,8 +27,7 @@ FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
-    """Which file has each tensor, its shape, and its type in safetensors' words. A file is open for one read at a
-    time."""
+    """Each tensor's file, its shape, and its type in safetensors' words. A file is open for one read at a time."""
 
     files: Mapping[str, Path]
     shapes: Mapping[str, tuple[int, ...]]
@@ -36,7 +35,7 @@ class TensorFiles:
 
     @staticmethod
     def scan(files: list[Path], index: Mapping[str, Path] | None = None) -> TensorFiles:
-        """Read the headers of `files`. A tensor that `index` lists in one file is not taken from another one. Raises
+        """Read the headers of `files`. A tensor that `index` lists in one file is not taken from another file. Raises
         `CheckpointError` for a file that cannot be used, and for a tensor in two files that is not in `index`."""
         listed = index or {}
         file_of: dict[str, Path] = {}

@@ -1,5 +1,5 @@
-"""From the `quantization_config` of an fp8 checkpoint (transformers' FineGrainedFP8, or compressed-tensors with float
-weights of 8 bits) to its `Fp8Scales`, and back for those that are saved here, without torch.
+"""Converts the `quantization_config` of an fp8 checkpoint (transformers' FineGrainedFP8, or compressed-tensors with
+float weights of 8 bits) to its `Fp8Scales`, and back for saved checkpoints, without torch.
 
 Which layers are converted is not read from the lists in it: the types of the checkpoint's tensors show it.
 """

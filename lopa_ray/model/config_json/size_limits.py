@@ -19,7 +19,7 @@ LARGEST = {
     "experts.width": 2**24,
     "canvas_length": 2**12,  # each position of a slot's canvas has a row of self-conditioning in memory
 }
-"""By field of a model's configuration; all others: 2**31."""
+"""Maximum by field of a model's configuration; all others: 2**31."""
 
 LARGEST_EXPERTS = 2**18  # experts in all layers together
 

@@ -11,7 +11,7 @@ from lopa_ray.errors import CheckpointError
 Json: TypeAlias = Mapping[str, Any]
 
 NO_MASK = -1
-"""In place of the id of a mask token, for models that have none: no id of a vocabulary is equal to it."""
+"""Stands for the id of a mask token in models that have none: no id of a vocabulary is equal to it."""
 
 _OTHER_KEYS = ("mask_token_id", "pad_token_id", "bos_token_id")
 TOKEN_ID_KEYS = ("eos_token_id", *_OTHER_KEYS)
@@ -27,7 +27,7 @@ class MissingMaskTokenError(CheckpointError):
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The ids that decoding needs, and those that a checkpoint names besides."""
+    """The ids that decoding needs, and further ids that a checkpoint names."""
 
     mask: int
     eos: int
@@ -37,7 +37,7 @@ class SpecialTokens:
 
     @classmethod
     def read(cls, raw: Json, generation: Json, family_mask: int | None, vocab: int, where: str) -> Self:
-        """From config.json `raw`, and where it has none from `generation`; null is none. EOS is the first id of both
+        """Read config.json `raw`, and where it has none `generation`; null is none. EOS is the first id of both
         files' `eos_token_id`, and the others are stop tokens. Where neither has a mask token it is `family_mask`, if
         the vocabulary reaches so far. Raises `CheckpointError`, naming `where` and the key, for one that is missing or
         not in the vocabulary, and for a mask token that ends answers."""

@@ -1,4 +1,4 @@
-"""What a checkpoint's `quantization_config` says of its weights, and the refusal of what is not read here."""
+"""Reads what a checkpoint's `quantization_config` says of its weights, and refuses what is not supported here."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from lopa_ray.model.config_json.special_tokens import Json
 KEY = "quantization_config"
 
 _MODELOPT_FILE = "hf_quant_config.json"
-"""Where NVIDIA's Model Optimizer writes it beside a config.json that does not have it."""
+"""The file of NVIDIA's Model Optimizer for it, next to a config.json that does not have it."""
 
 _READ_ELSE = f"{READABLE} and this project's own int8 (lopa_ray_int8)"
-
 
 _IDENTIFYING = ("quant_algo", "format", "bits", "w_bit", "nbits", "load_in_4bit", "load_in_8bit")
 """Keys that say which of a method's formats it is."""
@@ -55,7 +54,7 @@ def refusal(raw: Json, where: str, *, problem: str | None = None, native: bool =
 
 
 def with_modelopt_file(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """config.json `raw` of `folder`, with the `quantization_config` of the file that Model Optimizer writes beside it.
+    """config.json `raw` of `folder`, with the `quantization_config` of the file that Model Optimizer writes next to it.
     Raises `CheckpointError` if that file cannot be read."""
     if raw.get(KEY) is not None or not (folder / _MODELOPT_FILE).exists():
         return raw

@@ -238,3 +238,5 @@ NEMOTRON = Family(
     shifted=False,
     reads_yarn=True,
 )
+
+DENSE_FAMILIES = (DREAM, LLADA, SDAR, FAST_DLLM_V2, NEMOTRON)

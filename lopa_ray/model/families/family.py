@@ -30,13 +30,13 @@ class Family(PublishedFamily):
 
     `config_keys` maps a `NativeConfig` field to its published key, and `expert_keys` one of `ExpertsConfig`.
     `supported_values` lists, for keys that change the result, the only values that are computed here: any other value
-    is refused, absence is not. A saved config.json has the first ones, but for null. `published_modules` maps an own
-    module (`{i}` is the layer) to the published modules whose rows it stacks, in that order; where these have an `{e}`,
-    all of them for each expert in turn. `reads_yarn`: whether rotary embeddings of the type yarn are computed, which
-    are refused elsewhere. `router`: how rows are routed in layers with experts, None in a family of dense models.
-    `eos_key`: the key of EOS where there is no `eos_token_id`. `transformers_type` is the model type of transformers
-    whose class computes the same, from a config.json with Qwen's keys and `transformers_expert_keys` for some of
-    `expert_keys`. `tiny_model` is the recorded checkpoint (`tests/golden/models`) with which tests run the family.
+    is refused, absence is not. A saved config.json has the first value, but for null. `published_modules`
+    maps an own module (`{i}` is the layer) to the published modules whose rows it stacks, in that order; where these
+    have an `{e}`, all of them for each expert in turn. `reads_yarn`: whether rotary embeddings of the type yarn are
+    computed, which are refused elsewhere. `router`: how rows are routed in layers with experts, None in a family of
+    dense models. `eos_key`: the key of EOS where there is no `eos_token_id`. `transformers_type` is the model type of
+    transformers whose class computes the same, from a config.json with Qwen's keys and `transformers_expert_keys` for
+    some of `expert_keys`. `tiny_model` is the recorded checkpoint (`tests/golden/models`) of the family in tests.
     """
 
     config_keys: Mapping[str, str]

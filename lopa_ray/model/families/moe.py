@@ -142,3 +142,5 @@ LLADA2 = Family(
     shifted=False,
     qk_norm=True,
 )
+
+EXPERT_FAMILIES = (SDAR_MOE, LLADA2)

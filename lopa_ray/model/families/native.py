@@ -1,19 +1,16 @@
-"""The model families that this project's own transformer runs.
-
-A family is data, not code. Another one of the same transformer shape is one more value in `FAMILIES`.
-"""
+"""The model families that this project's own transformer runs: data, not code, in `dense` and `moe`."""
 
 from __future__ import annotations
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.config_json.special_tokens import Json
-from lopa_ray.model.families.dense import DREAM, FAST_DLLM_V2, LLADA, NEMOTRON, SDAR
+from lopa_ray.model.families.dense import DENSE_FAMILIES
 from lopa_ray.model.families.family import Family
-from lopa_ray.model.families.moe import LLADA2, SDAR_MOE
+from lopa_ray.model.families.moe import EXPERT_FAMILIES
 from lopa_ray.model.families.published_family import known_types
 
-FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2, NEMOTRON, SDAR_MOE, LLADA2)
+FAMILIES: tuple[Family, ...] = (*DENSE_FAMILIES, *EXPERT_FAMILIES)
 
 
 def find_family(raw: Json, where: str) -> Family:

@@ -18,7 +18,7 @@ _KEYS = ("rope_scaling", PARAMETERS)
 _TYPE_KEYS = ("rope_type", "type")
 
 _NUMBERS = ("rope_theta", "partial_rotary_factor")
-"""What the default type depends on; older files have these keys outside."""
+"""Keys that the default type depends on; older files have them outside."""
 
 _NEUTRAL = {"rope_type": ("yarn",), "type": ("yarn",), "attention_factor": (1,), "truncate": (True,)}
 """Further parameters of the type yarn, with the values that change nothing."""
@@ -30,7 +30,7 @@ _SCALES = ("mscale", "mscale_all_dim")
 def read_rope(raw: Json, where: str, *, reads_yarn: bool) -> tuple[Json, Yarn | None]:
     """config.json `raw` with `rope_theta` and `partial_rotary_factor` outside of these two keys, as older files, and
     YaRN, which is read from `rope_parameters`. Raises CheckpointError, naming `where` and the key, for any other type
-    but default, for further parameters, and for a number that differs from the one outside."""
+    but default, for further parameters, and for a number that differs from the number outside."""
     flat, yarn = {key: value for key, value in raw.items() if key not in _KEYS}, None
     for key in _KEYS:
         stated = _stated(raw.get(key))
@@ -56,7 +56,7 @@ def read_rope(raw: Json, where: str, *, reads_yarn: bool) -> tuple[Json, Yarn | 
 
 
 def _stated(parameters: Any) -> dict[str, Any] | None:
-    """Nulls are left out; None if it is no object."""
+    """Nulls are left out; None if it is not an object."""
     if not isinstance(parameters, Mapping | None):
         return None
     return {name: value for name, value in (parameters or {}).items() if value is not None}

@@ -67,7 +67,7 @@ class HubName:
 
 
 def short_name(source: str) -> str:
-    """What a model is called: its name on the Hub without a revision, or the last part of its path."""
+    """The short name of a model: its name on the Hub without a revision, or the last part of its path."""
     name = HubName.parse(source)
     return Path(source).name if name is None else name.repository
 

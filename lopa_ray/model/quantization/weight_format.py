@@ -29,7 +29,7 @@ class WeightFormat:
     scale_name: ClassVar[str] = ""
 
     def __init__(self, config: NativeConfig, inputs: int, *, is_cut: bool) -> None:
-        """Of a layer with so many inputs, which are a part of the whole layer's where it `is_cut`."""
+        """The format of a layer with so many inputs, a part of the whole layer's where it `is_cut`."""
         self.config = config
         self.multiply = product(config)
 
@@ -39,7 +39,7 @@ class WeightFormat:
 
     def encode(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Floating weights [..., O, I] → scales fp32, [..., O] or [..., O, G], and weights in `stored_dtype`. Raises
-        NotImplementedError for a format that stores floating ones."""
+        NotImplementedError for a format that stores floating weights."""
         raise NotImplementedError
 
     def prepare(self, layer: HeldWeights) -> None:

@@ -1,1 +1,1 @@
-"""How the package transformers runs models: their weights and modules."""
+"""Models that the package transformers runs: their weights and modules."""

@@ -1,6 +1,6 @@
 """CanvasImplementation: models that denoise canvases of random tokens.
 
-Names of weights are those of transformers' decoder, and `encoder_layers.N.layer_scalar` for what the encoder has of its
+Weights have their names in transformers' decoder, and `encoder_layers.N.layer_scalar` for what the encoder has of its
 own. All else is the same in both, and checkpoints name it under one of them or under both.
 """
 

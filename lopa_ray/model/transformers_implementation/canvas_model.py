@@ -5,7 +5,7 @@ both: rows of the encoder (prompt, finished canvases) take their embedding, rows
 sum of embedding and self-conditioning.
 
 Shape suffixes: R rows, D hidden size, H query heads, K key/value heads, E head dim, L layers, N scored rows, V
-vocabulary. K and E differ from layer to layer; those of the cache are the configuration's.
+vocabulary. K and E differ from layer to layer; the cache has the configuration's.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CanvasModel(nn.Module):
         self.decoder: Any = decoder
         of_decoder = torch.cat([layer.layer_scalar for layer in decoder.layers])
         self.layer_scalars = nn.Buffer(torch.stack((of_decoder, encoder_scalars)))
-        for layer in decoder.layers:  # rows are scaled here, behind each layer
+        for layer in decoder.layers:  # rows are scaled here, after each layer
             layer.layer_scalar = torch.ones_like(layer.layer_scalar)
         self.lm_head = SoftCappedHead(
             decoder.embed_tokens.weight, decoder.text_config.final_logit_softcapping

@@ -15,7 +15,7 @@ from torch import Tensor
 from lopa_ray.kernels.padding import ROW_MULTIPLE
 from lopa_ray.model.transformers_models.package import import_transformers
 
-PADDED_EXPERTS = "lopa_ray_padded"  # name of the function among those of transformers
+PADDED_EXPERTS = "lopa_ray_padded"  # the function's name among transformers' functions
 
 
 @cache
@@ -30,13 +30,13 @@ def register_padded_experts() -> str:
 def _padded_experts(
     experts: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """What transformers calls for the experts [R, P] of hidden states [R, D] with weights [R, P] → [R, D]."""
+    """Function that transformers calls for the experts [R, P] of hidden states [R, D] with weights [R, P] → [R, D]."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     rows, per_row = top_k_index.shape
     counts = torch.bincount(top_k_index.flatten(), minlength=experts.num_experts)
     missing = -counts % ROW_MULTIPLE
-    # Whole rows are added. Where that takes more, one that has rows gets some multiples more.
+    # Whole rows are added. Where that takes more, an expert with rows gets some multiples more.
     while missing.sum() % per_row:
         missing[counts.argmax()] += ROW_MULTIPLE
     added = torch.repeat_interleave(missing).view(-1, per_row)

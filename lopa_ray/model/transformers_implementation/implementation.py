@@ -33,7 +33,7 @@ ConfigT = TypeVar("ConfigT", bound=TransformersConfig)
 
 
 class TheirImplementation(ModelImplementation[ConfigT]):
-    """What is the same for all models that transformers runs. They are not cut into shards."""
+    """The base for all models that transformers runs. They are not cut into shards."""
 
     def fitted(self) -> ConfigT:
         return self.config
@@ -67,7 +67,7 @@ class TheirImplementation(ModelImplementation[ConfigT]):
             ) from error
 
     def _parameters(self, model: Any) -> dict[str, Tensor]:
-        """All that is loaded or drawn, each once: parameters, and the buffers that checkpoints have."""
+        """The tensors that are loaded or drawn, each once: parameters, and the buffers that checkpoints have."""
         stored = model.state_dict()
         buffers = {name: tensor for name, tensor in model.named_buffers() if name in stored}
         return {name: tensor.detach() for name, tensor in model.named_parameters()} | buffers
@@ -80,8 +80,8 @@ class TheirImplementation(ModelImplementation[ConfigT]):
             yield name, parameters.pop(name)
 
     def _expert_function(self) -> str | None:
-        """How experts are computed. Elsewhere than on CPUs bits depend on the batch anyway, and the host would wait for
-        the numbers of rows."""
+        """The function that computes experts. Elsewhere than on CPUs bits depend on the batch anyway, and the host
+        would wait for the numbers of rows."""
         return register_padded_experts() if torch.device(self.device).type == "cpu" else None
 
 
@@ -134,7 +134,7 @@ class TransformersImplementation(TheirImplementation[TransformersConfig]):
         )
 
     def _load(self, tensors: dict[str, Any], where: str = "", experts: str | None = None) -> Any:
-        """A causal language model of transformers, on the CPU, of `tensors` by its names or published ones. Raises
+        """A causal language model of transformers, on the CPU, of `tensors` by its names or published names. Raises
         CheckpointError, which begins with `where`."""
         theirs = make_pretrained_config(self.config.config_json)
         with _without_reports():

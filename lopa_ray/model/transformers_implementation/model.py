@@ -1,4 +1,4 @@
-"""TransformersModel: a causal language model of the package transformers behind the seam of `Transformer`.
+"""TransformersModel: a causal language model of the package transformers, with the interface of `Transformer`.
 
 Packed rows are one sequence to it. Attention is handed in with the call: transformers looks attention functions up by
 name, and passes arguments that it does not know on to them. No function for masks has that name, so none is made.
@@ -21,8 +21,8 @@ from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.transformers_models.package import import_transformers
 
 HARMLESS_ARGUMENTS = ("dropout", "is_causal", "position_ids")
-"""Arguments that modules of transformers pass to every attention function, and that this one ignores. Dropout is for
-training, and the step decides which positions a row sees."""
+"""Arguments that modules of transformers pass to every attention function, and that this function ignores. Dropout is
+for training, and the step decides which positions a row sees."""
 
 
 class UnsupportedModelError(Exception):
@@ -30,7 +30,7 @@ class UnsupportedModelError(Exception):
 
 
 class PackedStep(NamedTuple):
-    """What a call of the model hands to the attention of all layers."""
+    """The arguments that a call of the model hands to the attention of all layers."""
 
     attention: AttentionFn
     kv: Tensor | None  # [L, 2, R, K, E]

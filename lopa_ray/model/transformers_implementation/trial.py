@@ -124,7 +124,7 @@ def _try_head(model: TransformersModel) -> Tensor:
     _check_layers(model, attention)
     if seen.keys() != {"rows", "head input"}:
         raise UnsupportedModelError("its head does not call its base model and its LM head")
-    # Rows that are no numbers are the same ones, too.
+    # NaN in both places is the same, too.
     if not torch.allclose(seen["rows"], seen["head input"], rtol=0.0, atol=0.0, equal_nan=True):
         raise UnsupportedModelError("it changes rows on the way to its LM head")
     if not (output.logits == LOGIT).all():

@@ -23,9 +23,9 @@ ROPE_TYPES = ("default", "proportional")
 
 
 def canvas_fields(theirs: Any, where: str) -> dict[str, Any]:
-    """The fields that a `CanvasConfig` has besides those of every model, of `theirs`, the configuration object of
-    transformers. Raises CheckpointError, naming `where` and the key, for a missing or wrong value and for a feature
-    that is not computed here."""
+    """The fields of a `CanvasConfig` that not every model has, from `theirs`, the configuration object of transformers.
+    Raises CheckpointError, naming `where` and the key, for a missing or wrong value and for a feature that is not
+    computed here."""
     of_text = theirs.get_text_config()
     for config in (theirs, of_text):
         refuse_other_values(config, _COMPUTED_VALUES, where)

@@ -1,4 +1,4 @@
-"""From a checkpoint's config.json to a `TransformersConfig`, and on to the configuration object of the package.
+"""Makes a `TransformersConfig` of a config.json, and of that the package's configuration.
 
 transformers is imported where it is needed: native models run without it.
 """
@@ -56,7 +56,7 @@ _SIZES = {
 }
 _HEAD_SIZES = {"num_key_value_heads": "num_kv_heads", "head_dim": "head_dim"}
 _EXPERT_SIZES = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), "experts.count")
-"""What transformers calls the fields that say how large a model is."""
+"""Transformers' names of the fields that say how large a model is."""
 
 _CODE_KEYS = (
     "auto_map",
@@ -65,7 +65,7 @@ _CODE_KEYS = (
     "fusion_config",
     "transformers_weights",
 )
-"""Keys by which a checkpoint has transformers load code, kernels or files. They are left out, as private ones are."""
+"""Keys by which a checkpoint has transformers load code, kernels or files. They are left out, as private keys are."""
 
 _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Frequencies depend on the largest position in a forward, of whatever request it is; K/V here outlive a forward."""
@@ -127,7 +127,8 @@ def causal_lm_class(config_class: type) -> Any:
 
 
 def _unlisted(raw: Json, where: str) -> TransformersFamily:
-    """For a model type that transformers has itself, under the name of its own class. Raises CheckpointError."""
+    """The family of a model type that transformers has itself, under the name of its own class. Raises
+    CheckpointError."""
     transformers = import_transformers()
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     try:

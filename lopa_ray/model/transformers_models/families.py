@@ -21,10 +21,10 @@ from lopa_ray.model.transformers_models.model_config import TransformersConfig
 from lopa_ray.model.yarn import Yarn
 
 RenameTensor = Callable[[str], Mapping[str, slice]]
-"""From a published tensor's name to its names in transformers, with the rows that each of these has of it."""
+"""Maps a published tensor's name to its names in transformers, with the rows that each of these has of it."""
 
 _THEIR_MODULES = QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS
-"""What classes of transformers call modules of native families, where these differ among themselves."""
+"""Names of native families' modules in classes of transformers, where the families differ among themselves."""
 
 _THEIR_ATTRIBUTES = {"expert_bias": "e_score_correction_bias"}
 
@@ -61,7 +61,7 @@ TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (
 )
 
 KNOWN_FAMILIES: tuple[PublishedFamily, ...] = (*FAMILIES, *TRANSFORMERS_FAMILIES)
-"""All families, native ones first."""
+"""All families, native families first."""
 
 
 def unlisted_family(name: str, architecture: str) -> TransformersFamily:
@@ -78,12 +78,11 @@ def unlisted_family(name: str, architecture: str) -> TransformersFamily:
 
 def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
     """config.json of a model of a native family, as the class of transformers that computes the same reads it."""
-    named = {key: getattr(config, name) for name, key in QWEN_CONFIG_KEYS.items()}
+    named = {QWEN_CONFIG_KEYS.get(name, name): getattr(config, name) for name in family.config_keys}
     if config.experts is not None:
         keys = {**family.expert_keys, **family.transformers_expert_keys}
         named |= {key: getattr(config.experts, name) for name, key in keys.items()}
         named |= {"norm_topk_prob": True, "use_qk_norm": config.qk_norm}
-        named |= {"partial_rotary_factor": config.partial_rotary_factor}
     if family.reads_yarn:
         # Without parameters the class takes its own. These leave frequencies and queries as they are.
         neutral = Yarn(1.0, config.max_position_embeddings, 32.0, 1.0, llama_4_scaling_beta=0.0)

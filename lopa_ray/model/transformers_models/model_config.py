@@ -64,8 +64,8 @@ class LayerShape(NamedTuple):
     kv_heads: int
     head_dim: int
     window: int | None
-    """How far it sees: a row of the encoder the last `window` positions, its own included, and a canvas the last
-    `window` - 1 positions before it. None: everything."""
+    """The positions that it sees: a row of the encoder the last `window` positions, its own included, and a canvas the
+    last `window` - 1 positions before it. None: everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class CanvasConfig(TransformersConfig):
 
 def refuse_other_values(theirs: Any, computed: Mapping[str, tuple[object, ...]], where: str) -> None:
     """Raise CheckpointError, naming the file `where`, if a key of `theirs`, a configuration object of transformers, has
-    another value than the ones that are `computed`."""
+    a value that is not `computed`."""
     for key, values in computed.items():
         if (value := getattr(theirs, key, values[0])) not in values:
             raise unsupported(key, value, where)

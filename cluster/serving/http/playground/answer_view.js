@@ -1,4 +1,4 @@
-/* The answer of a run: its text, the reasoning in front of it, and the calls of tools. */
+/* The answer of a run: its text, the reasoning before it, and the calls of tools. */
 
 import { callNode } from "./conversation.js";
 

@@ -1,4 +1,4 @@
-/* The branches of a step: what each tried, its confidence, and which ones won or were accepted. */
+/* The branches of a step: what each tried, its confidence, and which branches won or were accepted. */
 
 import { node } from "./dom.js";
 import { fixed } from "./format.js";

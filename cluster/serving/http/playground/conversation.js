@@ -1,4 +1,4 @@
-/* The chat in front of the prompt: its turns, the system prompt and the tools. */
+/* The chat before the prompt: its turns, the system prompt and the tools. */
 
 import { $, node } from "./dom.js";
 import { UserError } from "./errors.js";

@@ -18,7 +18,7 @@ export function saveDraft(state) {
   keep(DRAFTS, JSON.stringify([...others, [entry, state]].slice(-MAX_DRAFTS)));
 }
 
-/* Of the present entry; undefined if it is a new one, as that of a link which was just opened. */
+/* The draft of the present entry; undefined for a new entry, such as a link that was just opened. */
 export function loadDraft() {
   const entry = history.state?.entry;
   return entry && drafts().find(([name]) => name === entry)?.[1];

@@ -1,4 +1,4 @@
-/* A link that carries prompt and settings, behind the #, which browsers send to no server. It never has a key. */
+/* A link with prompt and settings after the #, in the part that browsers send to no server. It never has a key. */
 
 import { UserError } from "./errors.js";
 import { SETTING_NAMES } from "./settings_form.js";

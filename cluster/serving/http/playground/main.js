@@ -141,7 +141,7 @@ function link() {
   return location.href;
 }
 
-/* The models of the server; the draft then has the one that is chosen. */
+/* The models of the server; the draft then has the model that is chosen. */
 function load() {
   form.loadModels().then(() => saveDraft(form.state)).catch(report);
 }

@@ -60,7 +60,7 @@ export class Run {
     canvas.cells.forEach((cell, i, cells) => {
       if (before[i]?.s === cell.s && before[i].t === cell.t) cells[i] = before[i];
     });
-    // What each step of the rule filled, the first of them first, and the drafts whose reports it took.
+    // What each denoising step filled, in order, and the drafts whose reports the rule took.
     canvas.filled = canvas.rule_steps.map(({ positions }) => positions.length);
     canvas.rule_steps.forEach(({ positions }, i, { length }) => {
       for (const position of positions) canvas.cells[position].depth = length > 1 ? i + 1 : 0;

@@ -35,7 +35,7 @@ export class SettingsForm {
   constructor(side) {
     this.side = side;
     this.defaults = null; // Of the model, as the server describes them.
-    this.unused = {}; // Texts of fields that the decoder does not have, for the next one that has them.
+    this.unused = {}; // Texts of fields that the decoder does not have, for the next decoder that has them.
     this.unknown = {}; // Texts of a link that no option of their field has.
     this.controls = Object.fromEntries(FIELDS.map((field) => [field.name, this.control(field)]));
     const legend = node("legend", { className: "unseen", textContent: `Settings of ${side}` });

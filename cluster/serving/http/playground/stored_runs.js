@@ -12,7 +12,7 @@ const PLAIN = [
 ];
 const TEXTS = ["id", "prompt", "decoder", "label", "side", "model", "tools", "text", "reasoning", "state", "outcome"];
 
-/* Add runs, the newest first, to those that this and other tabs have kept. Older ones are left out where there is no
+/* Add runs, the newest first, to those that this and other tabs have kept. Older runs are left out where there is no
  * room. */
 export function keepRuns(runs) {
   const older = entries().filter((entry) => unpacked(entry)).map((entry) => JSON.stringify(entry));
@@ -86,7 +86,7 @@ function packedWith(run, shownFrames) {
   return JSON.stringify({ ...plain, frames });
 }
 
-/* Undefined for what is no run, as another version of the page may have written it. */
+/* Undefined for what is not a run, as another version of the page may have written it. */
 function unpacked(entry) {
   try {
     return runOf(entry);

@@ -18,7 +18,7 @@ export class Undo {
     this.lossless.add(prompt.trim());
   }
 
-  /* Call it in front of a change; `replaced`: the parts of the form's state that it replaces. */
+  /* Call it before a change; `replaced`: the parts of the form's state that it replaces. */
   offer(replaced) {
     if (this.lossless.has($("prompt").value.trim())) return;
     this.replaced = replaced;

@@ -36,7 +36,7 @@ def test_help_lists_each_question() -> None:
         assert name in text and question in text
     # Beside the longest name, in a terminal of 80 columns.
     assert max(map(len, EXPERIMENTS.values())) <= 63
-    with pytest.raises(SettingsError, match="allowed: branches"):
+    with pytest.raises(SettingsError, match="allowed: ablation"):
         load_experiment("brances")
 
 

@@ -1,0 +1,24 @@
+"""The files of recorded cases in `tests/golden`, and which of their cases are refused; all others pass."""
+
+from __future__ import annotations
+
+from support.paths import GOLDEN
+
+RECORDED = sorted(
+    str(path.relative_to(GOLDEN)).removesuffix(".jsonl") for path in GOLDEN.rglob("*_cases.jsonl")
+)
+
+MASK_IN_PROMPT = "is the mask token"
+"""The reason why a case is refused by design."""
+
+_WITH_MASK = (
+    *("sdar_edge-07", "sdar_moe_edge-02", "llada2_edge-05", "llada21_edge-01", "dmax_edge-10"),
+    *("localleap_llada_edge-04", "localleap_dream_edge-12"),
+)
+
+REFUSED = {
+    **dict.fromkeys(_WITH_MASK, MASK_IN_PROMPT),
+    # A branch that crashes as published, and one of two repairs of it.
+    **{f"sdar_entropy_init_fix-0{n}": "not implemented" for n in (1, 3, 5, 6)},
+}
+"""Case → its reason."""
