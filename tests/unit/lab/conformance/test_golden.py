@@ -20,6 +20,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from support.paths import GOLDEN
+from support.recorded_cases import NOT_SUPPORTED, RECORDED
 
 pytestmark = pytest.mark.medium
 
@@ -42,62 +43,19 @@ def run_by_transformers(config: Config) -> LocalEngine:
 
 
 @pytest.mark.usefixtures("either_attention")
-@pytest.mark.parametrize(
-    ("name", "passed", "refused"),
-    [
-        ("lopa_cases", 85, {}),
-        ("lora_cases", 6, {}),
-        ("d2f_llada_cases", 12, {}),
-        ("dream_generate_cases", 31, {}),
-        ("llada_generate_cases", 29, {}),
-        ("forward_cases", 18, {}),
-        ("sdar/sdar_forward_cases", 10, {}),
-        ("sdar/sdar_generate_cases", 48, {"sdar_edge-07": "prompt token 19 is the mask token"}),
-        ("sdar_moe/sdar_moe_forward_cases", 9, {}),
-        ("llada2/llada2_forward_cases", 10, {}),
-        ("sdar_moe/sdar_moe_generate_cases", 21, {"sdar_moe_edge-02": "is the mask token"}),
-        ("llada2/llada2_generate_cases", 34, {"llada2_edge-05": "is the mask token"}),
-        ("llada2/llada21_generate_cases", 28, {"llada21_edge-01": "is the mask token"}),
-        ("mbd/mbd_llada2_cases", 34, {}),
-        ("mbd/mbd_llada21_cases", 30, {}),
-        ("mbd/mbd_sdar_cases", 34, {}),
-        ("dmax/dmax_generate_cases", 33, {"dmax_edge-10": "is the mask token"}),
-        ("diffusion_gemma/diffusion_gemma_generate_cases", 35, {}),
-        ("diffusion_gemma/diffusion_gemma_forward_cases", 6, {}),
-        ("nemotron/nemotron_forward_cases", 11, {}),
-        ("nemotron/nemotron_generate_cases", 45, {}),
-        ("nemotron/nemotron_spec_cases", 16, {}),
-        ("fast_dllm_v2/fast_dllm_v2_generate_cases", 48, {}),
-        ("localleap/localleap_llada_cases", 28, {"localleap_llada_edge-04": "is the mask token"}),
-        ("localleap/localleap_dream_cases", 29, {"localleap_dream_edge-12": "is the mask token"}),
-        # A branch that crashes as published, and one of two repairs of it.
-        (
-            "sdar/sdar_entropy_bounded_cases",
-            3,
-            {f"sdar_entropy_init_fix-0{n}": "not implemented" for n in (1, 3, 5, 6)},
-        ),
-    ],
-)
-def test_recorded_cases(name, passed, refused):
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_cases(name):
     found = verdicts(cases(name))
-    wrong = [(v.id, v.status, v.reason, v.differences[:1]) for v in found if v.status in ("differs", "error")]
-    assert wrong == []
-    counted = Counter(v.status for v in found)
-    assert counted == Counter({"passed": passed, "not supported": len(refused)})
+    assert found
     for verdict in found:
-        if verdict.status == "not supported":
-            assert refused[verdict.id] in verdict.reason
-            assert verdict.by_design == ("is the mask token" in verdict.reason)
+        reason = NOT_SUPPORTED.get(verdict.id, "")
+        status = "not supported" if reason else "passed"
+        assert (verdict.status, verdict.differences[:1]) == (status, ()), (verdict.id, verdict.reason)
+        assert reason in verdict.reason
+        assert verdict.by_design == (reason == "is the mask token")
 
 
-DECODES = sorted(
-    str(path.relative_to(GOLDEN).with_suffix(""))
-    for path in GOLDEN.rglob("*_cases.jsonl")
-    if "forward" not in path.name
-)
-
-
-@pytest.mark.parametrize("name", DECODES)
+@pytest.mark.parametrize("name", [name for name in RECORDED if "forward" not in name])
 def test_one_recorded_case_of_each_kind_and_model(name):
     """A part of the test above that takes little."""
     first = {(case.kind, case.model): case for case in reversed(cases(name))}
