@@ -19,7 +19,7 @@ RecordedSettings: TypeAlias = tuple[type[GenerationSettings], dict[str, Any]]
 
 
 def block_settings(recorded: RowSettings) -> RecordedSettings:
-    """Rows of LoPA's published decoder (`algorithm` lopa or d2f), and of D2F's for LLaDA."""
+    """Rows of LoPA's decoder (`algorithm` lopa or d2f), and of D2F's for LLaDA. Raises as `recorded_settings`."""
     pop = recorded.pop
     algorithm = pop("algorithm", str, default="d2f")
     block_size = pop("block_size", int)
@@ -73,7 +73,7 @@ _DREAM_RANKING: dict[str, Ranking] = {
 
 
 def dream_settings(recorded: RowSettings) -> RecordedSettings:
-    """Rows of Dream's sampler, and of Fast-dLLM's for Dream: by schedule or by threshold, with a cache or without."""
+    """Rows of Dream's sampler, and of Fast-dLLM's for Dream, with a cache or without. Raises as `recorded_settings`."""
     pop = recorded.pop
     algorithm, steps = pop("alg", str), pop("steps", int, default=None)
     threshold = pop("threshold", int, float, default=None)
@@ -111,7 +111,7 @@ _LLADA_CACHES: dict[str, Cache] = {
 
 
 def llada_settings(recorded: RowSettings) -> RecordedSettings:
-    """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind names the cache."""
+    """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind names the cache. Raises as `recorded_settings`."""
     pop = recorded.pop
     steps, threshold = pop("steps", int), pop("threshold", int, float, default=None)
     factor = pop("factor", int, float, default=None)
@@ -162,7 +162,8 @@ def sdar_settings(recorded: RowSettings) -> RecordedSettings:
 
 
 def llada2_settings(recorded: RowSettings) -> RecordedSettings:
-    """Rows of LLaDA2.0's decoder, which draws; recorded with the most likely token in place of each draw."""
+    """Rows of LLaDA2.0's decoder, recorded with the most likely tokens in place of draws. Raises as
+    `recorded_settings`."""
     pop = recorded.pop
     length, (block, max_new_tokens) = recorded.row["settings"].get("gen_length"), recorded.pop_whole_blocks()
     steps, minimal_topk = pop("steps", int), pop("minimal_topk", int, default=1)
