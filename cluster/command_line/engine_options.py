@@ -29,7 +29,7 @@ class EngineOptions(dict[str, Any]):
         """Raises SettingsError, also for `--local` together with options that only a group on Ray has a use for."""
         if self.get("local"):
             of_group = [name for name in self if SETTINGS.get(name, "").startswith("group.")]
-            refuse_beside("--local", {f"--{name.replace('_', '-')}": self[name] for name in of_group})
+            refuse_beside("--local", {name: self[name] for name in of_group})
         shorthands = {name: value for name, value in self.items() if name in SETTINGS}
         overrides = parse_overrides(self.get("set"), **shorthands)
         unknown = sorted(overrides.keys() - Config.model_fields.keys())
@@ -73,7 +73,9 @@ def with_engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             default = False if name == "local" else None
             kind = Parameter.KEYWORD_ONLY
-            declared.append(Parameter(name, kind, default=default, annotation=ENGINE_OPTIONS[name]))
+            declared.append(
+                Parameter(name, kind, default=default, annotation=ENGINE_OPTIONS[name].annotation)
+            )
     if not given_as:
         return function
 
