@@ -72,10 +72,8 @@ def with_engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
         given_as, names = parameter.name, get_args(parameter.annotation)[1]
         for name in names:
             default = False if name == "local" else None
-            kind = Parameter.KEYWORD_ONLY
-            declared.append(
-                Parameter(name, kind, default=default, annotation=ENGINE_OPTIONS[name].annotation)
-            )
+            kind, annotation = Parameter.KEYWORD_ONLY, ENGINE_OPTIONS[name].annotation
+            declared.append(Parameter(name, kind, default=default, annotation=annotation))
     if not given_as:
         return function
 

@@ -62,14 +62,13 @@ def _int_or_str(text: str) -> int | str:
 
 
 class EngineOption(NamedTuple):
-    """An option of commands that decode. Commands, `--model_args` of the harness and messages follow from it."""
+    """An option of commands that decode. Its flag, unless it has others, is its name in `ENGINE_OPTIONS`."""
 
     setting: str | None  # that it sets, with its section
     annotation: Any  # typer's
 
 
-def _option(setting: str | None, kind: Any, *flags: str, help: str, **options: Any) -> EngineOption:
-    """Without `flags` the option is called as its entry in the table."""
+def _option(setting: str, kind: Any, *flags: str, help: str, **options: Any) -> EngineOption:
     return EngineOption(setting, Annotated[kind | None, typer.Option(*flags, help=help, **options)])
 
 
@@ -122,9 +121,7 @@ ENGINE_OPTIONS = {
     ),
 }
 
-SETTINGS = {name: option.setting for name, option in ENGINE_OPTIONS.items() if option.setting}
-"""Option → the setting that it sets."""
-
+SETTINGS = {name: option.setting for name, option in ENGINE_OPTIONS.items() if option.setting}  # that it sets
 ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]  # section → setting → value
 
 

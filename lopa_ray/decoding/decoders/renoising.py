@@ -39,7 +39,6 @@ _REPLACED = (
 )
 
 _NOT_OF_DRAWS = ("seed", "ranking", "stop_token_ids", "top_logprobs")  # has a use for them, or another reason
-
 _WITHOUT_USE = {
     **dict.fromkeys([name for name in SAMPLING_SETTINGS if name not in _NOT_OF_DRAWS], _DRAWN),
     **dict.fromkeys((*PENALTIES, "logit_bias"), _MOST_LIKELY),
