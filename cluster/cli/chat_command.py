@@ -48,13 +48,13 @@ def chat(
     if url is not None:
         from cluster.cli.server_partner import ServerPartner
 
-        of_engine = {f"--{name}": engine[name] for name in ("lora", "device", "workers", "local")}
-        options.refuse_beside("--url", {"--config": config, **of_engine})
+        sent = {"max_new_tokens": "max_tokens", "temperature": "temperature", "seed": "seed"}
+        of_engine = {name: value for name, value in engine.items() if name not in (*sent, "set")}
+        options.refuse_beside("--url", {"config": config, **of_engine})
         sections = options.parse_overrides(engine["set"])
         if sections.keys() - {"decode"}:
             raise SettingsError("--set: got a setting of the model or group; allowed with --url: decode.KEY")
-        sent = {"max_tokens": "max_new_tokens", "temperature": "temperature", "seed": "seed"}
-        parameters = {key: engine[name] for key, name in sent.items() if engine[name] is not None}
+        parameters = {key: engine[name] for name, key in sent.items() if engine[name] is not None}
         lopa = {"lopa": sections["decode"]} if sections else {}
         converse(ServerPartner(url, api_key, model, {**parameters, **lopa}), system)
         return

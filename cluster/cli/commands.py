@@ -72,7 +72,7 @@ def generate(
 ) -> None:
     """Decode a prompt, or a file of prompts.
 
-    Without --config: the preset demo, in this process. On Ray if --workers or --tensor-parallel-size, a --config
+    Without --config: the preset demo, in this process. On Ray if --workers or another option of the group, a --config
     with group.num_workers, RAY_ADDRESS or several accelerators ask for it.
 
     A line of --input is an object with "prompt" (text or token ids), "messages" or "token_ids", and
@@ -123,9 +123,9 @@ def serve(
 ) -> None:
     """Serve models behind OpenAI's API, with a playground at /.
 
-    Without --config the demo model on 127.0.0.1:8000. --model, --lora, --workers, --tensor-parallel-size and
-    --set change the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is
-    started, and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
+    Without --config the demo model on 127.0.0.1:8000. The options of model and group, and --set, change the first
+    model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is started, and stopped at the
+    end. SIGTERM and Ctrl-C let what is in flight finish.
     """
     with ShownTask("Importing Ray Serve"):
         from cluster.serving.launch import ServeLauncher

@@ -1,10 +1,10 @@
-"""Hypothesis strategies: any settings of each decoder, any prompt and any fake model."""
+"""Hypothesis strategies: any settings of each decoder, any prompt and any fake model; other values than defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from types import NoneType, UnionType
-from typing import Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSett
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
+from lopa_ray.decoding.session import SAMPLING_SETTINGS
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
 
@@ -225,3 +226,24 @@ BLOCKWISE_SETTINGS = _any_of(
     if issubclass(decoder.session, BlockwiseSession) and issubclass(decoder.settings, LookaheadSettings)
 )
 ANY_SETTINGS = _any_of(FILLING)
+
+
+NUMBERS = {int: 3, int | None: 3, float: 0.5, float | None: 0.5}
+OTHER_VALUES: dict[str, Any] = {
+    name: NUMBERS[field.annotation]
+    for name, field in GenerationSettings.model_fields.items()
+    if field.annotation in NUMBERS
+} | {
+    "stop_token_ids": (3,),
+    "logit_bias": {3: 1.0},
+    "ranking": "margin",
+    "guided_regex": "a+",
+    "guided_choice": ("a", "b"),
+    "guided_json": "{}",
+    "guided_structural_tag": '{"structures": [{"begin": "<", "schema": {}, "end": ">"}], "triggers": ["<"]}',
+    "bad_words": ("a",),
+    "given_parts": [{"token_ids": [1]}],
+    "suffix": "x",
+}
+"""Other values than the defaults, of settings that all decoders have."""
+SAMPLING_VALUES = {name: OTHER_VALUES[name] for name in SAMPLING_SETTINGS}

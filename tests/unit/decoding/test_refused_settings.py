@@ -8,27 +8,9 @@ import pytest
 
 from lopa_ray.decoding.decoders import DECODERS, parse_decoder_settings
 from lopa_ray.errors import SettingsError
+from support.settings_strategies import OTHER_VALUES
 
-VALUES: dict[str, Any] = {
-    "lookahead": "verified",
-    "temperature": 0.5,
-    "top_p": 0.9,
-    "top_k": 5,
-    "repetition_penalty": 1.1,
-    "frequency_penalty": 0.5,
-    "presence_penalty": -0.5,
-    "logit_bias": {3: 1.0},
-    "ranking": "margin",
-    "min_tokens": 3,
-    "guided_regex": "a+",
-    "guided_choice": ("a", "b"),
-    "guided_json": "{}",
-    "guided_structural_tag": '{"structures": [{"begin": "<", "schema": {}, "end": ">"}], "triggers": ["<"]}',
-    "bad_words": ("a",),
-    "given_parts": [{"token_ids": [1]}],
-    "suffix": "x",
-}
-"""Other values than the defaults, of all settings that some decoder refuses."""
+VALUES = {"lookahead": "verified", **OTHER_VALUES}
 
 
 @pytest.mark.parametrize("name", DECODERS)

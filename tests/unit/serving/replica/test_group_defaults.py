@@ -10,20 +10,18 @@ from pathlib import Path
 import pytest
 
 from cluster.serving.protocol.messages import ModelDefaults
-from cluster.serving.replica.group_server import GroupServer
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
+from support.fake_backend import local_group
 
 pytestmark = pytest.mark.medium
 
 
 def defaults_of(config: Config) -> tuple[ModelDefaults, LocalEngine]:
-    """Over an engine in this process: the defaults need nothing of a group on Ray."""
-    server = GroupServer("served", config.given())
-    engine = server._engine = LocalEngine.from_config(config)
+    server, engine = local_group(config)
     return asyncio.run(server.defaults()), engine
 
 
