@@ -45,8 +45,6 @@ PHASES = {
     "fast": (180, FAST, "{own}"),
     "own": (180, REST, "{own}"),
     "recorded": (180, "not slow and not nightly", "tests/unit/lab/conformance"),
-    "unit": (1800, "not slow and not nightly", "tests/unit --ignore={own}"),
-    "other": (3600, "not slow and not nightly and not clients", "tests --ignore=tests/unit"),
 }
 """Name → limit in seconds of the processor, marks and paths of tests. They may be idle for twice that time. Neither a
 pause nor load is to look like a fault."""
