@@ -8,6 +8,7 @@ import typer
 
 from cluster.command_line import options
 from cluster.command_line.engine_options import EngineOptions, engine_options
+from cluster.command_line.options import SETTINGS
 from lopa_ray.errors import SettingsError
 
 NOT_OF_CHATS = ("model", "suffix")
@@ -50,15 +51,15 @@ def chat(
     if url is not None:
         from cluster.cli.server_partner import ServerPartner
 
-        options.refuse_beside("--url", {"--config": config, "--local": engine["local"]})
+        decoding = {
+            name: value for name, value in engine.items() if SETTINGS.get(name, "").startswith("decode.")
+        }
+        others = {name: value for name, value in engine.items() if name not in (*decoding, "set")}
+        options.refuse_beside("--url", {"config": config, **others})
         parameters = {sent: engine[name] for name, sent in OF_REQUESTS.items() if engine[name] is not None}
-        sections = EngineOptions({**engine, **dict.fromkeys(OF_REQUESTS)}).overrides()
-        if others := [
-            f"{section}.{key}" for section in sections if section != "decode" for key in sections[section]
-        ]:
-            raise SettingsError(
-                f"--url: got {others[0]}; a server has its own model and groups, so leave it out"
-            )
+        sections = options.parse_overrides(engine["set"], **decoding | dict.fromkeys(OF_REQUESTS))
+        if sections.keys() - {"decode"}:
+            raise SettingsError("--set: got a setting of the model or group; allowed with --url: decode.KEY")
         lopa = {"lopa": sections["decode"]} if sections else {}
         converse(ServerPartner(url, api_key, model, {**parameters, **lopa}), system)
         return

@@ -18,6 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.result import TraceStep
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class CanvasRenderer:
         self._eos_token_id = session.vocabulary.eos_token_id
         settings = session.settings
         metric = getattr(settings, "branch_confidence", "mean")
-        self._is_logarithm = settings.ranking == "neg_entropy" or metric.startswith("length_corrected")
+        # Metrics of probabilities are negative if they are logarithms.
+        self._is_logarithm = settings.ranking == "neg_entropy" or parse_metric(metric)([0.5]) < 0
         self._given = session.given.tokens
         self._decided_in: list[int] = []
 

@@ -9,12 +9,14 @@ import typer
 
 from cluster.command_line.engine_options import EngineOptions
 from cluster.command_line.notices import notice
+from cluster.command_line.options import SETTINGS
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import DEMO
 
 DEMO_LINE = "The demo model solves arithmetic word problems alone; --model takes another."
-ASKING_SETTINGS = ("num_workers", "tensor_parallel_size", "scaling")  # settings that only Ray has a use for
+OF_GROUP = [name.removeprefix("group.") for name in SETTINGS.values() if name.startswith("group.")]
+ASKING_SETTINGS = (*OF_GROUP, "scaling")  # settings that only Ray has a use for
 
 
 def reason_for_ray(config: Config, *, source: str | None, options: Collection[str]) -> str | None:

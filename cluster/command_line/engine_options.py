@@ -29,7 +29,7 @@ class EngineOptions(dict[str, Any]):
         """Raises SettingsError, also for `--local` together with options that only a group on Ray has a use for."""
         if self.get("local"):
             of_group = [name for name in self if SETTINGS.get(name, "").startswith("group.")]
-            refuse_beside("--local", {f"--{name.replace('_', '-')}": self[name] for name in of_group})
+            refuse_beside("--local", {name: self[name] for name in of_group})
         shorthands = {name: value for name, value in self.items() if name in SETTINGS}
         overrides = parse_overrides(self.get("set"), **shorthands)
         unknown = sorted(overrides.keys() - Config.model_fields.keys())
@@ -72,8 +72,8 @@ def with_engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
         given_as, names = parameter.name, get_args(parameter.annotation)[1]
         for name in names:
             default = False if name == "local" else None
-            kind = Parameter.KEYWORD_ONLY
-            declared.append(Parameter(name, kind, default=default, annotation=ENGINE_OPTIONS[name]))
+            kind, annotation = Parameter.KEYWORD_ONLY, ENGINE_OPTIONS[name].annotation
+            declared.append(Parameter(name, kind, default=default, annotation=annotation))
     if not given_as:
         return function
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import typer
 import yaml
 
 from lopa_ray.config.model_settings import ModelSettings
-from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.config.yaml_files import parse_yaml, presets
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.errors import SettingsError
@@ -62,57 +61,72 @@ def _int_or_str(text: str) -> int | str:
         return text
 
 
-def _option(kind: Any, *flags: str, help: str, **options: Any) -> Any:
-    return Annotated[kind | None, typer.Option(*flags, help=help, **options)]
+class EngineOption(NamedTuple):
+    """An option of commands that decode. Its flag, unless it has others, is its name in `ENGINE_OPTIONS`."""
+
+    setting: str | None  # that it sets, with its section
+    annotation: Any  # typer's
 
 
-ENGINE_OPTIONS: dict[str, Any] = {
+def _option(setting: str, kind: Any, *flags: str, help: str, **options: Any) -> EngineOption:
+    return EngineOption(setting, Annotated[kind | None, typer.Option(*flags, help=help, **options)])
+
+
+ENGINE_OPTIONS = {
     "model": _option(
+        "model.path",
         str,
-        "--model",
         metavar="DIR|NAME",
         help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
     ),
     "lora": _option(
-        str, "--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."
+        "model.lora", str, metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."
     ),
-    "dtype": Annotated[str | None, _model_setting("dtype")],
-    "device": DeviceOption,
+    "dtype": EngineOption("model.dtype", Annotated[str | None, _model_setting("dtype")]),
+    "device": EngineOption("model.device", DeviceOption),
     "decoder": _option(
-        str, "--decoder", help=f"{', '.join(DECODERS)} (decode.decoder).", autocompletion=lambda: [*DECODERS]
-    ),
-    "num_branches": Annotated[
-        Any,
-        typer.Option(
-            "--num-branches",
-            "-b",
-            metavar="N|auto",
-            parser=_int_or_str,
-            help="Branches per step, the anchor included (decode).",
-        ),
-    ],
-    "max_new_tokens": _option(int, "--max-new-tokens", "-n", help="Length of the answer (decode)."),
-    "suffix": _option(
+        "decode.decoder",
         str,
-        "--suffix",
+        help=f"{', '.join(DECODERS)} (decode.decoder).",
+        autocompletion=lambda: [*DECODERS],
+    ),
+    "num_branches": _option(
+        "decode.num_branches",
+        Any,
+        "--num-branches",
+        "-b",
+        metavar="N|auto",
+        parser=_int_or_str,
+        help="Branches per step, the anchor included (decode).",
+    ),
+    "max_new_tokens": _option(
+        "decode.max_new_tokens", int, "--max-new-tokens", "-n", help="Length of the answer (decode)."
+    ),
+    "suffix": _option(
+        "decode.suffix",
+        str,
         help="Text after the answer; the model fills in what stands before it (decode).",
     ),
-    "temperature": _option(float, "--temperature", help="0 is greedy (decode)."),
-    "seed": _option(int, "--seed", help="Same seed, same tokens (decode)."),
-    "set": SetOption,
-    "workers": _option(int, "--workers", "-w", help="Branch workers (Ray actors) (group.num_workers)."),
-    "tensor_parallel_size": _option(
-        int, "--tensor-parallel-size", help="Actors per worker, each with a shard of the model (group)."
+    "temperature": _option("decode.temperature", float, help="0 is greedy (decode)."),
+    "seed": _option("decode.seed", int, help="Same seed, same tokens (decode)."),
+    "set": EngineOption(None, SetOption),
+    "workers": _option(
+        "group.num_workers", int, "--workers", "-w", help="Branch workers (Ray actors) (group.num_workers)."
     ),
-    "local": Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")],
+    "tensor_parallel_size": _option(
+        "group.tensor_parallel_size", int, help="Actors per worker, each with a shard of the model (group)."
+    ),
+    "local": EngineOption(
+        None, Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
+    ),
 }
 
-SETTINGS = {**SHORTHANDS, "suffix": "decode.suffix"}  # name → the setting that the option is short for
+SETTINGS = {name: option.setting for name, option in ENGINE_OPTIONS.items() if option.setting}  # that it sets
 ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]  # section → setting → value
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
-    """Overrides from `section.key=value` texts and shorthands (see `SETTINGS`), which win. Raises SettingsError."""
+    """Overrides from `section.key=value` texts and options in `SETTINGS`, which win. Raises SettingsError."""
     overrides: ConfigOverrides = {}
     for text in assignments or []:
         name, equals, value = text.partition("=")
@@ -131,10 +145,10 @@ def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigO
 
 
 def refuse_beside(option: str, others: Mapping[str, object]) -> None:
-    """Raises SettingsError for the first of the other options that has a value."""
+    """Raises SettingsError for the first of the other options, by the names of their parameters, that has a value."""
     for name, value in others.items():
         if value not in (None, False):
-            raise SettingsError(f"{option} and {name} exclude each other; leave one out")
+            raise SettingsError(f"{option} and --{name.replace('_', '-')} exclude each other; leave one out")
 
 
 def check_url(url: str, *, with_path: bool = False) -> None:

@@ -36,10 +36,10 @@ def conformance(
 ) -> None:
     """Replay recorded cases and say what differs first.
 
-    Each row's kind is recognised by its keys. Without --workers and --tensor-parallel-size the cases
-    run in this process, with one of them on a group of branch workers; logits never leave a worker, so
-    forward cases are then skipped, and said to be. Exit status 1 if a case differs, is not supported or cannot be read,
-    or if none was compared. Cases with a mask token in the prompt are refused by design, and do not count.
+    Each row's kind is recognised by its keys. Without options of the group the cases run in this process, with
+    one of them on a group of branch workers; logits never leave a worker, so forward cases are then skipped, and
+    said to be. Exit status 1 if a case differs, is not supported or cannot be read, or if none was compared. Cases
+    with a mask token in the prompt are refused by design, and do not count.
     """
     import torch
 

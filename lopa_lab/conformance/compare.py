@@ -5,46 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lopa_lab.conformance.canvases import compare_canvases
-from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, token_ids
-from lopa_lab.conformance.multi_block import compare_multi_block
-from lopa_lab.conformance.nemotron import compare_nemotron
+from lopa_lab.conformance.cases import Case, Difference, token_ids
 from lopa_lab.conformance.replayed import ReplayedRun, check, check_close
-from lopa_lab.conformance.sub_blocks import compare_sub_blocks
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
 
 LOGIT_TOLERANCE = 5e-4
 
 
-def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
-    """Differences from the recorded decode. Raises MalformedCaseError for a row that cannot be compared."""
-    try:
-        compare = _compare_windows
-        if case.kind in ("lopa", "d2f"):
-            compare = _compare_block_decode
-        elif case.kind.startswith("llada21"):
-            compare = _compare_edited_blocks
-        elif case.kind.startswith("llada2"):
-            compare = _compare_uncached_blocks
-        elif case.kind.startswith("mbd"):
-            compare = compare_multi_block
-        elif case.kind.startswith("nld"):
-            compare = compare_nemotron
-        elif case.kind.startswith("localleap"):
-            compare = _compare_calls
-        elif case.kind.startswith("fast_dllm_v2"):
-            compare = compare_sub_blocks
-        elif case.kind.startswith("dmax"):
-            compare = _compare_soft_blocks
-        elif case.kind.startswith("dg_"):
-            compare = compare_canvases
-        return list(compare(case, run))
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-        raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
-
-
-def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+def compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     row, trace = case.row, case.row["trace"]
     for number, ((plan, outcome), recorded) in enumerate(zip(run.rounds, trace, strict=False), 1):
         yield from _compare_round(number, plan, outcome, recorded, run)
@@ -93,7 +62,7 @@ def _compare_branches(
     yield from check("winner", number, expected.index(recorded_branches[recorded["w"]]), outcome.winner)
 
 
-def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+def compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """Compare what each call was fed, what of it entered the cache (where recorded), and the call that filled each
     position. Calls without an effect are recorded, and not made here."""
     row = case.row
@@ -119,7 +88,7 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         yield from check_close("fill_conf", 0, expected_conf, got_conf)
 
 
-def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+def compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """Compare what each call filled, and the answer. An early stop ends the published code's run after the first block
     with an EOS; here the run goes on, and what it fills then is not recorded."""
     row = case.row
@@ -138,7 +107,7 @@ def _compare_calls(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     yield from check_close("fill_conf", 0, [row["fill_conf"][at] for at in filled], got_conf)
 
 
-def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+def compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """Compare what LLaDA2's calls saw (all up to the end of the current block), what they filled, and the answer.
 
     With an early end the published code goes on until a call fills an EOS; here the answer ends as soon as all before
@@ -173,7 +142,7 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
     yield from check_close("fill_conf", 0, expected_conf, got_conf)
 
 
-def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+def compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """Compare what LLaDA2.1's calls saw (all up to the end of the current block), what each filled and edited, and the
     canvas. The answer is the canvas, cut at the requested length and at the first EOS."""
     row = case.row
@@ -202,7 +171,7 @@ def _compare_edited_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]
     yield from check_close("edit_conf", 0, row["edit_conf"], edit_conf)
 
 
-def _compare_soft_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+def compare_soft_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """DMax's calls, what each filled and edited, how probable that was in a block's first two calls, and the answer.
 
     The second call is the first whose inputs are soft. Probabilities are part of each further call's inputs, so

@@ -18,10 +18,9 @@ from lopa_lab.conformance.cases import (
     Verdict,
     token_ids,
 )
-from lopa_lab.conformance.compare import compare_decode
 from lopa_lab.conformance.forwards import compare_logits, forward_inputs
 from lopa_lab.conformance.published_dmax import PublishedDMaxSession
-from lopa_lab.conformance.recorded import recorded_settings
+from lopa_lab.conformance.recorded import compare_decode, recorded_settings
 from lopa_lab.conformance.replayed import ReplayedRun
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.dmax import DMaxSession

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from cluster.batch.open_engine import open_engine
+from cluster.command_line.options import SETTINGS
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
-from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -20,7 +20,7 @@ from lopa_ray.errors import SettingsError
 def config_of(source: str, arguments: dict[str, Any]) -> Config:
     """The configuration `source`, with model arguments on top.
 
-    An argument is a shorthand of the command line (`model`, `workers`, `num_branches` …), a setting with its section
+    An argument is an option of the command line (`model`, `workers`, `num_branches` …), a setting with its section
     (`model.max_num_seqs`), or the name of a setting that only one section has. Raises SettingsError.
     """
     overrides: dict[str, dict[str, Any]] = {}
@@ -37,15 +37,15 @@ def _full_name(name: str) -> str:
     """A setting's name with the section that has it."""
     if "." in name:
         return name
-    if name in SHORTHANDS:
-        return SHORTHANDS[name]
+    if name in SETTINGS:
+        return SETTINGS[name]
     sections = {"model": set(ModelSettings.model_fields), "group": set(GroupSettings.model_fields)}
     sections["decode"] = {field for decoder in DECODERS.values() for field in decoder.settings.model_fields}
     having = [section for section, fields in sections.items() if name in fields]
     if len(having) != 1:
         raise SettingsError(
             f"model_args: got {name!r}; allowed: config, local, groups, mc_num, check_greedy, "
-            f"{', '.join(SHORTHANDS)}, and any setting as SECTION.KEY, as in decode.block_size=16"
+            f"{', '.join(SETTINGS)}, and any setting as SECTION.KEY, as in decode.block_size=16"
         )
     return f"{having[0]}.{name}"
 

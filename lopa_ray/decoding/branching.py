@@ -1,11 +1,11 @@
-"""Scores of positions, the lookahead forks that they make, and what a constraint leaves of fills."""
+"""Scores of positions, forks made of them, and what a constraint leaves of fills."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, count, islice, repeat
-from typing import NamedTuple, TypeAlias
+from itertools import count, repeat
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,12 @@ class Fork:
     decisions: tuple[Decision, ...]
     creation_confidence: float  # the mean of the tokens' ranking scores when they were chosen
 
+    @classmethod
+    def of(cls, *scores: PositionScore) -> Self:
+        """The fork that fills these positions with their chosen tokens."""
+        mean = sum(score.score for score in scores) / len(scores)
+        return cls(tuple(score.decision for score in scores), mean)
+
     @property
     def fills(self) -> tuple[Fill, ...]:
         return tuple(decision.fill for decision in self.decisions)
@@ -61,31 +67,6 @@ def scores_by_position(report: BranchReport) -> Scores:
 def report_of_masks(report: BranchReport, canvas: Canvas) -> BranchReport:
     """The rows of masked positions alone, by which branches are compared."""
     return report.select(np.array([canvas.is_masked(p) for p in report.positions.tolist()], np.bool_))
-
-
-def lookahead_forks(
-    masked: Iterable[int],
-    scores: Scores,
-    max_forks: int,
-    constraint_state: ConstraintState | None = None,
-    tokens_per_fork: int = 1,
-) -> list[Fork]:
-    """A fork for each of the `max_forks` best-ranked masked positions that a constraint allows, best first, or with two
-    tokens per fork for the pairs with the highest mean scores. Equal scores keep their order."""
-    ranked = sorted(masked, key=lambda p: -scores[p].score)
-    forks: Iterable[Fork] = (_fork((scores[p],)) for p in ranked)
-    if tokens_per_fork == 2 and len(ranked) > 1:
-        # The n best pairs are among the n + 1 best positions; a constraint may rule some of them out.
-        candidates = ranked if constraint_state is not None else ranked[: max_forks + 1]
-        pairs = [_fork((scores[p], scores[q])) for p, q in combinations(candidates, 2)]
-        forks = sorted(pairs, key=lambda fork: -fork.creation_confidence)
-    if constraint_state is not None:
-        forks = (fork for fork in forks if constraint_state.allows_together(fork.fills))
-    return list(islice(forks, max_forks))
-
-
-def _fork(scores: tuple[PositionScore, ...]) -> Fork:
-    return Fork(tuple(score.decision for score in scores), sum(score.score for score in scores) / len(scores))
 
 
 def filter_by_constraint(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations, islice
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import AutoBudget
 from lopa_ray.decoding.branch_confidence import parse_metric
-from lopa_ray.decoding.branching import ANCHOR, Fork, Scores, lookahead_forks
+from lopa_ray.decoding.branching import ANCHOR, Fork, Scores
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.step_report import BranchReport
 
@@ -56,8 +57,23 @@ class Lookahead:
         return best_branch(confidences)
 
     def update_forks(self, masked: Iterable[int], scores: Scores, state: ConstraintState | None) -> None:
-        s = self._settings
-        self._forks = lookahead_forks(masked, scores, s.branch_limit - 1, state, s.tokens_per_fork)
+        self._forks = self._best_forks(masked, scores, state, self._settings.branch_limit - 1)
+
+    def _best_forks(
+        self, masked: Iterable[int], scores: Scores, state: ConstraintState | None, max_forks: int
+    ) -> list[Fork]:
+        """A fork for each of the `max_forks` best-ranked masked positions that a constraint allows, best first, or with
+        two tokens per fork for the pairs with the highest mean scores. Equal scores keep their order."""
+        ranked = sorted(masked, key=lambda p: -scores[p].score)
+        forks: Iterable[Fork] = (Fork.of(scores[p]) for p in ranked)
+        if self._settings.tokens_per_fork == 2 and len(ranked) > 1:
+            # The n best pairs are among the n + 1 best positions; a constraint may rule some of them out.
+            candidates = ranked if state is not None else ranked[: max_forks + 1]
+            pairs = [Fork.of(scores[p], scores[q]) for p, q in combinations(candidates, 2)]
+            forks = sorted(pairs, key=lambda fork: -fork.creation_confidence)
+        if state is not None:
+            forks = (fork for fork in forks if state.allows_together(fork.fills))
+        return list(islice(forks, max_forks))
 
 
 def best_branch(confidences: Sequence[float]) -> int:

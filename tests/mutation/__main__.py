@@ -29,14 +29,13 @@ from mutation.mutant import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 DRAWN = Path(__file__).with_name("mutants.jsonl")
 """With the outcomes of the last complete run."""
-PACKAGES = {
+PACKAGES = {  # package → its own tests
     "lopa_ray/decoding": "tests/unit/decoding",
     "lopa_ray/execution": "tests/unit/execution",
     "lopa_ray/scheduling": "tests/unit/scheduling",
     "actors": "tests/unit/actors",
     "cluster/openai": "tests/unit/openai",
 }
-"""Package → its own tests."""
 PER_PACKAGE, SEED = 24, 0
 
 FAST = "not medium and not slow and not nightly"
@@ -45,13 +44,10 @@ PHASES = {
     "fast": (180, FAST, "{own}"),
     "own": (180, REST, "{own}"),
     "recorded": (180, "not slow and not nightly", "tests/unit/lab/conformance"),
-    "unit": (1800, "not slow and not nightly", "tests/unit --ignore={own}"),
-    "other": (3600, "not slow and not nightly and not clients", "tests --ignore=tests/unit"),
 }
 """Name → limit in seconds of the processor, marks and paths of tests. They may be idle for twice that time. Neither a
 pause nor load is to look like a fault."""
-MEMORY = 8 << 30
-"""Bytes that a process of tests may have."""
+MEMORY = 8 << 30  # bytes that a process of tests may have
 
 
 def draw() -> list[Mutant]:

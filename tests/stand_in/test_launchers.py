@@ -39,6 +39,7 @@ from support.fake_steps import (
     runner_of,
     two_plans,
 )
+from support.settings_strategies import SAMPLING_VALUES
 
 # Kernels write nothing, so reports have whatever was in memory.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in cast:RuntimeWarning")
@@ -49,7 +50,7 @@ SAMPLINGS = (
     SamplingParams(no_eos_before=CAPACITY, stop_token_ids=(3, 4, 5)),
     SamplingParams(ranking="neg_entropy"),
     SamplingParams(precision="float16"),
-    SamplingParams(0.7, top_p=0.9, top_k=8),
+    SamplingParams(**SAMPLING_VALUES),
 )
 
 

@@ -29,17 +29,16 @@ from support.fake_steps import (
     in_segments,
     launches_of,
 )
+from support.settings_strategies import SAMPLING_VALUES
 
 ALL_FAMILIES = [family.name for family in FAMILIES]
 
 SAMPLINGS = {
-    "nucleus": SamplingParams(0.7, top_p=0.9, seed=3),
-    "top-k": SamplingParams(0.7, top_k=8, confidence_temperature=0.5),
+    **{name: SamplingParams(**{name: value}) for name, value in SAMPLING_VALUES.items()},
+    "two-temperatures": SamplingParams(0.7, top_k=8, confidence_temperature=0.5),
     "filters": SamplingParams(0.7, top_p=0.9, top_k=8, top_k_first=True, ranking="margin"),
     "float64": SamplingParams(precision="float64", ranking="neg_entropy"),
     "float16": SamplingParams(precision="float16"),
-    "neg-entropy": SamplingParams(ranking="neg_entropy"),
-    "top-logprobs": SamplingParams(top_logprobs=5),
     "min-tokens": SamplingParams(no_eos_before=PREFIX + 20, stop_token_ids=(3, 5)),
 }
 
@@ -202,7 +201,7 @@ def test_shards_of_fp8_weights(family: str, scales: Fp8Scales) -> None:
     assert all(log.launches[name] for name in FP8_LAUNCHES)
 
 
-@pytest.mark.parametrize("name", ["filters", "top-logprobs", "min-tokens"])
+@pytest.mark.parametrize("name", ["filters", "top_logprobs", "min-tokens"])
 def test_samplings_over_shards(name: str) -> None:
     sampling = SAMPLINGS[name]
     log = StepSetup(config_of("dream"), tp_group=FakeShards()).log(

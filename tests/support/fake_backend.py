@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import uvicorn
@@ -39,13 +40,16 @@ from cluster.openai.errors import ErrorObject
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.http_settings import HttpSettings
 from cluster.serving.protocol.backend import Backend
-from cluster.serving.protocol.messages import GroupHealth, ModelDefaults, ReplicaMetrics, WorkersOfGroup
-from cluster.serving.replica.request_defaults import request_defaults
+from cluster.serving.protocol.messages import GroupHealth, ReplicaMetrics, WorkersOfGroup
 from lopa_ray.decisions.answers import DecisionResult, answer
 from lopa_ray.decisions.questions import orders_of
 from lopa_ray.engine.config import Config
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
 from lopa_ray.text.tool_format import ToolCall
+
+if TYPE_CHECKING:
+    from cluster.serving.replica.group_server import GroupServer
 
 MODEL, OTHER_MODEL = "fake", "team/fake-2"
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -102,7 +106,14 @@ class FakeBackend:
         return outputs
 
     async def ask(self, model: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        return await getattr(self, call.__name__)(model, *arguments)
+        """A call that has no fake here is answered by a group of the model in the package."""
+        error = self.rejection or self.status_error
+        if error is not None:
+            raise error
+        fake = getattr(self, call.__name__, None)
+        if fake is not None:
+            return await fake(model, *arguments)
+        return await getattr(_demo_group(model)[0], call.__name__)(*arguments)
 
     ask_all = ask
 
@@ -157,8 +168,6 @@ class FakeBackend:
         """A text's tokens are its characters, behind token 1; a chat's those of its contents."""
         prompt = given.prompt
         self.tokenized.append((model, given))
-        if self.rejection is not None:
-            raise self.rejection
         if isinstance(prompt, str):
             tokens = [1] * given.add_special_tokens + list(map(ord, prompt))
         else:
@@ -171,19 +180,9 @@ class FakeBackend:
         )
 
     async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
-        if self.rejection is not None:
-            raise self.rejection
         if any(token >= VOCABULARY_SIZE for token in tokens):
             raise PromptError(f"the vocabulary has ids 0 to {VOCABULARY_SIZE - 1}; correct it")
         return "".join(map(chr, tokens))
-
-    async def defaults(self, model: str) -> ModelDefaults:
-        """Those of the preset demo."""
-        if self.status_error is not None:
-            raise self.status_error
-        return request_defaults(model, Config.load("demo")).model_copy(
-            update={"max_model_len": MAX_MODEL_LEN}
-        )
 
     async def metrics(self) -> list[ReplicaMetrics]:
         return self.replica_metrics
@@ -194,8 +193,6 @@ class FakeBackend:
         return [GroupHealth(model=MODEL, status="HEALTHY", replicas=1)]
 
     async def workers(self, model: str) -> list[WorkersOfGroup]:
-        if self.status_error is not None:
-            raise self.status_error
         number = self.num_workers.get(model, 2)
         return [
             WorkersOfGroup(workers=2, coming=number - 2, wanted=number, problem=None),
@@ -273,6 +270,18 @@ class FakeBackend:
         await asyncio.sleep(max(self.step_s, 0.005 if self.hold or self.hold_before_accepting else 0.0))
         if request.owned_id in self.cancelled:
             raise RequestCancelledError(f"request {request.id} was cancelled")
+
+
+def local_group(config: Config, model: str = "served") -> tuple[GroupServer, LocalEngine]:
+    """The server of a group over an engine in this process, for calls that need no workers."""
+    from cluster.serving.replica.group_server import GroupServer  # imports ray, which other tests do not need
+
+    server = GroupServer(model, config.given())
+    engine = server._engine = LocalEngine.from_config(config)
+    return server, engine
+
+
+_demo_group = cache(partial(local_group, Config.load("demo")))  # by the model's name
 
 
 def _text(part: AnswerDelta) -> str:

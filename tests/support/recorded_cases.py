@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from lopa_lab.conformance.cases import Case, Verdict
+from lopa_lab.conformance.replay import replay
+from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
+
+Row: TypeAlias = dict[str, Any]
 
 RECORDED = sorted(
     str(path.relative_to(GOLDEN)).removesuffix(".jsonl") for path in GOLDEN.rglob("*_cases.jsonl")
@@ -22,3 +33,17 @@ REFUSED = {
     **{f"sdar_entropy_init_fix-0{n}": "not implemented" for n in (1, 3, 5, 6)},
 }
 """Case → its reason."""
+
+
+def rows(name: str) -> list[Row]:
+    return [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
+
+
+def as_case(row: Row) -> Case:
+    return Case(Path("cases.jsonl"), 1, row["id"], row["kind"], row, row["model"], row.get("lora"))
+
+
+def verdict_of(row: Row) -> Verdict:
+    torch.set_num_threads(1)
+    (verdict,) = replay([as_case(row)], GOLDEN / "models", LocalEngine.from_config)
+    return verdict

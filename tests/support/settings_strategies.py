@@ -1,12 +1,12 @@
-"""Hypothesis strategies: any settings of each decoder, any prompt and any fake model."""
+"""Hypothesis strategies: any settings of each decoder, any prompt and any fake model; other values than defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from types import NoneType, UnionType
-from typing import Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
@@ -19,7 +19,8 @@ from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.lookahead_settings import OF_FORKS, LookaheadSettings
+from lopa_ray.decoding.session import SAMPLING_SETTINGS
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
 
@@ -36,7 +37,6 @@ FAKE_MODELS = st.builds(
 
 
 TOKENS = st.integers(0, EOS)
-TOKENS_PER_FORK = st.sampled_from([1, 2])
 PENALTIES = st.sampled_from(
     [
         {},
@@ -69,12 +69,12 @@ def common_settings(draw: st.DrawFn) -> dict[str, object]:
 
 @st.composite
 def lookahead_settings(draw: st.DrawFn) -> dict[str, object]:
-    """Settings of lookahead, also without it."""
+    """Settings of lookahead with forks that compete, also without it."""
+    fields = LookaheadSettings.model_fields
     return {
+        **{name: draw(any_value(fields[name])) for name in OF_FORKS},
         "num_branches": draw(st.integers(1, 6)),
         "branch_confidence": draw(st.sampled_from(["mean", "bottom(0.3)", "bottom(0)", "bottom(1)"])),
-        "creation_confidence_alpha": draw(st.sampled_from([0.0, 0.0, 0.4, 1.0])),
-        "tokens_per_fork": draw(TOKENS_PER_FORK),
     }
 
 
@@ -188,22 +188,25 @@ def settings_by_field(draw: st.DrawFn, name: str) -> GenerationSettings:
 
 
 def any_value(field: FieldInfo) -> st.SearchStrategy[object]:
-    """A value of a setting that is a flag, one of several names, or a number, or None where it may be."""
+    """The default of a setting, or another value if it is a flag, one of several names, or a number, or None where it
+    may be."""
     kinds = [*get_args(field.annotation)] if get_origin(field.annotation) in (Union, UnionType) else []
     kinds = kinds or [field.annotation]
-    least = next((bound.ge for bound in field.metadata if isinstance(bound, Ge)), 1)
+    least = next((int(bound.ge) for bound in field.metadata if isinstance(bound, Ge)), 1)
+    most = min([least + 6, *(int(bound.le) for bound in field.metadata if isinstance(bound, Le))])
     strategies = {
         bool: st.booleans(),
-        int: st.integers(int(least), int(least) + 6),
+        int: st.integers(least, most),
         float: PROBABILITIES.filter(bool),
         NoneType: st.none(),
     }
     return st.one_of(
-        [
+        st.just(field.default),
+        *(
             st.sampled_from(get_args(kind)) if get_origin(kind) is Literal else strategies[kind]
             for kind in kinds
             if get_origin(kind) is Literal or kind in strategies
-        ]
+        ),
     )
 
 
@@ -223,3 +226,24 @@ BLOCKWISE_SETTINGS = _any_of(
     if issubclass(decoder.session, BlockwiseSession) and issubclass(decoder.settings, LookaheadSettings)
 )
 ANY_SETTINGS = _any_of(FILLING)
+
+
+NUMBERS = {int: 3, int | None: 3, float: 0.5, float | None: 0.5}
+OTHER_VALUES: dict[str, Any] = {
+    name: NUMBERS[field.annotation]
+    for name, field in GenerationSettings.model_fields.items()
+    if field.annotation in NUMBERS
+} | {
+    "stop_token_ids": (3,),
+    "logit_bias": {3: 1.0},
+    "ranking": "margin",
+    "guided_regex": "a+",
+    "guided_choice": ("a", "b"),
+    "guided_json": "{}",
+    "guided_structural_tag": '{"structures": [{"begin": "<", "schema": {}, "end": ">"}], "triggers": ["<"]}',
+    "bad_words": ("a",),
+    "given_parts": [{"token_ids": [1]}],
+    "suffix": "x",
+}
+"""Other values than the defaults, of settings that all decoders have."""
+SAMPLING_VALUES = {name: OTHER_VALUES[name] for name in SAMPLING_SETTINGS}

@@ -12,7 +12,6 @@ import typer
 
 from cluster.cli.commands import app
 from cluster.jobs.__main__ import app as jobs_app
-from lopa_ray.config.shorthands import SHORTHANDS
 from support.page_commands import (
     OTHER_PROGRAMS,
     PAGES,
@@ -164,8 +163,3 @@ def test_extras_are_installed_from_the_checkout() -> None:
         used |= set(re.findall(r"'\.\[(\w+)\]'|install_advice\(['\"](\w+)", text))
     names = {name for pair in used for name in pair if name}
     assert {"eval", "jobs", "npu"} <= names <= set(declared["optional-dependencies"])
-
-
-def test_short_options_are_listed_as_model_arguments() -> None:
-    page = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
-    assert f"| {', '.join(f'`{name}`' for name in SHORTHANDS)} | as on the command line |" in page

@@ -91,3 +91,12 @@ def test_pages_of_names_have_all_of_them() -> None:
             assert len(summary(ROOT, path)) > 10, f"the table says nothing of {name}"
             assert f"| [`{name}`](#{path}) | {summary(ROOT, path)} |" in page
             assert f"::: {path}" in page
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_table_of_decoders_says_whether_one_verifies_drafts(name: str) -> None:
+    """Other pages refer to this column."""
+    page = (ROOT / "docs/decoders.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"(?m)^\| `{name}` \|(.*)\|$", page)
+    _, _, verified, _ = row.split(" | ")
+    assert (verified in ("no", "–")) != DECODERS[name].verifies_drafts

@@ -14,8 +14,8 @@ class HttpSettings(StrictModel):
     """Keys and limits of the HTTP layer."""
 
     api_keys: list[SecretStr] = Field(default_factory=list, repr=False)
-    """A request under /v1 or /admin, or to /tokenize or /detokenize, needs one of these as its bearer token; none: no
-    key is needed, and /admin is closed."""
+    """A request needs one of these as its bearer token, but not for the playground, /docs, /health, /ping, /version and
+    /metrics; none: no key is needed, and /admin is closed."""
 
     allowed_hosts: list[str] = Field(default_factory=list)
     """Names that `Host` may have without API keys, besides localhost and IP addresses; "*": all names. Where the list

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.branching import ANCHOR, Fork, PositionScore, lookahead_forks
+from lopa_ray.decoding.branching import ANCHOR, Fork, PositionScore
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
@@ -82,7 +82,7 @@ class WithoutAnchor(Variation):
         constraint_state: ConstraintState | None,
     ) -> None:
         """One fork more than LoPA has."""
-        self._forks = lookahead_forks(masked, scores, self._settings.branch_limit, constraint_state)
+        self._forks = self._best_forks(masked, scores, constraint_state, self._settings.branch_limit)
 
 
 class EarlyExit(Variation):
@@ -139,11 +139,6 @@ class WiderLookahead(Variation, ABC):
         """At most `count` forks from the scores of the masked positions, best first."""
 
 
-def fork_of(*scores: PositionScore) -> Fork:
-    """The fork that fills these positions with their chosen tokens; its creation confidence is the mean score."""
-    return Fork(tuple(score.decision for score in scores), sum(score.score for score in scores) / len(scores))
-
-
 class ForksOfForks(WiderLookahead):
     """Half of the forks add one token, the others add a second token to the best of these."""
 
@@ -151,7 +146,7 @@ class ForksOfForks(WiderLookahead):
         """Two-token forks first, so that ties go to them."""
         single = ranked[: (count + 1) // 2]
         pairs = list(combinations(ranked[: len(single) + 1], 2))[: count - len(single)]
-        return [*(fork_of(*pair) for pair in pairs), *(fork_of(score) for score in single)]
+        return [*(Fork.of(*pair) for pair in pairs), *(Fork.of(score) for score in single)]
 
 
 class DistantForks(WiderLookahead):
@@ -168,7 +163,7 @@ class DistantForks(WiderLookahead):
         while pool and len(chosen) < count:
             chosen.append(max(pool, key=distance))
             pool.remove(chosen[-1])
-        return [fork_of(score) for score in chosen]
+        return [Fork.of(score) for score in chosen]
 
 
 class SecondTokens(WiderLookahead):
@@ -182,7 +177,7 @@ class SecondTokens(WiderLookahead):
         num_second = count // SECOND_SHARE
         unsure = sorted(ranked, key=lambda score: -score.decision.top_logprobs[1][1])
         second = [fork for score in unsure[:num_second] if (fork := _second(score.decision)) is not None]
-        return [*(fork_of(score) for score in ranked[: count - len(second)]), *second]
+        return [*(Fork.of(score) for score in ranked[: count - len(second)]), *second]
 
 
 def _second(best: Decision) -> Fork | None:

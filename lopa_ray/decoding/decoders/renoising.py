@@ -21,7 +21,7 @@ from lopa_ray.config.generation_settings import CONSTRAINING, GIVING, Generation
 from lopa_ray.decoding.decoder import Decoder
 from lopa_ray.decoding.edits import PENALTIES
 from lopa_ray.decoding.noise import SeededNoise
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.session import SAMPLING_SETTINGS, DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
 from lopa_ray.protocol.plan_inputs import ConditionedInputs, EncoderInputs
@@ -38,8 +38,9 @@ _REPLACED = (
     "every token of a canvas may be replaced until its last call, so it can be kept at none; leave {} out"
 )
 
+_NOT_OF_DRAWS = ("seed", "ranking", "stop_token_ids", "top_logprobs")  # has a use for them, or another reason
 _WITHOUT_USE = {
-    **dict.fromkeys(("temperature", "top_p", "top_k"), _DRAWN),
+    **dict.fromkeys([name for name in SAMPLING_SETTINGS if name not in _NOT_OF_DRAWS], _DRAWN),
     **dict.fromkeys((*PENALTIES, "logit_bias"), _MOST_LIKELY),
     "ranking": "positions are ranked by entropy; leave {} out",
     **dict.fromkeys(("min_tokens", *CONSTRAINING, *GIVING), _REPLACED),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -211,27 +209,6 @@ def test_a_refused_token_is_a_cluster_error(
     with pytest.raises(ClusterError, match="does not accept the token of this process"):
         RayConnection(tiny_config(), cluster)
     assert ATTEMPTS_VARIABLE not in os.environ
-
-
-@pytest.mark.parametrize(
-    ("error", "advice"),
-    [
-        (PermissionError(13, "Permission denied", "/tmp/ray"), "; set RAY_TMPDIR"),
-        (OSError("AF_UNIX path length cannot exceed 107 bytes"), "; set RAY_TMPDIR"),
-        (FileNotFoundError(2, "No such file or directory", sys.executable), "$"),
-        (BlockingIOError(11, "Resource temporarily unavailable"), "$"),
-    ],
-)
-def test_a_folder_is_advised_where_that_keeps_ray_from_starting(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, error: OSError, advice: str
-) -> None:
-    def init(**_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(ray, "init", init)
-    said = re.escape(f"cannot start Ray on this machine ({error})")
-    with pytest.raises(ClusterError, match=said + advice):
-        RayConnection(tiny_config())
 
 
 def test_more_shards_than_heads_are_refused_before_ray_is_started(ray: FakeRay) -> None:

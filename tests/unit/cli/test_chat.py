@@ -144,7 +144,7 @@ def test_a_server_that_does_not_answer(server: Server) -> None:
     [
         (("--url", "ftp://x"), "--url: got 'ftp://x'; allowed: an address like"),
         (("--url", "http://x", "--config", "demo"), "--url and --config exclude each other"),
-        (("--url", "http://x", "--dtype", "auto"), "--url: got model.dtype; a server has its own model"),
+        (("--url", "http://x", "--set", "model.dtype=auto"), "allowed with --url: decode.KEY"),
         (("--local", "--workers", "2"), "--local and --workers exclude each other"),
     ],
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders import DECODERS, new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession
 from lopa_ray.decoding.decoders.dmax import DMaxSettings
 from lopa_ray.decoding.decoders.editing import EditingSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
@@ -21,7 +22,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import decode as fake_decode, let_forks_lose
-from support.tiny_model import tiny_engine
+from support.tiny_model import TINY_MODEL, tiny_engine
 
 pytestmark = pytest.mark.medium
 
@@ -45,6 +46,15 @@ BASES: dict[str, tuple[str, LookaheadSettings]] = {
         "llada21-tiny-3l",
         MultiBlockSettings(block_size=8, editing_threshold=0.4, stability_threshold=0.5, **WHOLE),
     ),
+}
+
+LISTED = {type(settings) for _, settings in BASES.values()}
+BASES |= {
+    name: (TINY_MODEL.name, decoder.smallest.replace(num_branches=1, **WHOLE))
+    for name, decoder in DECODERS.items()
+    if issubclass(decoder.session, BlockwiseSession)
+    and issubclass(decoder.settings, LookaheadSettings)
+    and decoder.settings not in LISTED
 }
 
 

@@ -8,51 +8,18 @@ import pytest
 
 from lopa_ray.decoding.decoders import DECODERS, parse_decoder_settings
 from lopa_ray.errors import SettingsError
+from support.settings_strategies import OTHER_VALUES
 
-VALUES: dict[str, Any] = {
-    "lookahead": "verified",
-    "temperature": 0.5,
-    "top_p": 0.9,
-    "top_k": 5,
-    "repetition_penalty": 1.1,
-    "frequency_penalty": 0.5,
-    "presence_penalty": -0.5,
-    "logit_bias": {3: 1.0},
-    "ranking": "margin",
-    "min_tokens": 3,
-    "guided_regex": "a+",
-    "guided_choice": ("a", "b"),
-    "guided_json": "{}",
-    "guided_structural_tag": '{"structures": [{"begin": "<", "schema": {}, "end": ">"}], "triggers": ["<"]}',
-    "bad_words": ("a",),
-    "given_parts": [{"token_ids": [1]}],
-    "suffix": "x",
-}
-"""Other values than the defaults, of all settings that some decoder refuses."""
-
-PENALTIES = {"repetition_penalty", "frequency_penalty", "presence_penalty"}
-REFUSED = {
-    "editing": {"lookahead", *PENALTIES},
-    "dmax": {"lookahead", *PENALTIES},
-    "nemotron": {"lookahead"},
-    "self_speculation": {
-        *PENALTIES,
-        *("guided_regex", "guided_choice", "guided_json", "guided_structural_tag", "bad_words"),
-        *("given_parts", "suffix"),
-    },
-    "renoising": VALUES.keys() - {"lookahead"},
-}
-"""Decoder → settings that it knows and refuses. The others refuse none."""
+VALUES = {"lookahead": "verified", **OTHER_VALUES}
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_what_a_decoder_has_no_place_for_is_refused_by_name(name: str) -> None:
     decoder = DECODERS[name]
+    assert decoder.smallest.refused.keys() <= VALUES.keys()
     for setting in VALUES.keys() & decoder.settings.model_fields.keys():
         values = {"decoder": name, setting: VALUES[setting]}
-        taken = setting not in REFUSED.get(name, ())
-        assert decoder.takes(setting) == taken
-        if taken:
+        if decoder.takes(setting):
             assert parse_decoder_settings(values).is_changed(setting)
             continue
         with pytest.raises(SettingsError, match=f"^{setting}: .*with decoder {name}: .*") as caught:
@@ -74,6 +41,10 @@ EDITS = {"decoder": "multi_block", "editing_threshold": 0.4}
 @pytest.mark.parametrize(
     ("values", "setting", "message"),
     [
+        ({"decoder": "dmax", **VERIFIED}, "lookahead", "leave lookahead out"),
+        ({"decoder": "editing", "presence_penalty": 1.0}, "presence_penalty", "leave presence_penalty out"),
+        ({"decoder": "nemotron", **VERIFIED}, "lookahead", "self_speculation"),
+        ({"decoder": "self_speculation", "bad_words": ("a",)}, "bad_words", "or use decoder nemotron"),
         ({**EDITS, "lookahead": "verified"}, "lookahead", "leave lookahead out"),
         ({**EDITS, "repetition_penalty": 1.1}, "repetition_penalty", "leave repetition_penalty out"),
         ({**EDITS, "decoded_token_threshold": 0.5}, "decoded_token_threshold", "with editing_threshold"),

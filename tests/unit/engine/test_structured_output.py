@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.decoders import DECODERS as TABLE
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.decoding.decoders.dmax import DMaxSettings
-from lopa_ray.decoding.decoders.editing import EditingSettings
-from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.multi_block import MultiBlockSettings
 from lopa_ray.decoding.decoders.nemotron import NemotronSettings
@@ -50,7 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 """The model writes 3*4 and pens into its answer."""
-DECODERS: dict[str, GenerationSettings] = {
+SETTINGS: dict[str, GenerationSettings] = {
     "lopa": LopaSettings(max_new_tokens=48, num_branches=4, ranking="neg_entropy"),
     "lopa, block-causal": LopaSettings(
         max_new_tokens=48, num_branches=3, block_size=7, window_attention="block_causal", stop_at_eos=False
@@ -60,24 +56,16 @@ DECODERS: dict[str, GenerationSettings] = {
     ),
     "lopa, drawn": LopaSettings(max_new_tokens=48, temperature=1.0, top_p=0.9, top_k=3, min_tokens=2),
     "d2f": D2FSettings(max_new_tokens=48, block_size=16, ranking="margin"),
-    "fast_dllm": FastDllmSettings(max_new_tokens=48, block_size=16),
     "vanilla": VanillaSettings(max_new_tokens=48, steps=24, num_branches=3),
-    "block_diffusion": BlockDiffusionSettings(max_new_tokens=48, num_branches=3),
-    "editing": EditingSettings(
-        max_new_tokens=48, block_size=16, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3
-    ),
-    "nemotron": NemotronSettings(max_new_tokens=48, block_size=8, confidence_threshold=0.5, num_branches=3),
-    "nemotron, autoregressive": NemotronSettings(max_new_tokens=48, block_size=1),
-    "multi_block": MultiBlockSettings(max_new_tokens=48, block_size=8, num_branches=3),
-    "multi_block, edited": MultiBlockSettings(
+    "autoregressive": NemotronSettings(max_new_tokens=48, block_size=1),
+    "edited": MultiBlockSettings(
         max_new_tokens=48, block_size=8, confidence_threshold=0.5, editing_threshold=0.0, num_branches=3
     ),
-    "dmax": DMaxSettings(max_new_tokens=48, block_size=16, num_branches=3),
 }
-DECODERS |= {
-    name: decoder.smallest.replace(max_new_tokens=48)
-    for name, decoder in TABLE.items()
-    if decoder.takes("guided_regex") and name not in {settings.decoder for settings in DECODERS.values()}
+SETTINGS |= {
+    name: decoder.smallest.replace(max_new_tokens=48, stop_at_eos=True)
+    for name, decoder in DECODERS.items()
+    if decoder.takes("guided_regex") and name not in SETTINGS
 }
 
 
@@ -101,7 +89,7 @@ def keeps(settings: GenerationSettings, text: str) -> bool:
     "kind", ["regex", "json", "choice", "tag", pytest.param("object", marks=pytest.mark.nightly)]
 )
 def test_answers_keep_to_what_was_asked(engine: LocalEngine, kind: str) -> None:
-    wanted = [settings.replace(**KINDS[kind]) for settings in DECODERS.values()]
+    wanted = [settings.replace(**KINDS[kind]) for settings in SETTINGS.values()]
     results = [engine.generate(PROMPT, settings) for settings in wanted]
     for settings, result in zip(wanted, results, strict=True):
         assert result.text is not None

@@ -34,6 +34,7 @@ from lopa_ray.model.transformers_models.config import parse_transformers_config
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
+from support.settings_strategies import OTHER_VALUES, SAMPLING_VALUES
 from support.tiny_model import load_tiny_model, random_model
 from support.transformers_checkpoints import config_json
 
@@ -83,6 +84,7 @@ def model_of(name: str) -> MaskPredictor:
     return model
 
 
+LOGIT_CHANGES = {name: OTHER_VALUES[name] for name in (*PENALTIES, "logit_bias")}
 LETTERS = "([ab]|c[de])*"
 
 
@@ -102,16 +104,9 @@ def any_settings(draw: random.Random) -> GenerationSettings:
         "block_size": draw.choice([1, 4, 8, 16]),
         "confidence_threshold": draw.choice([0.05, 0.2, 0.5]),
         "stop_at_eos": draw.random() < 0.5,
+        **{name: value for name, value in (SAMPLING_VALUES | LOGIT_CHANGES).items() if draw.random() < 0.4},
         "ranking": draw.choice(["probability", "margin", "neg_entropy"]),
-        "temperature": draw.choice([0, 0, 0.7]),
-        "top_p": draw.choice([None, 0.9]),
-        "top_k": draw.choice([None, 7]),
-        "top_logprobs": draw.choice([0, 3]),
         "seed": draw.randrange(100),
-        "repetition_penalty": draw.choice([1.0, 1.0, 1.3]),
-        "frequency_penalty": draw.choice([0.0, 0.0, 0.5]),
-        "presence_penalty": draw.choice([0.0, 0.0, -0.4]),
-        "logit_bias": draw.choice([{}, {}, {3: 2.5, 9: -100.0}]),
     }
     if draw.random() < 0.2:
         return FastDllmSettings(**common)

@@ -46,7 +46,7 @@ FILES = {
     "nemotron/nemotron_spec_cases": 2,
     "forward_cases": 2,
 }
-"""Recorded cases of each file that are repeated here, spread over it. On workers all of them are (nightly tests)."""
+"""Recorded cases of each file that are repeated here, spread over it."""
 
 
 @pytest.mark.usefixtures("either_attention")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,10 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from transformers import BertTokenizer, GPT2Tokenizer
 
-from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text import tokenizer_limits
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 from lopa_ray.text_input import BYTE_ORDER_MARK
-from support.paths import ROOT
 from support.tokenizer_folders import SPECIAL, THINK, opened, user, write_qwen2, write_whole
 
 pytestmark = pytest.mark.medium
@@ -182,22 +178,3 @@ def test_broken_files_beside_a_vocabulary_are_named(tmp_path: Path, name: str) -
     (tmp_path / name).write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.") + ": cannot be read"):
         Tokenizer.from_pretrained(tmp_path)
-
-
-def test_threads_may_read_the_first_tokenizers_of_a_process_at_once() -> None:
-    code = (
-        "import sys, threading, time\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "from lopa_ray.text.tokenizer import Tokenizer\n"
-        "start = threading.Barrier(3)\n"
-        "def read(number):\n"
-        "    start.wait()\n"
-        "    time.sleep(0.02 * number)\n"
-        "    return Tokenizer.from_pretrained(sys.argv[1]).vocab_size\n"
-        "with ThreadPoolExecutor(3) as pool:\n"
-        "    assert len(set(pool.map(read, range(3)))) == 1\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(DEMO_MODEL)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from lopa_lab.conformance.cases import Case, Verdict
 from lopa_lab.conformance.recorded import recorded_settings
-from lopa_lab.conformance.replay import replay
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
-from lopa_ray.engine.local import LocalEngine
-from support.paths import GOLDEN
-
-Row = dict[str, Any]
+from support.recorded_cases import Row, as_case, rows, verdict_of
 
 SDAR, LLADA2 = "sdar_moe/sdar_moe_generate_cases", "llada2/llada2_generate_cases"
 LLADA21 = "llada2/llada21_generate_cases"
-
-
-def as_case(row: Row) -> Case:
-    return Case(Path("cases.jsonl"), 1, row["id"], row["kind"], row, row["model"], None)
-
-
-def verdict_of(row: Row) -> Verdict:
-    torch.set_num_threads(1)
-    (verdict,) = replay([as_case(row)], GOLDEN / "models", LocalEngine.from_config)
-    return verdict
-
-
-def rows(name: str) -> list[Row]:
-    return [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
 
 
 def row_of(name: str, kind: str) -> Row:

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from lopa_lab.conformance.cases import Case, Verdict
 from lopa_lab.conformance.recorded import recorded_settings
-from lopa_lab.conformance.replay import replay
 from lopa_ray.decoding.decoders.self_speculation import SelfSpeculationSettings
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
+from support.recorded_cases import Row, as_case, rows as recorded_rows, verdict_of
 
 pytestmark = pytest.mark.medium
 
-Row = dict[str, Any]
-
 
 def rows(name: str, kind: str) -> list[Row]:
-    lines = (GOLDEN / "nemotron" / f"nemotron_{name}_cases.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["kind"] == kind]
-
-
-def case_of(row: Row) -> Case:
-    return Case(Path("cases.jsonl"), 1, row["id"], row["kind"], row, row["model"], row.get("lora"))
-
-
-def verdict_of(row: Row) -> Verdict:
-    torch.set_num_threads(1)
-    (verdict,) = replay([case_of(row)], GOLDEN / "models", LocalEngine.from_config)
-    return verdict
+    return [row for row in recorded_rows(f"nemotron/nemotron_{name}_cases") if row["kind"] == kind]
 
 
 def cut(row: Row, length: int, eos: int) -> Row:
@@ -61,7 +43,7 @@ def test_joint_drafting_gives_the_recorded_tokens(kind: str) -> None:
     for row in rows("spec", kind):
         model = GOLDEN / "models" / row["model"]
         adapter = str(model / row["lora"]) if row.get("lora") else None
-        ends = recorded_settings(case_of(row))
+        ends = recorded_settings(as_case(row))
         with LocalEngine.from_pretrained(model, max_model_len=256, draft_adapter=adapter) as engine:
             for num_branches in (1, 4):
                 settings = SelfSpeculationSettings(

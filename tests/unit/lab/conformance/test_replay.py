@@ -16,18 +16,13 @@ from lopa_lab.conformance.replay import replay
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
+from support.recorded_cases import Row, rows
 
 torch.set_num_threads(1)
-
-Row = dict[str, Any]
 
 
 def verdicts(path: Path, models: Path = GOLDEN / "models") -> list[Verdict]:
     return list(replay(read_cases(path), models, LocalEngine.from_config))
-
-
-def rows(name: str) -> list[Row]:
-    return [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
 
 
 def shortest(name: str, algorithm: str = "lopa") -> Row:

@@ -46,8 +46,3 @@ def test_they_fit_and_have_all_cells(columns: int) -> None:
         assert "lopa" in body and "multi_block" in body
     headings = " ".join(words)
     assert all(word in headings for name in HEADER for word in name.split())
-
-
-def test_a_wide_terminal_has_one_table_and_a_narrow_one_several() -> None:
-    assert len(shown(200)) == 1
-    assert 1 < len(shown(60)) < len(shown(40)) <= 5

@@ -10,20 +10,18 @@ from pathlib import Path
 import pytest
 
 from cluster.serving.protocol.messages import ModelDefaults
-from cluster.serving.replica.group_server import GroupServer
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
+from support.fake_backend import local_group
 
 pytestmark = pytest.mark.medium
 
 
 def defaults_of(config: Config) -> tuple[ModelDefaults, LocalEngine]:
-    """Over an engine in this process: the defaults need nothing of a group on Ray."""
-    server = GroupServer("served", config.given())
-    engine = server._engine = LocalEngine.from_config(config)
+    server, engine = local_group(config)
     return asyncio.run(server.defaults()), engine
 
 
@@ -52,7 +50,9 @@ def test_decoders_that_the_configuration_rules_out_come_with_the_error_of_a_requ
 
 def test_decoders_without_verified_lookahead_come_with_what_a_request_needs() -> None:
     defaults, engine = defaults_of(Config.load("demo", {"decode": {"lookahead": "verified"}}))
-    assert defaults.accepted_with == {key: {"lookahead": "lopa"} for key in ("editing", "dmax", "nemotron")}
+    without = [name for name, one in DECODERS.items() if "lookahead" in one.smallest.refused]
+    assert "editing" in without
+    assert defaults.accepted_with == {key: {"lookahead": "lopa"} for key in without}
     assert defaults.refused.keys() == {*defaults.accepted_with, "renoising"}
     for decoder, needed in defaults.accepted_with.items():
         session = engine.create_session("hi", decoder=decoder, **needed)

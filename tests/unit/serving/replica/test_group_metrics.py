@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep, StepEvents
 from lopa_ray.protocol.step_report import StepTiming
 from support.master_statuses import HEALTHY
+from support.paths import ROOT
 from support.verified_decode import PROBLEM, VERIFIED
 
 STATUS = replace(HEALTHY, workers=1, target_workers=1, max_num_seqs=8, steps=9)
@@ -35,6 +37,12 @@ def test_every_field_that_declares_a_metric_is_exported() -> None:
     group.on_status(replace(STATUS, **dict.fromkeys((*COUNTERS, *GAUGES), 3)), 0)
     for name in (*(f"{name}_total" for name, _ in COUNTERS.values()), *(name for name, _ in GAUGES.values())):
         assert f'{name}{{model="m"}} 3.0\n' in group.text()
+
+
+def test_the_page_has_every_metric() -> None:
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    names = re.findall(r"(?m)^# TYPE (\w+?)(?:_total)? ", GroupMetrics("m").text())
+    assert names and [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_lost_groups_and_workers_are_counted() -> None:

@@ -7,16 +7,15 @@ import asyncio
 import pytest
 
 from cluster.choices.messages import PromptToTokenize
-from cluster.serving.replica.group_server import GroupServer
-from lopa_ray.engine.local import LocalEngine
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError
+from support.fake_backend import local_group
 
 TEXT = "Ben has 7 pens — «ünïcode» 🙂 <|im_end|>"
 
 
 def test_a_groups_tokens_are_those_that_it_decodes() -> None:
-    group = GroupServer("demo", {"model": {"path": "demo"}})
-    engine = group._engine = LocalEngine.from_pretrained("demo")
+    group, engine = local_group(Config.load("demo"))
     for given, prompt in (
         (PromptToTokenize(TEXT), engine.encode(TEXT, raw=True)),
         (PromptToTokenize(TEXT, parse_special=False), engine.encode(TEXT, raw=True, parse_special=False)),
