@@ -201,6 +201,7 @@ def test_a_name_on_the_hub_is_looked_up_without_its_weights(
     ("arguments", "part"),
     [
         (["nothing/of/this"], "no such folder"),
+        (["./sdar-8b-chat"], "did you mean JetLM/SDAR-8B-Chat?"),
         (["demo", "--set", "model.max_model_len=0"], "max_model_len"),
         (["--set", "model.max_model_len=64"], "--set needs a checkpoint"),
     ],
