@@ -84,7 +84,8 @@ class Config(ExecutionConfig):
                 if not isinstance(key, str):
                     raise SettingsError(f"got {key!r} as the name of a setting; allowed: text")
         for sections in (values, overrides or {}):  # unlike requests, which name registered decoders alone
-            register_decoder((sections.get("decode") or {}).get("decoder"))
+            decode = sections.get("decode")
+            register_decoder(decode.get("decoder") if isinstance(decode, dict) else None)
         # An empty section is one without settings.
         values = {section: value for section, value in values.items() if value is not None}
         for section, changed in (overrides or {}).items():
@@ -92,5 +93,7 @@ class Config(ExecutionConfig):
             if not isinstance(current, dict):
                 raise SettingsError(f"{section}: got {current!r}; allowed: a mapping of settings")
             both = {**current, **changed}
-            values[section] = merge_decoder_settings(current, changed) if section == "decode" else both
+            if section == "decode":  # on a command line a preset's settings are not to blame
+                both = merge_decoder_settings(current, changed, drops_refused=True)
+            values[section] = both
         return cls(**values)

@@ -126,9 +126,12 @@ def _name(decoder: Any) -> Any:
     return _BY_SOURCE.get(decoder, decoder) if isinstance(decoder, str) else decoder
 
 
-def merge_decoder_settings(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def merge_decoder_settings(
+    values: dict[str, Any], overrides: Mapping[str, Any], *, drops_refused: bool = False
+) -> dict[str, Any]:
     """`values` with `overrides` on top. When these switch to another decoder, values are dropped that it does not know,
-    refuses, or has another default for: they were meant for the decoder before."""
+    or has another default for: they were meant for the decoder before. `drops_refused`: also values that it refuses,
+    except the lookahead, without which answers could be others."""
     old = _name(values.get("decoder", "lopa"))
     new = _name(overrides.get("decoder", old))
     if old != new and all(isinstance(name, str) and name in DECODERS for name in (old, new)):
@@ -136,9 +139,8 @@ def merge_decoder_settings(values: dict[str, Any], overrides: Mapping[str, Any])
         values = {
             key: value
             for key, value in values.items()
-            if key in old_fields
-            and DECODERS[new].takes(key)
-            and new_fields[key].default == old_fields[key].default
+            if key in old_fields and key in new_fields and new_fields[key].default == old_fields[key].default
+            if not drops_refused or key == "lookahead" or DECODERS[new].takes(key)
         }
     return {**values, **overrides}
 
