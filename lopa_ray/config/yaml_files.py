@@ -84,7 +84,7 @@ def _hint(source: str) -> str:
     """The preset that was meant, else the presets of the folder that `source` begins with, else an overview."""
     names = list(presets())
     last = [name.rpartition("/")[2] for name in names]
-    if close := get_close_matches(source, names, n=1) or get_close_matches(source, last, n=1):
+    if close := get_close_matches(source, names, 1, 0.8) or get_close_matches(source, last, 1, 0.8):
         return f"did you mean {next(name for name in names if name.endswith(close[0]))}?"
     folder, slash, _ = source.partition("/")
     if slash and folder in FOLDERS:
