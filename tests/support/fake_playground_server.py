@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -56,6 +56,8 @@ class FakeServer:
     """The error is for requests that name this decoder; None: for all."""
     slow_decoder: str | None = None
     """Of two requests, the one that names it is refused after the other one."""
+    quick_decoder: str | None = None
+    """Requests that name it take half of the steps."""
     refused: int = 0
     """How many requests were answered with `error`."""
     pause_before_steps: bool = False
@@ -113,7 +115,7 @@ class FakeServer:
             return _error(status, message, self.error_param, headers, self.error_code)
         chat = request.url.path == "/v1/chat/completions"
         return self._unauthorized(request) or StreamingResponse(
-            self._stream(chat, self.told_step_seconds.get(decoder, 0.05)), media_type="text/event-stream"
+            self._stream(chat, decoder), media_type="text/event-stream"
         )
 
     def _unauthorized(self, request: Request) -> Response | None:
@@ -121,12 +123,14 @@ class FakeServer:
             return _error(401, "API key: got none that is known; send one of the server's keys")
         return None
 
-    async def _stream(self, chat: bool, told_step_seconds: float) -> AsyncIterator[str]:
-        finished = False
+    async def _stream(self, chat: bool, decoder: str) -> AsyncIterator[str]:
+        finished, source = False, self
+        if decoder == self.quick_decoder:
+            source = replace(self, decode=[(text, (step + 1) // 2) for text, step in self.decode])
         try:
             while self.pause_before_steps:
                 await asyncio.sleep(0.01)
-            for chunk in self._chunks(chat, told_step_seconds):
+            for chunk in source._chunks(chat, self.told_step_seconds.get(decoder, 0.05)):
                 step = chunk.get("lopa", {}).get("canvas", {}).get("step")
                 if step is not None:
                     await asyncio.sleep(self.step_seconds)
@@ -196,7 +200,20 @@ class FakeServer:
             "branches": branches,
             "winner": rule_steps[-1]["branch"],
             "rule_steps": rule_steps,
+            "candidates": self._candidates(step),
         }
+
+    def _candidates(self, step: int) -> list[dict[str, Any]]:
+        """Three per position, of which the best one is decided when it is confident enough."""
+        return [
+            {
+                "position": at,
+                "tokens": [text, f"{text}?", "no"],
+                "probabilities": [round(0.95 * step / s, 2), 0.03, 0.01],
+            }
+            for at, (text, s) in enumerate(self.decode)
+            if s >= step
+        ]
 
     def _rule_steps(self, step: int, winner: int) -> list[dict[str, Any]]:
         """What the rule filled in a step: all of it by the winner's report, or by those of the anchor and drafts."""

@@ -28,7 +28,7 @@ def test_what_was_typed_stays_over_a_reload(page: Page, server: FakeServer) -> N
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Tools, as a JSON list").fill("[")
     page.get_by_label("Branches").fill("8")
-    page.get_by_label("Race").check()
+    page.get_by_label("Compare two settings").check()
     page.locator("#b-decoder").select_option("d2f")
     page.reload()
     expect(prompt(page)).to_have_value("a draft\nof two lines ")

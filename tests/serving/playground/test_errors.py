@@ -29,7 +29,7 @@ def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> No
         assert invalid.get_attribute("aria-describedby") == alert.get_attribute("id")
         field, message = invalid.bounding_box(), alert.bounding_box()
         assert 0 <= message["y"] - field["y"] - field["height"] < 10, "the message is next to its field"
-        expect(page.locator(".at")).to_have_text("")  # Nothing of the run before is below the error.
+        expect(page.locator("#at")).to_have_text("")  # Nothing of the run before is below the error.
         expect(page.locator(".steps")).to_have_text("–")
     server.error_param = None
     server.error = (503, "the group was lost", {"Retry-After": "2"})

@@ -56,9 +56,15 @@ def test_a_phone_neither_zooms_into_fields_nor_has_tiny_buttons(page: Page, serv
     assert min(button.bounding_box()["height"] for button in buttons.all()) >= 36
     page.locator("#runs [data-name=Steps]").click()  # Any part of a row can be tapped.
     expect(page.get_by_role("status")).to_be_in_viewport(ratio=1)
-    expect(page.locator(".asked-prompt")).to_be_visible()
+    expect(page.locator("#asked-prompt")).to_be_visible()
 
 
-def test_what_the_settings_mean_is_a_link_to_their_documentation(page: Page, server: FakeServer) -> None:
-    link = page.get_by_role("link", name="What do these settings mean?")
-    expect(link).to_have_attribute("href", "https://lopa-ray.github.io/lopa-ray/settings/")
+def test_help_explains_each_setting_without_another_host(page: Page, server: FakeServer) -> None:
+    page.get_by_role("button", name="What do these settings mean?").click()
+    help_ = page.get_by_role("dialog", name="Help")
+    titles = page.locator(".side-settings label").all_inner_texts()
+    explained = " ".join(help_.locator("dt").all_inner_texts())
+    assert [title for title in titles if title not in explained] == []
+    assert help_.locator("a").count() == 0, "it needs no other host"
+    help_.get_by_role("button", name="Close").click()
+    expect(help_).to_be_hidden()

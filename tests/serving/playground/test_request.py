@@ -28,6 +28,8 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
         "messages": [{"role": "user", "content": PROMPT}],
         "stream": True,
         "stream_options": {"include_usage": True},
+        "logprobs": True,
+        "top_logprobs": 3,
         "lopa": {"stream_canvas": True},
     }
     texts = {"Branches": "auto", "Confidence threshold": "0.8", "Block size": "16", "Temperature": "0.5"}
@@ -53,6 +55,7 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
         "seed": 7,
         "stream": True,
         "stream_options": {"include_usage": True},
+        "logprobs": 3,
         "lopa": {**lopa, **choices, "stream_canvas": True},
     }
     newest = page.locator("#runs tbody tr").first

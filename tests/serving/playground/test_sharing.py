@@ -20,7 +20,7 @@ pytestmark = browser_tests
 
 
 def link_of(page: Page) -> str:
-    page.get_by_role("button", name="Copy link").click()
+    page.get_by_role("button", name="Copy link to this prompt").click()
     expect(page.get_by_role("button", name="Link copied")).to_be_visible()
     link: str = page.evaluate("() => navigator.clipboard.readText()")
     return link
@@ -37,7 +37,7 @@ def test_a_link_carries_prompt_and_settings_and_no_key(page: Page, server: FakeS
     page.get_by_text("System prompt and tools").click()
     page.get_by_label("System prompt").fill("Be brief.")
     page.get_by_label("Branches").fill("8")
-    page.get_by_label("Race").check()
+    page.get_by_label("Compare two settings").check()
     page.locator("#b-decoder").select_option("d2f")
     page.locator("#b-seed").fill("7")
     link = link_of(page)

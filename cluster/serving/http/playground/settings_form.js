@@ -151,6 +151,20 @@ export class SettingsForm {
     return { standard, lopa };
   }
 
+  /* All settings that a request gets, the defaults among them, as a text to compare. */
+  get effective() {
+    const of = ({ name, setting = name }) => {
+      const { disabled, value } = this.controls[name];
+      return disabled ? "" : value.trim() || String(this.settings?.[setting] ?? "");
+    };
+    return JSON.stringify([this.decoder, ...FIELDS.slice(1).map(of)]);
+  }
+
+  get lookahead() {
+    const { disabled, value } = this.controls.lookahead;
+    return disabled ? "" : value || (this.settings?.lookahead ?? "");
+  }
+
   /* The texts of the fields that are set. */
   get values() {
     const text = (name, { disabled, value }) => (disabled ? (this.unused[name] ?? "") : value).trim();

@@ -1,0 +1,166 @@
+"""The diffusing view: presets, noise, a token in detail, and results that are carried away."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+from support.fake_playground_server import STEPS, TOKENS, FakeServer
+from support.playground_page import (
+    PHONE,
+    Page,
+    both_widths,
+    browser_tests,
+    compare,
+    expect,
+    phone_first,
+    run,
+    shown,
+)
+
+pytestmark = browser_tests
+
+VERIFIED = {"decoder": "lopa", "num_branches": 8, "lookahead": "verified", "acceptance": "exact"}
+
+
+@phone_first
+def test_three_presets_and_the_first_compares(page: Page, server: FakeServer) -> None:
+    opened = page.context.new_page()
+    opened.set_viewport_size(page.viewport_size)
+    opened.goto(server.url)
+    presets = opened.get_by_role("group", name="Preset").get_by_role("radio")
+    expect(presets).to_have_count(3)
+    expect(opened.get_by_label("Advanced")).to_be_hidden()
+    expect(opened.get_by_label("Model")).to_be_hidden()
+    expect(opened.locator("#b-lookahead")).to_have_value("verified")
+    opened.get_by_role("button", name="Run").click()
+    expect(opened.get_by_role("status")).to_contain_text("Done")
+    asked = [{**body["lopa"], "stream_canvas": None} for body in server.bodies]
+    assert {"decoder": "d2f", "stream_canvas": None} in asked
+    assert {**VERIFIED, "stream_canvas": None} in asked
+    for name, acceptance in ("Exact", "exact"), ("Fast", 0.5):
+        opened.get_by_role("radio", name=name).check()
+        opened.get_by_role("button", name="Run").click()
+        expect(opened.locator("#runs tbody tr")).to_have_count(3 + (name == "Fast"))
+        assert server.bodies[-1]["lopa"] == {**VERIFIED, "acceptance": acceptance, "stream_canvas": True}
+    opened.reload()
+    expect(opened.get_by_role("radio", name="Fast")).to_be_checked()
+    opened.get_by_text("Advanced").click()
+    opened.get_by_label("Branches").fill("4")
+    opened.get_by_label("Branches").press("Tab")
+    expect(opened.get_by_role("group", name="Preset").get_by_role("radio", checked=True)).to_have_count(0)
+
+
+@both_widths
+def test_a_token_shows_its_candidates_and_its_confidence_over_the_steps(
+    page: Page, server: FakeServer
+) -> None:
+    run(page)
+    token = page.get_by_role("dialog", name="Token")
+    if page.viewport_size == PHONE:
+        page.locator(".canvas > span").nth(7).click()
+    else:
+        page.locator(".canvas > span").nth(7).hover()
+    expect(token).to_contain_text("position 7, decided in step 3")
+    expect(token).to_contain_text("Best candidates in step 3")
+    rows = token.get_by_role("listitem")
+    assert [row.inner_text().split() for row in rows.all()] == [
+        ["“3”", "0.95"],
+        ["“3?”", "0.03"],
+        ["“no”", "0.01"],
+    ]
+    heights = [float(y) for y in re.findall(r",([\d.]+)", token.locator("polyline").get_attribute("points"))]
+    assert len(heights) == 3 and heights == sorted(heights, reverse=True), "it became more confident"
+    expect(token).to_be_in_viewport(ratio=1)
+    page.locator(".canvas").press("ArrowRight")
+    expect(token).to_contain_text("position 8")
+    page.get_by_role("slider", name="Step").fill("2")
+    page.locator(".canvas").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Escape")
+    expect(token).to_be_hidden()
+
+
+def test_all_confidences_are_from_0_to_1(page: Page, server: FakeServer) -> None:
+    server.entropy = True  # The server's are negative.
+    run(page)
+    texts = page.locator(".branch-table td:last-child").all_inner_texts()
+    assert len(texts) == 4 and all(0 < float(text) < 1 for text in texts)
+    expect(page.locator(".branch-table thead")).to_contain_text("Confidence, 0 to 1")
+
+
+def test_masks_are_noise_that_moves_unless_less_motion_is_asked_for(page: Page, server: FakeServer) -> None:
+    server.pause_after_step = 2
+    page.get_by_role("button", name="Run").click()
+    mask = page.locator(".canvas .mask").first
+    expect(mask).to_have_attribute("data-noise", re.compile("^[ ▒]+$"))
+    assert mask.evaluate("mask => getComputedStyle(mask.parentNode.firstChild).animationName") == "none"
+    expect(mask).to_have_attribute("aria-hidden", "true")
+    page.emulate_media(reduced_motion="no-preference")
+    for _ in range(2):
+        expect(mask).not_to_have_attribute("data-noise", mask.get_attribute("data-noise"))
+    page.get_by_label("Speed", exact=True).fill("4")
+    expect(page.locator("#speed-value")).to_have_text("4 ×")
+    server.pause_after_step = None
+    expect(page.locator("#at")).to_have_text(f"step {STEPS} of {STEPS}")
+    expect(page.locator(".canvas .mask")).to_have_count(0)
+
+
+def test_a_link_carries_a_result(page: Page, server: FakeServer) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    server.quick_decoder = "d2f"
+    compare(page)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#factor")).to_be_visible()
+    page.get_by_role("button", name="Copy link to this result").click()
+    expect(page.get_by_role("button", name="Link copied")).to_be_visible()
+    link: str = page.evaluate("() => navigator.clipboard.readText()")
+    assert link.startswith(f"{server.url}#result=") and len(link) < 8000
+    before, sent = page.locator("#lanes").inner_text(), len(server.bodies)
+    other = page.context.new_page()
+    other.set_viewport_size(page.viewport_size)
+    for _ in range(2):  # It is there after a reload too.
+        other.goto(link)
+        expect(other.locator("#factor")).to_have_text("1.8 × fewer steps")
+        assert other.locator("#lanes").inner_text() == before
+        expect(other.locator("#b-decoder")).to_have_value("d2f")
+        other.reload()
+    assert len(server.bodies) == sent
+    other.locator(".canvas > span").first.click()
+    expect(other.get_by_role("dialog", name="Token")).to_contain_text("0.95")
+    for damaged in link[:-40], f"{server.url}#result=AAAA":
+        other.goto(damaged)
+        expect(other.get_by_role("alert")).to_contain_text("The link is damaged.")
+    page.get_by_label("Compare two settings").uncheck()
+    # What cannot be compressed into a link.
+    server.decode = [("".join(chr(97 + (at * at * k) % 26) for k in range(9000)), 1 + at) for at in range(40)]
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#at")).to_have_text("step 40 of 40")
+    page.evaluate("() => { Math.imul.noise = 0; }")
+    page.get_by_role("button", name="Copy link to this result").click()
+    expect(page.get_by_role("button", name="Too long for a link")).to_be_visible()
+
+
+def test_a_result_is_saved_as_svg_and_json(page: Page, server: FakeServer, tmp_path: Path) -> None:
+    server.decode = [("<&\n", 1), *server.decode]
+    run(page)
+    for name in "SVG", "JSON":
+        with page.expect_download() as download:
+            page.get_by_role("button", name=f"Save as {name}").click()
+        download.value.save_as(tmp_path / name)
+    svg = ElementTree.parse(tmp_path / "SVG")
+    texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in texts if text.startswith("step ")] == [
+        f"step {at}" for at in range(1, STEPS + 1)
+    ]
+    assert texts.count("<&") == STEPS and "<|endoftext|>" not in texts
+    (saved,) = json.loads((tmp_path / "JSON").read_text())
+    assert saved["request"] == {"path": "v1/chat/completions", "body": server.bodies[-1]}
+    *steps, answer, usage = saved["events"]
+    assert [event["lopa"]["canvas"]["step"] for event in steps] == list(range(1, STEPS + 1))
+    assert steps[-1]["lopa"]["canvas"]["cells"][1] == {"t": "Mia", "s": 1}
+    assert answer["choices"][0]["text"] == server.text and usage["usage"]["prompt_tokens"] == 39
+    assert answer["choices"][0]["lopa"]["tokens"] == TOKENS and "<&" in shown(page)
