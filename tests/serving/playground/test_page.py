@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from support.fake_playground_server import STEPS, TEXT, TOKENS, FakeServer
 from support.playground_page import (
     Page,

@@ -1,4 +1,4 @@
-/* A lane shows one run at a step: its canvas, its figures, what happened in the step, and the answer. */
+/* A lane shows one run at a step: its canvas, and below the clock its figures, what happened in the step, and the answer. */
 
 import { drawAnswer } from "./answer_view.js";
 import { drawCanvas } from "./canvas_view.js";
@@ -6,16 +6,18 @@ import { $, copyOnClick } from "./dom.js";
 import { count, fixed, words } from "./format.js";
 import { drawStep } from "./step_view.js";
 
+const KINDS = { none: "One branch", lopa: "LoPA's lookahead", verified: "Verified lookahead" };
+
 export class Lane {
   run = null; // The one that the lane shows.
   index = -1; // Of the frame that it shows; -1 before the first step.
 
   /* `onContinue` is called with a run whose chat is to go on. */
   constructor(onContinue) {
-    this.root = $("lane").content.firstElementChild.cloneNode(true);
+    [this.root, this.details] = $("lane").content.cloneNode(true).children;
     const parts = new Map();
     this.part = (name) => {
-      if (!parts.has(name)) parts.set(name, this.root.querySelector(`.${name}`));
+      if (!parts.has(name)) parts.set(name, [this.root, this.details].map((half) => half.querySelector(`.${name}`)).find(Boolean));
       return parts.get(name);
     };
     this.canvas = this.part("canvas");
@@ -26,10 +28,14 @@ export class Lane {
 
   show(run) {
     this.run = run;
-    this.part("lane-title").hidden = !run.side;
+    this.part("side").hidden = !run.side;
     this.part("side").textContent = run.side;
-    this.part("lane-label").textContent = [words(run.decoder), run.label].filter(Boolean).join(" · ");
-    this.root.setAttribute("aria-label", run.side ? `Run ${run.side}` : "Run");
+    const kind = KINDS[run.lookahead] ?? "";
+    // What kind it is need not be said twice.
+    const settings = run.label.split(" · ").filter((setting) => setting && !(kind && setting === run.lookahead));
+    this.part("kind").textContent = kind;
+    this.part("lane-label").textContent = [words(run.decoder), ...settings].join(" · ");
+    for (const half of [this.root, this.details]) half.setAttribute("aria-label", run.side ? `Run ${run.side}` : "Run");
     this.canvas.setAttribute("aria-label", run.side ? `Canvas of ${run.side}` : "Canvas");
   }
 

@@ -15,7 +15,7 @@ export function pictureOf(runs) {
   const [wide, high] = [width * runs.length, Math.max(...parts.map(({ height }) => height)) + MARGIN];
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" width="${wide}" height="${high}" viewBox="0 0 ${wide} ${high}"`,
-    ` font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13" xml:space="preserve">\n`,
+    ` font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">\n`,
     `<rect width="100%" height="100%" fill="#fff"/>\n`, ...parts.map(({ text }) => text), "</svg>\n",
   ].join("");
 }
@@ -32,10 +32,12 @@ function column(run, columns, x) {
     for (const cell of cells.slice(0, run.shownLength)) {
       const [first, ...others] = cell.isMask ? [" ".repeat(MASK)] : cell.t.split("\n");
       for (const [i, piece] of [first, ...others].entries()) {
-        const size = [...piece].length;
+        const size = piece.length;
         if (i || at + size > columns) [at, y] = [0, y + LINE];
         if (size) lines.push(box(x + MARGIN + at * CHAR, y, size * CHAR, cell, step));
-        if (size && !cell.isMask) lines.push(text(x + MARGIN + at * CHAR, y, piece, "#222", cell.s === step ? "bold" : ""));
+        const spaces = size - piece.trimStart().length; // Viewers of SVG remove them.
+        const left = x + MARGIN + (at + spaces) * CHAR;
+        if (size > spaces && !cell.isMask) lines.push(text(left, y, piece.trim(), "#222", cell.s === step ? "bold" : ""));
         at += size;
       }
     }

@@ -6,7 +6,8 @@ const NAMES = ["decoder", "num_branches", "lookahead", "acceptance"]; // The set
 export function presetOf(name, defaults) {
   const decoder = drafting(defaults);
   if (!decoder) return { a: {}, b: null };
-  const verified = { decoder, num_branches: "8", lookahead: "verified", acceptance: name === "fast" ? "0.5" : "exact" };
+  const exact = defaults.settings[decoder].acceptance === "exact" ? "" : "exact";
+  const verified = { decoder, num_branches: "8", lookahead: "verified", acceptance: name === "fast" ? "0.5" : exact };
   return name === "compare" ? { a: oneBranch(decoder, defaults), b: verified } : { a: verified, b: null };
 }
 
@@ -22,7 +23,7 @@ export function presetWith({ a, b }, defaults) {
 /* `values` with the settings of a preset's side in place of their own. */
 export function withPreset(values, side) {
   const others = Object.entries(values).filter(([name]) => !NAMES.includes(name));
-  return { ...Object.fromEntries(others), ...side };
+  return Object.fromEntries([...others, ...Object.entries(side).filter(([, text]) => text)]);
 }
 
 const isAvailable = (decoder, { settings, refused }) => Boolean(settings[decoder]) && !refused[decoder];

@@ -160,9 +160,11 @@ export class SettingsForm {
     return JSON.stringify([this.decoder, ...FIELDS.slice(1).map(of)]);
   }
 
+  /* lopa, verified, none with one branch, or "" where that is not known. */
   get lookahead() {
-    const { disabled, value } = this.controls.lookahead;
-    return disabled ? "" : value || (this.settings?.lookahead ?? "");
+    const { num_branches, lookahead } = this.controls;
+    const branches = num_branches.disabled ? "1" : num_branches.value.trim() || String(this.settings?.num_branches);
+    return branches === "1" ? "none" : lookahead.disabled ? "" : lookahead.value || (this.settings?.lookahead ?? "");
   }
 
   /* The texts of the fields that are set. */

@@ -42,6 +42,7 @@ export class Stage {
     this.lanes.splice(runs.length);
     while (this.lanes.length < runs.length) this.lanes.push(this.newLane());
     $("lanes").replaceChildren(...this.lanes.map(({ root }) => root));
+    $("details").replaceChildren(...this.lanes.map(({ details }) => details));
     $("stage").classList.toggle("compared", runs.length > 1);
     runs.forEach((run, i) => this.lanes[i].show(run));
     if (again) this.clock.show(this.lastStep);
@@ -74,9 +75,10 @@ export class Stage {
     drawTimeline(this.runs, at);
     const isOver = !this.clock.live && at >= this.lastStep;
     const comparison = isOver ? comparisonOf(this.runs) : null;
-    $("headline").hidden = !comparison;
-    $("factor").textContent = comparison?.factor ?? "";
-    $("factor-detail").textContent = comparison?.detail ?? "";
+    $("headline").hidden = this.runs.length < 2;
+    $("headline").classList.toggle("over", Boolean(comparison));
+    $("factor").textContent = comparison?.factor ?? (at ? `Step ${at}` : "Step 0");
+    $("factor-detail").textContent = comparison?.detail ?? "Both sides have one clock: a step is one forward pass of the model.";
     this.lanes.forEach(({ root, run }) => root.classList.toggle("fewer", comparison?.fewer === run));
     $("play").disabled = end < 1;
     $("play").setAttribute("aria-label", playing ? "Pause" : "Play the steps");

@@ -37,14 +37,15 @@ function verifiedText({ branches, accepted, rule_steps, decided }) {
   return `${done}: ${tokens(decided)}.${guessed}`;
 }
 
-/* The right ones first, in the order in which the rule reached them. */
+/* The right ones first, in the order in which the rule reached them, each with what it has beyond the one before. */
 function drawGuesses(list, { branches, accepted }) {
   const wrong = [...branches.keys()].filter((i) => branches[i].name !== "anchor" && !accepted.includes(i));
-  const item = (i, isRight) => node(
+  const item = (i, isRight, before = "") => node(
     "li", { className: isRight ? "right" : "wrong" },
-    node("span", { className: "unseen", textContent: isRight ? "right: " : "wrong: " }), ...tried(branches[i].tried),
+    node("span", { className: "unseen", textContent: isRight ? "right: " : "wrong: " }), ...tried(branches[i].tried, before),
   );
-  const all = [...accepted.map((i) => item(i, true)), ...wrong.map((i) => item(i, false))];
+  const right = accepted.map((i, at) => item(i, true, branches[accepted[at - 1]]?.tried));
+  const all = [...right, ...wrong.map((i) => item(i, false))];
   const left = all.length - MAX_SHOWN;
   list.replaceChildren(...all.slice(0, MAX_SHOWN), ...(left > 0 ? [node("li", { textContent: `and ${left} more` })] : []));
 }
@@ -64,9 +65,11 @@ function drawBranches(body, run, { branches, winner }) {
   }));
 }
 
-/* The texts of "token@position", once or more, without the positions. */
-function tried(text) {
-  const all = [...text.matchAll(/(.*?)@(\d+)(?: |$)/gs)].map(([, token]) => token);
+/* The texts of "token@position", once or more, without the positions and without what is in `before`. */
+function tried(text, before = "") {
+  const parse = (fills) => [...fills.matchAll(/(.*?)@(\d+)(?: |$)/gs)];
+  const known = new Set(parse(before).map(([, , position]) => position));
+  const all = parse(text).filter(([, , position]) => !known.has(position)).map(([, token]) => token);
   const shown = all.slice(0, MAX_TOKENS).map((token) => (
     node("code", { textContent: token.trim().slice(0, 12).replaceAll("\n", "⏎") || "␣" })
   ));

@@ -22,8 +22,10 @@ export class TokenView {
   follow(lane) {
     const { canvas } = lane;
     const at = ({ target }) => [...canvas.children].indexOf(target.closest(".canvas > span"));
-    canvas.addEventListener("pointerover", (event) => {
-      if (!this.isPinned && at(event) >= 0) this.show(lane, at(event), false);
+    // A pointer that rests while the page moves below it points at nothing.
+    canvas.addEventListener("pointermove", (event) => {
+      const isNew = this.lane !== lane || this.position !== at(event);
+      if (!this.isPinned && isNew && at(event) >= 0) this.show(lane, at(event), false);
     });
     canvas.addEventListener("pointerleave", () => this.isPinned || this.hide());
     canvas.addEventListener("click", (event) => {
@@ -118,7 +120,7 @@ export class TokenView {
   }
 }
 
-const shown = (text) => `“${text.replaceAll("\n", "⏎").slice(0, 40)}”`;
+const shown = (text) => `“${text.replaceAll("\n", "⏎").trim().slice(0, 40) || "␣"}”`;
 
 function candidateRows({ tokens, probabilities }) {
   return tokens.map((text, i) => {
