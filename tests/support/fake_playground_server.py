@@ -211,7 +211,7 @@ class FakeServer:
                 "tokens": [text, f"{text}?", "no"],
                 "probabilities": [round(0.95 * step / s, 2), 0.03, 0.01],
             }
-            for at, (text, s) in enumerate(self.decode)
+            for at, (text, s) in enumerate(self.decode[:40])
             if s >= step
         ]
 

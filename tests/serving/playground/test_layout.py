@@ -12,7 +12,7 @@ pytestmark = browser_tests
 
 @both_widths
 def test_long_words_stick_out_of_nothing(page: Page, server: FakeServer) -> None:
-    server.decode = [*server.decode, ("w" * 200, STEPS), ("\n", STEPS)]
+    server.decode = [("w" * 200, STEPS), ("\n", STEPS), *server.decode]
     server.text = server.reasoning = "w" * 300
     server.calls = [("f" * 200, json.dumps({"a": "x" * 300}))]
     page.get_by_label("Decoder").select_option("self_speculation")
@@ -35,7 +35,7 @@ def test_nothing_is_higher_than_the_page(page: Page, server: FakeServer) -> None
     prompt(page).fill("\n" * 12)
     assert prompt(page).bounding_box()["height"] > short * 1.5
     prompt(page).fill("\n" * 500 + "?")
-    server.decode = [*server.decode, *[(f" word{at}", STEPS) for at in range(1500)]]
+    server.decode = [(f" word{at}", STEPS) for at in range(1500)]
     run(page)
     canvas = page.locator(".canvas")
     for box in (prompt(page), canvas):

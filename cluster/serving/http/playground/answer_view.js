@@ -3,10 +3,10 @@
 import { callNode } from "./conversation.js";
 import { node } from "./dom.js";
 
-/* `part`: from a class to the lane's element. `isOver`: the canvas shows the last step. */
+/* `part`: from a class to the lane's element. `isOver`: the run has ended, and the canvas shows its last step. */
 export function drawAnswer(part, run, isOver) {
   const { text, reasoning, calls, messages, state } = run;
-  part("answer-card").hidden = !(text || reasoning || calls.length) || (state === "done" && !isOver);
+  part("answer-card").hidden = !isOver || !(text || reasoning || calls.length);
   const onCanvas = part("canvas").textContent.trim() === text.trim();
   part("answer").hidden = onCanvas || !text;
   part("answer").textContent = text.trimEnd();

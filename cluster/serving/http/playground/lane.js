@@ -45,7 +45,7 @@ export class Lane {
     this.index = run.indexAt(at);
     const frame = run.frames[this.index];
     const now = run.statsAt(this.index);
-    const isOver = run.state !== "running" && at >= run.lastStep && run.frames.length > 0;
+    const isOver = run.state !== "running" && at >= run.lastStep;
     this.root.classList.toggle("over", isOver);
     this.part("place").textContent = isOver && run.state === "done" ? `finished after ${count(run.cost.steps)}` : "";
     const known = frame || run.stats;

@@ -52,6 +52,7 @@ export function unpackRun({ frames, ...plain }) {
     check(scored.every((score) => Number.isFinite(score.probabilities[0]) && typeof score.tokens[0] === "string"), "a score");
     run.addFrame({ ...frame, cells, branches: named, candidates: scored });
   }
-  check(Array.isArray(run.calls) && run.asked.a, "calls or settings");
+  const isText = (value) => typeof value === "string";
+  check(Array.isArray(run.calls) && Object.values(run.asked.a ?? [0]).every(isText), "calls or settings");
   return run;
 }
