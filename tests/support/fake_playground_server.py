@@ -44,8 +44,6 @@ class FakeServer:
     settings: dict[str, Any] = field(default_factory=dict)
     """Decode settings of the model's configuration."""
     step_seconds: float = 0.02
-    told_step_seconds: dict[str, float] = field(default_factory=dict)
-    """Decoder of the request → seconds of a step as the answer's statistics tell them; 0.05 for others."""
     api_key: str | None = None
     error: tuple[int, str, dict[str, str]] | None = None
     """Status, message and headers that every completion is answered with."""
@@ -130,7 +128,7 @@ class FakeServer:
         try:
             while self.pause_before_steps:
                 await asyncio.sleep(0.01)
-            for chunk in source._chunks(chat, self.told_step_seconds.get(decoder, 0.05)):
+            for chunk in source._chunks(chat):
                 step = chunk.get("lopa", {}).get("canvas", {}).get("step")
                 if step is not None:
                     await asyncio.sleep(self.step_seconds)
@@ -143,7 +141,7 @@ class FakeServer:
             if not finished:
                 self.client_disconnected.set()
 
-    def _chunks(self, chat: bool, told_step_seconds: float) -> Iterator[dict[str, Any]]:
+    def _chunks(self, chat: bool) -> Iterator[dict[str, Any]]:
         steps = max(step for _, step in self.decode)
         for step in range(1, steps + 1):
             if step == self.error_step:
@@ -152,14 +150,13 @@ class FakeServer:
             yield {"choices": [], "lopa": {"canvas": self._canvas(step, steps)}}
         for delta in self._chat_deltas() if chat else [{"text": self.text}]:
             yield {"choices": [{"index": 0, "finish_reason": None, **delta}]}
-        seconds = steps * told_step_seconds
         rule_steps = sum(len(self._rule_steps(step, 0)) for step in range(1, steps + 1))
         cost = {"steps": steps, "forwards": 4 * steps - 3, "tokens": TOKENS, "tpf": TOKENS / steps}
         cost["rule_steps"] = rule_steps
         last_choice = {
             "index": 0,
             "finish_reason": "stop",
-            "lopa": {**cost, "seconds": seconds, "queued_seconds": 0.0},
+            "lopa": {**cost, "seconds": steps * 0.05, "queued_seconds": 0.0},
         }
         yield {"choices": [{**last_choice, **({"delta": {}} if chat else {"text": ""})}]}
         yield {"choices": [], "usage": {"prompt_tokens": 39, "completion_tokens": TOKENS}}
@@ -204,15 +201,11 @@ class FakeServer:
         }
 
     def _candidates(self, step: int) -> list[dict[str, Any]]:
-        """Three per position, of which the best one is decided when it is confident enough."""
+        """Of positions that are masked before the step. The nearer the best one is to its step, the more probable."""
+        tokens = [(at, text, 0.95 * step / s) for at, (text, s) in enumerate(self.decode[:40]) if s >= step]
         return [
-            {
-                "position": at,
-                "tokens": [text, f"{text}?", "no"],
-                "probabilities": [round(0.95 * step / s, 2), 0.03, 0.01],
-            }
-            for at, (text, s) in enumerate(self.decode[:40])
-            if s >= step
+            {"position": at, "tokens": [text, f"{text}?", "no"], "probabilities": [best, 0.03, 0.01]}
+            for at, text, best in tokens
         ]
 
     def _rule_steps(self, step: int, winner: int) -> list[dict[str, Any]]:

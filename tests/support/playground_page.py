@@ -32,11 +32,6 @@ phone_first = _widths(
 )
 
 
-def reload(page: Page) -> None:
-    page.reload()
-    page.locator("#settings").evaluate("settings => (settings.open = true)")
-
-
 def compare(page: Page) -> None:
     """Two sides, A with the defaults and B with decoder d2f."""
     page.get_by_label("Compare two settings").check()

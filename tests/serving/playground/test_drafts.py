@@ -68,11 +68,8 @@ def test_a_prompt_that_a_button_replaces_comes_back(page: Page, server: FakeServ
     examples.nth(2).click()
     run(page)
     expect(undo).to_be_hidden()  # Nothing was lost: the prompts were examples.
-    for replace in (
-        examples.nth(3),
-        page.get_by_role("button", name="Continue the chat"),
-        page.locator("#runs button").last,
-    ):
+    go_on, earlier = page.get_by_role("button", name="Continue the chat"), page.locator("#runs button").last
+    for replace in examples.nth(3), go_on, earlier:
         prompt(page).fill("my own")
         page.get_by_label("Raw text").check()
         replace.click()

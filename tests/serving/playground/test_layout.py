@@ -62,9 +62,8 @@ def test_a_phone_neither_zooms_into_fields_nor_has_tiny_buttons(page: Page, serv
 def test_help_explains_each_setting_without_another_host(page: Page, server: FakeServer) -> None:
     page.get_by_role("button", name="What do these settings mean?").click()
     help_ = page.get_by_role("dialog", name="Help")
-    titles = page.locator(".side-settings label").all_inner_texts()
     explained = " ".join(help_.locator("dt").all_inner_texts())
-    assert [title for title in titles if title not in explained] == []
-    assert help_.locator("a").count() == 0, "it needs no other host"
+    assert all(title in explained for title in page.locator(".side-settings label").all_inner_texts())
+    assert help_.locator("a").count() == 0
     help_.get_by_role("button", name="Close").click()
     expect(help_).to_be_hidden()

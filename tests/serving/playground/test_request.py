@@ -14,7 +14,6 @@ from support.playground_page import (
     expect,
     phone_first,
     prompt,
-    reload,
     run,
 )
 
@@ -118,7 +117,8 @@ def test_a_decoder_that_the_model_refuses_is_not_sent(page: Page, server: FakeSe
 
 def test_a_decoder_without_the_models_lookahead_is_sent_with_another(page: Page, server: FakeServer) -> None:
     server.settings = {"lookahead": "verified", "acceptance": 0.9}
-    reload(page)
+    page.reload()
+    page.get_by_text("Advanced").click()
     expect(page.get_by_label("Lookahead").locator("option:checked")).to_have_text("verified (default)")
     page.get_by_label("Decoder").select_option("editing")
     expect(page.locator(".field-note")).to_contain_text("Is sent with lookahead lopa, acceptance exact")
@@ -145,7 +145,8 @@ def test_only_the_model_in_the_package_has_examples(page: Page, server: FakeServ
     examples.nth(1).click()
     expect(prompt(page)).to_have_value(re.compile(r"^Sam has \$50"))
     server.models = ["org/other", "demo"]
-    reload(page)
+    page.reload()
+    page.get_by_text("Advanced").click()
     expect(page.get_by_label("Model")).to_have_value("demo")
     page.get_by_label("Model").select_option("org/other")
     expect(note).to_be_hidden()

@@ -6,34 +6,21 @@ import json
 import random
 import re
 import string
-from pathlib import Path
 from xml.etree import ElementTree
 
-from support.fake_playground_server import STEPS, TOKENS, FakeServer
-from support.playground_page import (
-    PHONE,
-    Page,
-    both_widths,
-    browser_tests,
-    compare,
-    expect,
-    phone_first,
-    run,
-    shown,
-)
+from support.fake_playground_server import STEPS, FakeServer
+from support.playground_page import PHONE, Page, both_widths, browser_tests, compare, expect, run
 
 pytestmark = browser_tests
 
 VERIFIED = {"decoder": "lopa", "num_branches": 8, "lookahead": "verified", "stream_canvas": True}
 
 
-@phone_first
 def test_three_presets_and_the_first_compares(page: Page, server: FakeServer) -> None:
     opened = page.context.new_page()
-    opened.set_viewport_size(page.viewport_size)
     opened.goto(server.url)
-    presets = opened.get_by_role("group", name="Preset").get_by_role("radio")
-    expect(presets).to_have_count(3)
+    presets = opened.get_by_role("group", name="Preset")
+    expect(presets.get_by_role("radio")).to_have_count(3)
     expect(opened.get_by_label("Model")).to_be_hidden()  # What is not in a preset is under Advanced.
     expect(opened.locator("#b-lookahead")).to_have_value("verified")
     opened.get_by_role("button", name="Run").click()
@@ -50,13 +37,11 @@ def test_three_presets_and_the_first_compares(page: Page, server: FakeServer) ->
     opened.get_by_text("Advanced").click()
     opened.get_by_label("Branches").fill("4")
     opened.get_by_label("Branches").press("Tab")
-    expect(opened.get_by_role("group", name="Preset").get_by_role("radio", checked=True)).to_have_count(0)
+    expect(presets.get_by_role("radio", checked=True)).to_have_count(0)
 
 
 @both_widths
-def test_a_token_shows_its_candidates_and_its_confidence_over_the_steps(
-    page: Page, server: FakeServer
-) -> None:
+def test_a_token_shows_its_candidates_and_confidences(page: Page, server: FakeServer) -> None:
     server.entropy = True  # The confidences of the server's branches are negative; those of the page are not.
     run(page)
     branches = page.locator(".branch-table td:last-child").all_inner_texts()
@@ -94,56 +79,44 @@ def test_masks_are_noise_that_moves_unless_less_motion_is_asked_for(page: Page, 
     expect(page.locator(".canvas .mask")).to_have_count(0)
 
 
-def test_a_link_carries_a_result(page: Page, server: FakeServer) -> None:
+def test_a_result_is_carried_by_a_link_and_saved_as_svg_and_json(page: Page, server: FakeServer) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    server.quick_decoder = "d2f"
+    server.decode, server.quick_decoder = [("<&\n", 1), *server.decode], "d2f"
     compare(page)
     page.get_by_role("button", name="Run").click()
-    expect(page.locator("#factor")).to_be_visible()
+    expect(page.locator("#factor")).to_have_text("1.8 × fewer steps")
     page.get_by_role("button", name="Copy link to this result").click()
     expect(page.get_by_role("button", name="Link copied")).to_be_visible()
     link: str = page.evaluate("() => navigator.clipboard.readText()")
     assert link.startswith(f"{server.url}#result=") and len(link) < 8000
-    before, sent = page.locator("#lanes").inner_text(), len(server.bodies)
     other = page.context.new_page()
-    other.set_viewport_size(page.viewport_size)
     for _ in range(2):  # It is there after a reload too.
         other.goto(link)
         expect(other.locator("#factor")).to_have_text("1.8 × fewer steps")
-        assert other.locator("#lanes").inner_text() == before
+        assert other.locator("#lanes").inner_text() == page.locator("#lanes").inner_text()
         expect(other.locator("#b-decoder")).to_have_value("d2f")
         other.reload()
-    assert len(server.bodies) == sent
+    assert len(server.bodies) == 2, "nothing is decoded again"
     other.locator(".canvas > span").first.click()
     expect(other.get_by_role("dialog", name="Token")).to_contain_text("0.95")
-    for damaged in link[:-40], f"{server.url}#result=AAAA":
-        other.goto(damaged)
-        expect(other.get_by_role("alert")).to_contain_text("The link is damaged.")
-    page.get_by_label("Compare two settings").uncheck()
-    server.decode = [("".join(random.Random(0).choices(string.ascii_letters, k=90_000)), 1)]
-    page.get_by_role("button", name="Run").click()
-    expect(page.locator("#at")).to_have_text("step 1 of 1")
-    page.get_by_role("button", name="Copy link to this result").click()
-    expect(page.get_by_role("button", name="Too long for a link")).to_be_visible()
-
-
-def test_a_result_is_saved_as_svg_and_json(page: Page, server: FakeServer, tmp_path: Path) -> None:
-    server.decode = [("<&\n", 1), *server.decode]
-    run(page)
+    other.goto(link[:-40])
+    expect(other.get_by_role("alert")).to_contain_text("The link is damaged.")
+    saved = []
     for name in "SVG", "JSON":
         with page.expect_download() as download:
             page.get_by_role("button", name=f"Save as {name}").click()
-        download.value.save_as(tmp_path / name)
-    svg = ElementTree.parse(tmp_path / "SVG")
-    texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert [text for text in texts if text.startswith("step ")] == [
-        f"step {at}" for at in range(1, STEPS + 1)
-    ]
-    assert texts.count("<&") == STEPS and "<|endoftext|>" not in texts
-    (saved,) = json.loads((tmp_path / "JSON").read_text())
-    assert saved["request"] == {"path": "v1/chat/completions", "body": server.bodies[-1]}
-    *steps, answer, usage = saved["events"]
-    assert [event["lopa"]["canvas"]["step"] for event in steps] == list(range(1, STEPS + 1))
+        saved.append(download.value.path().read_text())
+    texts = [text.text for text in ElementTree.fromstring(saved[0]).iter("{http://www.w3.org/2000/svg}text")]
+    assert [text[5:] for text in texts if text.startswith("step ")] == list("12345671234")
+    assert texts.count("<&") == 11 and "<|endoftext|>" not in texts
+    a, b = json.loads(saved[1])
+    assert a["request"]["body"] in server.bodies and b["request"]["body"]["lopa"]["decoder"] == "d2f"
+    *steps, answer, usage = a["events"]
+    assert [event["lopa"]["canvas"]["step"] for event in steps] == list(range(1, 8))
     assert steps[-1]["lopa"]["canvas"]["cells"][1] == {"t": "Mia", "s": 1}
     assert answer["choices"][0]["text"] == server.text and usage["usage"]["prompt_tokens"] == 39
-    assert answer["choices"][0]["lopa"]["tokens"] == TOKENS and "<&" in shown(page)
+    server.decode = [("".join(random.Random(0).choices(string.ascii_letters, k=90_000)), 1)]
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#factor")).to_have_text("1 step on both sides")
+    page.get_by_role("button", name="Copy link to this result").click()
+    expect(page.get_by_role("button", name="Too long for a link")).to_be_visible()

@@ -6,9 +6,9 @@ import { node } from "./dom.js";
 /* `part`: from a class to the lane's element. `isOver`: the run has ended, and the canvas shows its last step. */
 export function drawAnswer(part, run, isOver) {
   const { text, reasoning, calls, messages, state } = run;
-  part("answer-card").hidden = !isOver || !(text || reasoning || calls.length);
+  part("answer-card").hidden = state === "running" || !(text || reasoning || calls.length);
   const onCanvas = part("canvas").textContent.trim() === text.trim();
-  part("answer").hidden = onCanvas || !text;
+  part("answer").hidden = onCanvas || !isOver || !text;
   part("answer").textContent = text.trimEnd();
   part("copy-answer").hidden = !text;
   part("reasoning").hidden = !reasoning;

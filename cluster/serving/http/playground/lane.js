@@ -47,7 +47,7 @@ export class Lane {
     const now = run.statsAt(this.index);
     const isOver = run.state !== "running" && at >= run.lastStep;
     this.root.classList.toggle("over", isOver);
-    this.part("place").textContent = isOver && run.state === "done" ? `finished after ${count(run.cost.steps)}` : "";
+    this.part("place").textContent = isOver && run.state === "done" ? `done in ${count(run.cost.steps)}` : "";
     const known = frame || run.stats;
     const set = (name, text) => (this.part(name).textContent = known ? text : "–");
     for (const name of ["tokens", "steps", "forwards"]) set(name, now[name]);
