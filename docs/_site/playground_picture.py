@@ -24,13 +24,14 @@ def decode(page: Any, example: str) -> int:
     """Decode one of the page's examples, with one branch and with verified lookahead; the number of its steps."""
     page.get_by_role("button", name=example).click()
     page.get_by_role("button", name="Run", exact=False).click()
-    page.locator("#status", has_text="Done").wait_for()
+    page.locator("#headline.over").wait_for()
     return int(page.get_by_role("slider", name="Step").get_attribute("max"))
 
 
 def frames(page: Any, steps: int) -> list[Image.Image]:
     """The canvases after each step, with the clock, without the form, so that a telephone shows them large."""
     clock = page.get_by_role("slider", name="Step")
+    page.evaluate("() => scrollTo(0, 0)")  # A box is where the window is, a clip where the page begins.
     clip, foot = page.locator("#stage").bounding_box(), page.locator(".foot").bounding_box()
     clip["height"] = foot["y"] - clip["y"]
     pictures = []
