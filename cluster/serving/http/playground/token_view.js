@@ -5,7 +5,6 @@ import { fixed } from "./format.js";
 
 const WIDTH = 220; // Of the chart, in its own units.
 const HEIGHT = 56;
-const SVG = "http://www.w3.org/2000/svg";
 
 export class TokenView {
   lane = null; // The lane of the position on show; null if there is none.
@@ -80,31 +79,22 @@ export class TokenView {
     $("token-candidates").replaceChildren(...(seen ? candidateRows(seen.scores[this.position]) : []));
     $("token-none").hidden = Boolean(seen);
     $("token-step").textContent = seen ? `Best candidates in step ${seen.step}` : "Best candidates";
-    this.drawChart(isDecided ? cell.s : 0);
+    this.drawChart(seen?.step);
     $("token").hidden = false;
     this.place(span);
   }
 
-  drawChart(decidedAt) {
-    const { run, index } = this.lane;
+  /* `shownStep`: the step whose candidates are listed. */
+  drawChart(shownStep) {
+    const { run } = this.lane;
     const total = Math.max(2, run.lastStep);
-    const x = (step) => ((step - 1) / (total - 1)) * WIDTH;
-    const points = run.frames.flatMap(({ step, scores }) => {
-      const score = scores[this.position];
-      return score ? [[x(step), (1 - score.probabilities[0]) * HEIGHT]] : [];
+    const points = run.frames.filter(({ scores }) => scores[this.position]).map(({ step, scores }) => {
+      const [x, y] = [(step - 1) / (total - 1) * WIDTH, (1 - scores[this.position].probabilities[0]) * HEIGHT];
+      return { x: x.toFixed(1), y: y.toFixed(1), radius: step === shownStep ? 4.5 : 2 };
     });
-    const draw = (name, attributes) => {
-      const element = document.createElementNS(SVG, name);
-      for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-      return element;
-    };
-    const line = { points: points.map((point) => point.map((value) => value.toFixed(1)).join()).join(" ") };
-    const now = x(Math.max(1, run.frames[index]?.step ?? 1));
-    const rule = (at, name) => draw("line", { x1: at, x2: at, y1: 0, y2: HEIGHT, class: name });
-    $("token-chart").replaceChildren(
-      ...(decidedAt ? [rule(x(decidedAt), "decided")] : []), rule(now, "now"), draw("polyline", line),
-      ...points.map(([cx, cy]) => draw("circle", { cx, cy, r: 2.5 })),
-    );
+    const line = svg("polyline", { points: points.map(({ x, y }) => `${x},${y}`).join(" ") });
+    const dots = points.map(({ x, y, radius }) => svg("circle", { cx: x, cy: y, r: radius }));
+    $("token-chart").replaceChildren(line, ...dots);
     $("token-chart").parentNode.hidden = !points.length;
     $("token-last").textContent = `step ${total}`;
   }
@@ -118,6 +108,12 @@ export class TokenView {
     card.style.setProperty("--left", `${Math.max(8, left)}px`);
     card.style.setProperty("--top", `${first.bottom - around.top + 6}px`);
   }
+}
+
+function svg(name, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
 }
 
 const shown = (text) => `“${text.replaceAll("\n", "⏎").trim().slice(0, 40) || "␣"}”`;
