@@ -33,9 +33,7 @@ def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: F
     names = [row.get_by_role("rowheader").text_content() for row in branches.all()]
     assert names == ["anchor", "+1", "+2", "+3 won"]
     assert branches.nth(1).get_by_role("cell").first.inner_text() == "3"
-    expect(page.locator(".happened")).to_have_text(
-        "4 branches competed, and branch +3 won with the highest confidence: 5 tokens."
-    )
+    expect(page.locator(".happened")).to_contain_text("4 branches competed, and branch +3 won")
     for what in ".depth", ".guesses":
         expect(page.locator(what)).to_be_hidden()
     winner = page.locator(".branch-table .won")
