@@ -50,7 +50,7 @@ def stats_table(result: GenerationResult, recorder: StepRecorder, model: ModelSe
     table.add_row("finish reason", result.finish_reason)
     table.add_row("dtype", f"{model.dtype} on {model.device}")
     if result.mean_depth > 1:
-        table.add_row("depth", f"{result.mean_depth:.2f} steps of the rule per step")
+        table.add_row("depth", f"{result.mean_depth:.2f} denoising steps per step")
     if recorder.accepted:
         table.add_row("drafts", f"{recorder.accepted} of {result.forwards - result.steps} accepted")
     elif result.forwards > result.steps:

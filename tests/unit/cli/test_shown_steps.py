@@ -57,7 +57,7 @@ def test_accepted_drafts_are_watched_traced_and_counted(tmp_path: Path) -> None:
         line.strip().split(maxsplit=1) for line in shown if line.startswith(("depth", "drafts", "steps"))
     )
     assert table["steps"].split() == [str(len(steps))]
-    assert table["depth"] == f"{sum(depths) / len(steps):.2f} steps of the rule per step"
+    assert table["depth"] == f"{sum(depths) / len(steps):.2f} denoising steps per step"
     assert table["drafts"] == f"{sum(accepted)} of {evaluated} accepted"
     last = len(steps) - 1
     drawn = {last // 3, 2 * last // 3, last}
