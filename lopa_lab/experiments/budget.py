@@ -35,9 +35,7 @@ class Budget(Experiment):
     method = (
         "fixed: num_branches as given. auto: num_branches auto, which follows the request's own branch "
         f"confidences, with max_branches as given. early exit: {EARLY_EXIT_BRANCHES} branches, and the anchor alone "
-        "in steps whose candidates all have a probability above the value. Forwards are branch "
-        "evaluations, and what a step costs once branches no longer fit beside each other. branch_budget load is "
-        "left out: its tokens depend on the load."
+        "in steps whose candidates all have a probability above the value. Forwards are branch evaluations."
     )
     paper = "The paper fixes the number of branches per task (Table 5) and names no adaptive one."
 
@@ -73,16 +71,15 @@ class Budget(Experiment):
         }
         best_fixed = max(fixed, key=lambda n: tpf[n][0])
         sentences = [
-            f"The fastest fixed number is {best_fixed[1]:g} branches: {estimate(tpf[best_fixed]):.2f} TPF for "
-            f"{estimate(spent[best_fixed]):.2f} forwards per token."
+            f"The fastest fixed number is {best_fixed[1]:g} branches: {tpf[best_fixed][0]:.2f} TPF for "
+            f"{spent[best_fixed][0]:.2f} forwards per token."
         ]
         for kind in (AUTO, EARLY_EXIT):
             name = best[kind]
             ratio = estimate(at_equal[name])
             verdict = ratio.against(1, "more than", "less than", "as much as")
             sentences.append(
-                f"The best of {kind} ({name[1]:g}) has {estimate(tpf[name]):.2f} TPF for "
-                f"{estimate(spent[name]):.2f} forwards per token at "
+                f"The best of {kind} ({name[1]:g}) has {tpf[name][0]:.2f} TPF for {spent[name][0]:.2f} at "
                 f"{estimate(score[name] - score[best_fixed]):+.1f} points of score: {verdict} fixed numbers reach "
                 f"with as many forwards, {ratio:.3f} times."
             )

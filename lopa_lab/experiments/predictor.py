@@ -106,18 +106,13 @@ class Predictor(Experiment):
     plot_rows = (1, 1)
     method = (
         f"LoPA with {BRANCHES} branches whose winner the mean decides. In each step every branch has a branch "
-        "confidence by each metric, and a number of accepted tokens: its fork's and those that the confidence rule "
-        "fills from its scores, which is what the step decides if it wins. ρ: Spearman's rank correlation of the "
-        "two over the branches of a step, averaged over the steps in which branches differ in accepted tokens "
-        "(equal confidences count 0). chosen: accepted tokens of the branch that the metric would choose, as a "
-        "share of the best branch's. A product falls with the number of masked positions, of which the anchor has "
-        "one more than a fork, and the anchor accepts no fork's token: a part of its ρ is that. TPF and score are "
-        "those of decodes whose winners that metric decides."
+        "confidence by each metric, and a number of accepted tokens: what the step decides if it wins. ρ: Spearman's "
+        "rank correlation of the two over the branches of a step, averaged over the steps in which branches differ "
+        "in accepted tokens. chosen: accepted tokens of the branch that the metric would choose, as a share of the "
+        "best branch's. A part of the product's ρ is that the anchor has one mask more than a fork. TPF and score: "
+        "the metric decides the winners."
     )
-    paper = (
-        "LoPA scores a branch by the mean confidence of its masked positions (section 3). Tables 1 to 7 compare no "
-        "other score."
-    )
+    paper = "LoPA scores a branch by the mean confidence of its masked positions (section 3), and compares no other."
 
     def points(self) -> Sequence[Point]:
         """One observed decode for each ranking, and then a decode by each metric."""
@@ -168,12 +163,11 @@ class Predictor(Experiment):
             slower = "is slower than" if gap.high < 1 else "is not clearly slower than"
             of_mean = f"{slower} {decodes[1]}: {gap:.3f} times its TPF"
             of_mean = "is the fastest" if decodes == mean else of_mean
-            compared.append(f"Here, with ranking {ranking}, the mean {of_mean}.")
+            compared.append(f"With ranking {ranking} the mean {of_mean} here.")
             sentences.append(
-                f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} "
-                f"(mean: {estimate(rho[mean]):.2f}), and the fastest decoder is {decodes[1]} with "
-                f"{estimate(tpf[decodes]):.2f} TPF (mean: {estimate(tpf[mean]):.2f}); {verdict}. Over the "
-                f"{len(names)} metrics ρ and TPF have a rank correlation of {relation:.2f}."
+                f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f}, and "
+                f"the fastest decoder is {decodes[1]}; {verdict}. Over the {len(names)} metrics ρ and TPF have a rank "
+                f"correlation of {relation:.2f}."
             )
         table = {
             "ranking": [ranking for ranking, _ in rho],

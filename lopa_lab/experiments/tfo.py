@@ -83,10 +83,8 @@ class FillingOrders(Experiment):
         spread = estimate(best / tpf["worst of the orders"])
         text = (
             f"Of {len(orders)} random orders of the same problem the fastest has {spread:.2f} times the TPF of the "
-            f"slowest: {estimate(best):.2f} against {estimate(tpf['worst of the orders']):.2f}, with a mean of "
-            f"{estimate(mean):.2f}. LoPA has {estimate(lopa_tpf):.2f}, more than {below:.0f} % of the orders (equal "
-            f"ones count half), and {estimate(lopa_tpf / mean):.2f} times their mean{goes_on}. A single branch has "
-            f"{estimate(single):.2f}."
+            f"slowest: {best[0]:.2f} against {tpf['worst of the orders'][0]:.2f}. LoPA has more than {below:.0f} % of "
+            f"the orders (equal ones count half), and {estimate(lopa_tpf / mean):.2f} times their mean{goes_on}."
         )
         table = {
             "order": list(rows),
@@ -101,8 +99,8 @@ class FillingOrders(Experiment):
         if enough and estimate(lopa_tpf - single).low > 0:
             part = estimate(percent_of(mean - single, lopa_tpf - single))
             compared.append(
-                f"But a random order has {part:.0f} % of what LoPA gains over a single branch already: that much is "
-                "the token that a fork adds, whichever fork wins, and the choice of the order adds the rest."
+                f"A random order has {part:.0f} % of what LoPA gains over a single branch: the fork's token gives that "
+                "much, whichever fork wins."
             )
         headline = (
             f"The fastest of {len(orders)} random orders has {spread:.2f} times the TPF of the slowest; LoPA is "

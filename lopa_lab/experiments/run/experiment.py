@@ -69,9 +69,8 @@ class ExperimentRecord(Record):
         if self.machine.accelerators or not on_this_machine or self.machine.cores > workers:
             return ""
         return (
-            f" The {workers} workers share {self.machine.cores} cores with each other, with their masters and with the "
-            "client, so the cores bound the gain of more workers here: these figures do not show what workers with "
-            "devices of their own would gain."
+            f" The {workers} workers share {self.machine.cores} cores with each other, their masters and the client: "
+            "these figures do not show what workers with devices of their own would gain."
         )
 
 
