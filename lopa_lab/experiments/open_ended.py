@@ -60,11 +60,10 @@ class OpenEnded(Experiment):
     plot_rows = (1, 1)
     method = (
         f'Prompts are word problems that end with "{OPEN_QUESTION}" in place of their question; texts have at most '
-        f"{LENGTH} tokens. vanilla: one token per step, also behind the end, so its TPF is below 1. different pairs: of "
-        "neighbouring tokens ÷ all pairs. nats per token: log p(text | prompt) ÷ tokens, a Monte-Carlo bound with "
+        f"{LENGTH} tokens. vanilla: one token per step, also behind the end, so its TPF is below 1. different pairs: "
+        "of neighbouring tokens ÷ all pairs. nats per token: log p(text | prompt) ÷ tokens, a Monte-Carlo bound with "
         f"{MC_NUM} draws. as vanilla: positions with vanilla's token ÷ positions of the longer text."
     )
-    paper = "It says nothing about open-ended text."
 
     def points(self) -> Sequence[Point]:
         """Vanilla decoding, and LoPA by its number of branches."""

@@ -27,17 +27,16 @@ parameters. Where a finding disagrees with the paper, both may be right for thei
 """
 
 HOW_TO_MEASURE = """\
-A command writes data, plot and finding to a folder, and goes on where it was interrupted. `--model` takes another model,
-for the same problems and the same grading of a last line `#### number`:
+A command writes data, plot and finding, and goes on where it was interrupted. `--model` takes another model, for the
+same problems and the same grading of a last line `#### number`:
 
 ```
 lopa experiment branches --output experiments
 ```
 
-`lopa experiment report` writes this page from the records in `benchmarks/experiments`. In brackets: 95 % bootstrap
-intervals over problems; a figure "does not clearly change" where its interval contains no change. The last row of a table
-says how far the intervals of a column reach at most; the commands write tables with all of them. What is called best was
-chosen on the same problems as its figures, which are therefore slightly too high.
+`lopa experiment report` writes this page from `benchmarks/experiments`. In brackets: 95 % bootstrap intervals over
+problems; the last row of a table says how far they reach at most, and the commands write them all. What is called best
+was chosen on the same problems as its figures, which are therefore slightly too high.
 """
 
 INTERVAL = re.compile(r"(\S+) \[(\S+) to (\S+)\]")
@@ -78,7 +77,7 @@ def write_page(
     if len({record.setup.weights for record in by_name.values()}) > 1:
         sections.append("**The records are of different weights**; each section names its own.\n")
     sections += [table(["question", "in short"], listed) + "\n", HOW_TO_MEASURE]
-    sections += [f"Where a section says nothing else: {usual}\n", *measured]
+    sections += [f"Unless a section says otherwise: {usual}\n", *measured]
     if missing:
         sections.append(f"Without a record: {', '.join(missing)}.\n")
     replace_file(page, "\n".join(sections))
@@ -106,7 +105,11 @@ def section(
         f"{heading} {question}",
         finding.text,
         f"![{record.name}]({figure})",
-        f"**The paper.** {experiment.paper} {finding.against_paper}".rstrip(),
+        *(
+            [f"**The paper.** {experiment.paper} {finding.against_paper}".rstrip()]
+            if experiment.paper
+            else []
+        ),
         table(finding.header, rows),
         method,
         code_block(record.command_line),
@@ -123,14 +126,17 @@ def _origin(record: ExperimentRecord) -> str:
 
 
 def _values(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Rows of a table without intervals, and one more: the farthest that those of each column reach from their values."""
-    farthest = []
-    for column in zip(*rows, strict=True):
-        found = [ends for cell in column for ends in INTERVAL.findall(cell)]
-        reach = max((abs(float(end) - float(value)) for value, *ends in found for end in ends), default=0)
-        digits = len(found[0][0].partition(".")[2]) if found else 0
-        farthest.append(f"{reach:.{digits}f}" if found else "")
+    """Rows of a table without intervals, and a row of how far the intervals of each column reach at most."""
+    columns = zip(*([INTERVAL.findall(cell) for cell in row] for row in rows), strict=True)
+    farthest = ["; ".join(map(_reach, zip(*filter(None, column), strict=True))) for column in columns]
     return [*([INTERVAL.sub(r"\1", cell) for cell in row] for row in rows), ["± at most", *farthest[1:]]]
+
+
+def _reach(intervals: Sequence[tuple[str, str, str]]) -> str:
+    """The largest difference between a value and an end of its interval, with the value's digits."""
+    digits = len(intervals[0][0].partition(".")[2])
+    reach = max(abs(float(end) - float(value)) for value, *ends in intervals for end in ends)
+    return f"{reach:.{digits}f}"
 
 
 def write_figure(experiment: Experiment, record: ExperimentRecord, path: Path) -> None:
