@@ -25,8 +25,8 @@ RECORDS, PLOTS, PAGE = "records", "plots", "README.md"
 INTRODUCTION = """# Benchmarks
 
 `lopa bench report` writes this page from `records/`, where more columns, rows and commits are. Run the command of a
-section with `--against records/NAME.json` to compare another machine or version. `lopa bench all` makes the main records
-of a kind of device. [NOTES.md](NOTES.md) has findings.
+section with `--against records/NAME.json` to compare another machine or version. `lopa bench all` makes the main
+records of a kind of device. [NOTES.md](NOTES.md) has findings.
 """
 
 QUESTIONS = {
