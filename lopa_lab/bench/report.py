@@ -90,7 +90,8 @@ def _section(name: str, record: BenchRecord, origin: str, folder: Path) -> list[
     """The lines of a record's part of the page, whose plots it writes, up to its method."""
     header, *rows = record_table(record)
     if record.name == "commit":  # With one worker nothing is sent.
-        rows = [cells for row, cells in zip(record.rows, rows, strict=True) if row["workers"] != 1]
+        several = [cells for row, cells in zip(record.rows, rows, strict=True) if row["workers"] != 1]
+        rows = several or rows
     shown = [at for at, column in enumerate(header) if column not in LEFT_OUT.get(record.name, ())]
     lines = [f"## {name}", "", markdown.code_block(record.command_line), "", origin, ""]
     for what, draw in PLOTS_OF.get(record.name, {}).items():

@@ -57,10 +57,10 @@ class Ablation(Experiment):
 
     problems = 150
     method = (
-        "no lookahead: the anchor alone (D2F). random positions: of forks. random winner: drawn from LoPA's branches; "
-        "it alone is evaluated. one branch: the fork at the best-ranked position, without comparison. without the "
-        "anchor: forks alone compete. full or block-causal window: rows see the whole window, or their own and earlier "
-        "blocks."
+        "no lookahead: the anchor alone (D2F). random positions: of the forks. random winner: drawn from LoPA's "
+        "branches; it alone is evaluated. one branch: the fork at the best-ranked position, without comparison. "
+        "without the anchor: forks alone compete. full or block-causal window: rows see the whole window, or their own "
+        "and earlier blocks."
     )
 
     def points(self) -> Sequence[Point]:

@@ -129,7 +129,8 @@ class Beyond(Experiment):
         bar = "No lookahead meets the bar in every cell. "
         if winners:
             meet = "meets" if len(winners) == 1 else "meet"
-            bar = f"{'; '.join(winners).capitalize()} {meet} the bar in every cell. "
+            names = " and ".join(f'"{name}"' for name in winners)
+            bar = f"{names} {meet} the bar in every cell. "
         elif not enough:
             bar = f"Fewer than {FEWEST_PROBLEMS} problems per cell do not tell whether a lookahead meets the bar. "
         fastest = max(VARIANTS[1:], key=lambda name: ratio[name].value)

@@ -70,7 +70,7 @@ class Branches(Experiment):
         table = {
             "threshold": [f"{threshold:g}" for threshold in THRESHOLDS],
             **{
-                f"{b} branch{'es'[: 2 * (b > 1)]}": [
+                ("1 branch" if b == 1 else f"{b} branches"): [
                     f"{estimate(tpf[t, b]):.2f}; {estimate(score[t, b]):.0f}" for t in THRESHOLDS
                 ]
                 for b in BRANCHES

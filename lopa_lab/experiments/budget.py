@@ -77,11 +77,10 @@ class Budget(Experiment):
         for kind in (AUTO, EARLY_EXIT):
             name = best[kind]
             ratio = estimate(at_equal[name])
-            verdict = ratio.against(1, "more than", "less than", "as much as")
             sentences.append(
                 f"The best of {kind} ({name[1]:g}) has {tpf[name][0]:.2f} TPF for {spent[name][0]:.2f} at "
-                f"{estimate(score[name] - score[best_fixed]):+.1f} points of score: {ratio:.3f} times, {verdict} fixed "
-                "numbers reach with as many."
+                f"{estimate(score[name] - score[best_fixed]):+.1f} points of score, and "
+                f"{ratio:.3f} times the TPF of fixed numbers with as many forwards."
             )
         table = {
             "budget": [kind for kind, _ in tpf],

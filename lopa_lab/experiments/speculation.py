@@ -84,8 +84,8 @@ class Speculation(Experiment):
         gains += f"{estimate(tpf[MOST] / tpf[SEPARATE]):.2f} times with 8"
         same = f"{'all' if all_equal else 'not all'} answers are equal"
         text = (
-            f"Joint drafting has {gains}; {same}. Of the other decoders {fastest}, has the highest TPF: one branch has "
-            f"{estimate(tpf[ONE] / tpf[fastest]):.2f} times that and 8 branches "
+            f"Joint drafting has {gains}; {same}. The fastest of the other decoders is {fastest}: one branch has "
+            f"{estimate(tpf[ONE] / tpf[fastest]):.2f} times its TPF and 8 branches "
             f"{estimate(tpf[MOST] / tpf[fastest]):.2f} times, at {estimate(score[ONE] - score[fastest]):+.1f} points."
         )
         table = {

@@ -64,12 +64,13 @@ class Verified(Experiment):
     smallest: ClassVar = {"BLOCK_SIZES": (USUAL_SIZE,)}
     plot_rows = (1, 1)
     method = (
-        "D2F's rule. exact: verified lookahead, whose drafts count where the rule fills just what they hold. relaxed: "
-        "acceptance 0.5, so drafts count too whose further tokens are the model's choices with a probability above "
-        "that. settled: the rule also fills choices that stay as they were while other tokens were filled (0.05). "
-        "Forwards: branch evaluations. Equal answers: token ids and finish reason are those of one branch. The model "
-        f"that proposes drafts is fitted to problems of seed {FIT_SEED}. Numbers in the figure are thresholds on the "
-        "lines of one branch and of LoPA, and branches on the others."
+        f"D2F's rule; the table is of blocks of {USUAL_SIZE} and threshold {USUAL_THRESHOLD:g}. exact: verified "
+        "lookahead, whose drafts count where the rule fills just what they hold. relaxed: acceptance 0.5, so drafts "
+        "count too whose further tokens are the model's choices with a probability above that. settled: the rule also "
+        "fills choices that stay as they were while other tokens were filled (0.05). Forwards: branch evaluations. "
+        "Equal answers: token ids and finish reason are those of one branch. The model that proposes drafts is fitted "
+        f"to problems of seed {FIT_SEED}. Numbers in the figure are thresholds on the lines of one branch and of LoPA, "
+        "and branches on the others."
     )
     paper = (
         "It verifies no branches. Others do: Spiffy (arXiv 2509.18085) and FreeDave (arXiv 2510.00294) with equal "

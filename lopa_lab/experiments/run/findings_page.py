@@ -17,7 +17,7 @@ FIGURES = "figures"
 
 INTRODUCTION = """# Findings
 
-What experiments say about open questions of LoPA. Intervals, plots and commands are in the sections.
+What experiments say about open questions of LoPA; intervals are in the sections.
 """
 
 OF_THE_DEMO = """\
@@ -36,7 +36,7 @@ lopa experiment branches --output experiments
 
 `lopa experiment report` writes this page from `benchmarks/experiments`. In brackets: 95 % bootstrap intervals over
 problems; the last row of a table says how far they reach at most, and the commands write them all. What is called best
-was chosen on the same problems as its figures, which are therefore slightly too high.
+was chosen on the same problems as its figures, which are slightly too high.
 """
 
 INTERVAL = re.compile(r"(\S+) \[(\S+) to (\S+)\]")
