@@ -138,10 +138,10 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
     if architecture is not None and architectures in (None, [], [architecture]):
         _log.info("%s: transformers runs it as %s; logits are not shifted", where, architecture)
         return unlisted_family(str(model_type), architecture)
-    if any(str(name).endswith("ForMaskedLM") for name in architectures or ()):
+    if encoders := [name for name in architectures or () if str(name).endswith("ForMaskedLM")]:
         raise CheckpointError(
-            f"{where}: {', '.join(architectures)} is an encoder that fills single masks, not a diffusion language "
-            "model; use a checkpoint that lopa models lists"
+            f"{where}: {encoders[0]} is an encoder that fills single masks, not a diffusion language model; use a "
+            "checkpoint that lopa models lists"
         )
     has = f"has no causal language model of model_type {model_type!r}"
     if architecture is not None:

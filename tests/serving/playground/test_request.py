@@ -85,7 +85,7 @@ def test_fields_show_the_values_of_defaults(page: Page, server: FakeServer) -> N
 
     defaults = shown_defaults()
     assert defaults["decoder"] == defaults["lookahead"] == "lopa (default)"
-    assert (defaults["num_branches"], defaults["max_tokens"]) == ("4 (default)", "128 (default)")
+    assert (defaults["num_branches"], defaults["max_tokens"]) == ("4 (default)", "64 (default)")
     assert (defaults["top_p"], defaults["seed"]) == ("none (default)", "0 (default)")
     decoders = page.get_by_label("Decoder").locator("option").evaluate_all("all => all.map(o => o.value)")
     assert decoders == ["", *DECODERS]
